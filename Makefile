@@ -44,7 +44,7 @@ lint: $(STAMP)  ## ruff, mypy, and actionlint for the workflows where it is to b
 	[ ! -e $(BIN)/actionlint ] || $(BIN)/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 	echo "==> lint: clean ($${SECONDS} s)"
 
-unit: $(STAMP)  ## only the tests of each part alone: a minute
+unit: $(STAMP)  ## only the tests of each part alone: a minute and a half
 	$(BIN)/pytest -n 3 -m "not nightly" tests/unit $(ARGS)
 
 matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two

@@ -52,6 +52,7 @@ class Cluster:
         self._ports = dict(zip(listening, _free_ports(len(listening)), strict=True))
         self._asleep: set[str] = set()  # their slurmds are started by ResumeProgram
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._entered: tuple[str, ...] = ()  # what starts a slurmd, if another program must
 
     @classmethod
     def start(
@@ -68,6 +69,7 @@ class Cluster:
         topology: str = "",
         files: Path | None = None,
         accounts: Sequence[str] = (),
+        lacks: Path | None = None,
     ) -> Cluster:
         """Start a cluster in a new folder; return when every node is idle, or asleep (State=CLOUD).
 
@@ -79,8 +81,13 @@ class Cluster:
             files: a folder whose files are copied beside slurm.conf, with FOLDER replaced; what is in its bin comes
                 before Slurm's own programs.
             accounts: arguments of sacctmgr, for a cluster with slurmdbd; USER is who runs this.
+            lacks: a folder that the nodes do not have: they see an empty one there that nobody can write. It takes the
+                right to make mounts.
         """
         cluster = cls(folder, nodes)
+        if lacks is not None:
+            hide = f'mount -t tmpfs -o ro none "{lacks}"; exec "$@"'
+            cluster._entered = ("unshare", "--mount", "sh", "-ec", hide, "sh")
         try:
             if files:
                 cluster._copy(files)
@@ -159,7 +166,7 @@ class Cluster:
 
     def start_node(self, node: str) -> None:
         """Start a killed node again and wait until slurmctld hears from it. It is idle unless it has a job."""
-        self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)
+        self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
         self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
         self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
 
@@ -282,7 +289,7 @@ GresTypes=gpu
         self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
         for node in self.nodes:
             if node not in self._asleep:
-                self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)
+                self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
         self._wait("every node is idle", self._all_idle)
 
     def _start_accounting(self, accounts: Sequence[str]) -> None:

@@ -14,8 +14,8 @@ from ftslurm.run.entries import Entry, entries, entry_of
 from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.parse import QueuedJob, read_jobs
-from ftslurm.submission.jobs_of_run import LIVE_STATES, Queue, ask_queue
+from ftslurm.slurm.parse import ENDED, QueuedJob
+from ftslurm.submission.jobs_of_run import Queue, ask_queue, read_queue
 
 
 def under(root: Path) -> list[Brief]:
@@ -44,10 +44,9 @@ def of_user(user: str) -> list[Brief]:
     asked, answer = time.time(), client.call(commands.jobs_of_users(user))
     if not answer.ok:
         raise EnvironmentProblem(f"squeue cannot show the jobs of {user}: {answer.text}")
-    jobs = read_jobs(answer.out)
-    queue = Queue(frozenset([user]), jobs, asked)
+    queue = read_queue([user], answer.out, asked)
     of_run: dict[str, list[QueuedJob]] = defaultdict(list)
-    for job in jobs:
+    for job in queue.jobs:
         if job.mark is not None:
             of_run[job.mark].append(job)
     rows = [_row(mark, found, queue) for mark, found in of_run.items()]
@@ -61,7 +60,7 @@ def _row(mark: str, jobs: Sequence[QueuedJob], queue: Queue) -> Brief:
     if entry is not None and entry.readable:
         return brief(entry, queue)
     name = folder.name if folder is not None else mark.removeprefix("ftslurm:").rpartition("-")[0]
-    live = [job for job in jobs if job.state in LIVE_STATES]
+    live = [job for job in jobs if not ENDED.fullmatch(job.state)]
     note = (
         f"it belongs to {jobs[0].user} and is not readable for you" if entry is not None else "its folder is not here"
     )

@@ -126,7 +126,7 @@ def _check_over(config: Config, run: RunDir) -> None:
     stop = f"ftslurm stop {run.root}"
     # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
     slurm = config.cluster.kind == "slurm" and job is not None and status.outcome in ("running", "stopped")
-    if slurm and job is not None and jobs_of_run.job_state(job) in WAITING:
+    if slurm and job is not None and client.job_state(job)[0] in WAITING:
         raise EnvironmentProblem(
             f"{run.root.name} is not over: its Slurm job {job} waits in the queue, and then it goes on by itself; "
             f"to resume it in another way, take it out first: {stop}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from ftslurm.api import attaching, drills, resuming, scaling, steering, stopping, submitting, waiting
 from ftslurm.api.answers import Answer
@@ -82,12 +83,16 @@ class Run:
         Args:
             follow: go on until the run is over, has lost its controller or is deleted.
         """
+        yield from map(read, self.lines(follow))
+
+    def lines(self, follow: bool = False) -> Iterator[Mapping[str, Any]]:
+        """Yield the journal's lines as they are, with `seq`, `time` and `event`. Else as `events`."""
         reader = JournalReader(self.files.events)
         there = jobs_of_run.still_there(self.config, self.files)
         while True:
             # Asked before the journal is read: its last line is not missed.
             last = not follow or not there() or not self.dir.exists()
-            yield from map(read, reader.iter_new())
+            yield from reader.iter_new()
             if last:
                 return
             time.sleep(FOLLOW_S)

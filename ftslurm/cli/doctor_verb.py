@@ -78,7 +78,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         EnvironmentProblem: as for `main`.
     """
     partitions, why_not = client.partitions()
-    slurm = examine.ask_slurm(args.partition) if partitions else None
+    slurm = examine.ask_slurm(args.partition, partitions) if partitions else None
     nodes = examine.known_nodes(args.nodes, slurm) if slurm and args.nodes else []
     if slurm is None and (args.nodes or args.partition):
         raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")
@@ -122,7 +122,7 @@ def _look(options: Options, slurm: SlurmFacts | None) -> Iterator[Finding]:
             where = f"Slurm job {session.job} started" if session.job else "the program started"
             yield ok("job", f"{session.name}: {where} after {session.seconds:.1f} s")
             yield from node_checks.check_folder(examine.measure_folder(session, folder), examine.PATIENCE_S)
-        measured = examine.measure_nodes(ready)
+        measured = examine.measure_nodes(ready, options)
         yield from node_checks.check_clocks(measured if slurm else [])
         several = slurm is not None and not slurm.one_machine
         for node in measured:

@@ -36,7 +36,9 @@ VERBS_BY_PURPOSE = {
         Verb("list", "", "all runs under a folder, or of a user (--user U)"),
         Verb("status", "[RUN]", "phase, step, quorum and node of each group"),
         Verb("logs", "[RUN]", "what the scripts printed, merged in time order"),
+        Verb("events", "[RUN]", "what has happened, as lines: --since 22:00, -f"),
         Verb("report", "[RUN]", "where the time went: goodput, failures, nodes"),
+        Verb("wait", "[RUN]", "until it is over, with its exit code"),
     ),
     "steer": (
         Verb("resume", "[RUN] ...", "go on from the newest checkpoint, as a new run"),

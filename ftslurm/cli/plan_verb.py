@@ -31,12 +31,13 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
+from ftslurm.doctor.slurm_checks import read_records
 from ftslurm.guard import interfaces
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
-from ftslurm.slurm import client
+from ftslurm.slurm import client, commands
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script, topology_options
@@ -61,6 +62,8 @@ def main(words: list[str]) -> int:
 def _print_plan(config: Config) -> int:
     settle(config, preview=True)
     owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
+    if config.cluster.kind == "slurm" and config.cluster.controller == "job":
+        pilot_jobs.try_out(config, RunDir(Path(config.run.dir or config.run.root)), lead=True)
     for line in plan(config, None if config.cluster.kind == "local" else client.kill_wait_s()):
         print(line)
     return 0
@@ -160,6 +163,11 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
         yield f"             {size} on each{spare}"
         yield f"network      {_network(config.cluster.interface)}"
         yield from _topology(config)
+    if not here:
+        for row in read_records(client.call(commands.records("partition")).out):
+            name, places, wanted = row.get("PartitionName"), row.get("AllocNodes", "ALL"), config.cluster.partition
+            if places != "ALL" and (name == wanted if wanted else row.get("Default") == "YES"):
+                yield f"submission   {name} takes jobs from {places} alone (AllocNodes): ftslurm doctor tries its nodes"
 
 
 def _topology(config: Config) -> Iterator[str]:

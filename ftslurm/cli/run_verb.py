@@ -144,8 +144,7 @@ def _check_allocation(config: Config) -> None:
         groups, gpus = config.groups, capabilities.gpus_of_allocation(os.environ)
 
         def fitting(shared: Config) -> int:
-            enough = gpus is None or capabilities.gpus_per_node(shared) <= gpus
-            return have + config.cluster.spare_nodes if enough else 0
+            return have + config.cluster.spare_nodes if capabilities.gpus_per_node(shared) <= gpus else 0
 
         raise EnvironmentProblem(
             f"{groups.count} groups of {groups.nodes} nodes, groups.per_node={groups.per_node}, need {need} nodes, "

@@ -66,7 +66,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
     console.print(table.render(status, moment, width=console.width, height=10_000, note=note))
     if status.outcome != "running":
         console.print("", summary.summary(status, run), sep="\n")
-    elif (failures := summary.failures(group for group in status.groups if group.down)) is not None:
+    elif (failures := summary.failures(status.groups)) is not None:
         console.print("", failures, sep="\n")
 
 

@@ -159,7 +159,9 @@ class ClusterConfig:
     switches: str | None = None
     segment: int | None = None  # how many nodes at a time lie in one block (sbatch --segment, for topology/block)
     setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
-    sbatch: dict[str, Any] = field(default_factory=dict)  # further sbatch options: {mail-type: END, exclusive: true}
+    sbatch: dict[str, Any] = field(
+        default_factory=dict
+    )  # further options: {mail-type: END}; gpus-per-node: false if GPUs are no GRES
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
     # The network of the run: ib0, or several names in order, as [ib0,eth0], of which each node takes the first that it
     # has. Nodes announce the address of the interface, listen there alone, and Gloo and NCCL use it. auto: that of the
@@ -393,6 +395,12 @@ def most_groups(config: Config) -> int:
 def binds_itself(config: Config) -> bool:
     """Return whether the user's own arguments of srun bind the workers to CPUs."""
     return any(word.partition("=")[0] in ("--cpu-bind", "--cpu_bind") for word in config.cluster.srun)
+
+
+def slurm_knows_gpus(config: Config) -> bool:
+    """Return whether Slurm is asked for GPUs; no (cluster.sbatch.gpus-per-node=false): the nodes have them anyway."""
+    sbatch = config.cluster.sbatch
+    return False not in (sbatch.get("gpus-per-node"), sbatch.get("gpus_per_node"))
 
 
 def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:

@@ -69,6 +69,7 @@ from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm.commands import is_batch, job_name
 from ftslurm.slurm.evidence import out_of_time, read_attach, read_srun
+from ftslurm.slurm.parse import read_state
 from ftslurm.slurm.questions import AskOwnState, ProbeNode, RunNodeChecks
 
 # The state of a run is a tree of values without cycles, a million of them with 10,000 groups. A garbage collection
@@ -343,7 +344,7 @@ class Controller:
         if any(words in line for words in NODE_LOST):
             self.executor.ask_own_nodes()
         if out_of_time(line, self.job):
-            self.events += asked_by_slurm(["TIMEOUT"], self.config, batch=is_batch(os.environ), by=SRUN)
+            self.events += asked_by_slurm(("TIMEOUT", 0, ""), self.config, batch=is_batch(os.environ), by=SRUN)
         evidence = read_srun(line)
         if evidence is not None and step in self.children.adopted:
             self._check_lead()  # the same line comes if another controller has attached to the step
@@ -355,7 +356,7 @@ class Controller:
     def _own_state_answered(self, text: str) -> None:
         """Handle Slurm's answer to why it ends the controller's own job."""
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        stops = asked_by_slurm(text.split(), self.config, restarts, is_batch(os.environ))
+        stops = asked_by_slurm(read_state(text), self.config, restarts, is_batch(os.environ))
         if not self.separate_jobs:
             self.events += [*stops, Explained()]
         elif stops:

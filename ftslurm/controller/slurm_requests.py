@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import shutil
 import signal
 import time
@@ -53,7 +54,7 @@ from ftslurm.security.json_text import is_finite, is_whole
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands, evidence
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import is_busy
+from ftslurm.slurm.parse import is_busy, read_rows
 from ftslurm.slurm.questions import (
     AskNodeRecord,
     AskNodeState,
@@ -94,6 +95,7 @@ class SlurmRequests:
         self.pools = run.pools()  # pool of each known job, by name; a site may remove the jobs' comments
         self.early: dict[str, JobLeaving] = {}  # reports of pilots whose jobs this new controller does not know yet
         self.pilots_started = 0
+        self.unread = False  # whether squeue's last answer had lines that could not be read
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -101,14 +103,14 @@ class SlurmRequests:
         """Start the request of an action. Return the events that are known at once."""
         match action:
             case AskJobs():
-                self._ask(AskQueue(now, time.monotonic()), commands.queue(), env=_clean())
+                self._ask(AskQueue(now, time.monotonic()), commands.queue())
             case AskState(node):
                 self._ask(AskNodeState(node), commands.node_state(node), timeout_s=NODE_STATE_S)
             case AskFate(node):
                 self._ask(AskNodeRecord(node), commands.node_record(node))
             case RequestJobs(pool, count, exclude):
                 command = submit_pilots_command(self.run, pool, count, exclude)
-                self._ask(SubmitPilots(pool), command, env=_clean(), timeout_s=5 * PATIENCE_S)
+                self._ask(SubmitPilots(pool), command, timeout_s=5 * PATIENCE_S)
             case Exclude(name, nodes):
                 out = ",".join(filter(None, (self.config.cluster.exclude, *nodes)))
                 self._ask(ExcludeNodes(name), commands.exclude_nodes(name, out))
@@ -135,7 +137,7 @@ class SlurmRequests:
     def submit_successor(self) -> None:
         """Submit another job for the controller (array mode); the new controller asks this one to hand over."""
         if self.config.cluster.controller == "job":
-            self._ask(SubmitSuccessor(), submit_successor_command(self.run), env=_clean())
+            self._ask(SubmitSuccessor(), submit_successor_command(self.run))
 
     def end(self, names: tuple[str, ...]) -> None:
         """Cancel the run's remaining jobs when the run is over, also those of an sbatch in progress."""
@@ -147,7 +149,7 @@ class SlurmRequests:
             client.cancel(other, pending_only=True, timeout_s=PATIENCE_S)
 
     def _ask(self, question: Question, argv: list[str], **options: Any) -> None:
-        self.background.ask(question, argv, **options)
+        self.background.ask(question, argv, **{"env": _clean(), **options})
 
     def _requeue(self, name: str) -> list[Event]:
         if PILOT in os.environ and name == commands.job_name(os.environ):
@@ -195,10 +197,10 @@ class SlurmRequests:
                 return self._queue_answered(code, text, asked, time.monotonic() - asked_monotonic)
             case AskOwnNodes():
                 with suppress(ValueError):
-                    nodes = tuple(expand_hosts(text)) if code == 0 else ()
-                    return [NodesLeft(nodes)] if nodes else []
-            case AskNodeState(node) if code == 0 and "|" in text:
-                state, _, reason = text.splitlines()[0].strip().partition("|")
+                    nodes = tuple(node for row in read_rows(text, 3)[0] for node in expand_hosts(row[1]))
+                    return [NodesLeft(nodes)] if code == 0 and nodes and all(map(is_node, nodes)) else []
+            case AskNodeState(node) if code == 0 and (rows := read_rows(text, 2)[0]):
+                state, reason = rows[0]
                 return [NodeState(node, state.lower(), reason)]
             case AskNodeRecord(node):
                 fate = evidence.read_node_fate(node, text)
@@ -228,14 +230,15 @@ class SlurmRequests:
     def _queue_answered(self, code: int, text: str, asked: float, took_s: float) -> list[Event]:
         if code != 0:
             return [JobsUnknown(took_s)]
-        try:
-            seen = evidence.read_queue(text, self.mark, self.config.cluster.pilots, self.pools)
-        except ValueError as problem:
-            log.warning("squeue's answer is not used: %s", problem)
-            return [JobsUnknown(took_s)]
+        seen, unread = evidence.read_queue(text, self.mark, self.config.cluster.pilots, self.pools)
+        if unread and not self.unread:
+            asked_with = shlex.join(commands.queue())
+            log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
+        self.unread = bool(unread)
         self.pools |= {job.name: job.pool for job in seen}
         leaving = [self.early.pop(job.name) for job in seen if job.name in self.early]
-        return [JobsSeen(tuple(seen), asked, took_s), *leaving]
+        unknown = [JobsUnknown(took_s)] if unread else []
+        return [JobsSeen(tuple(seen), asked, took_s, whole=not unread), *unknown, *leaving]
 
     def _submitted(self, pool: int, text: str) -> Event:
         """Read the output of ftslurm.submission.pilot_jobs: the jobs' names as JSON in the last line, or an error."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -224,24 +223,24 @@ MARGIN_S = 15.0  # from the end of the groups to that of the job: the journal, s
 
 
 def asked_by_slurm(
-    words: list[str], config: Config, restarts: int = 0, batch: bool = False, by: Requester = SLURM
+    seen: tuple[str, int, str], config: Config, restarts: int = 0, batch: bool = False, by: Requester = SLURM
 ) -> list[events.StopAsked]:
     """Return why Slurm ends the run, from squeue's output for the job; empty if that does not show the cause.
 
     Args:
-        words: the job's state, how often it has been requeued, and Slurm's reason. While the job ends, its state is
-            only COMPLETING; the reason has the cause.
+        seen: the job's state, how often it has been requeued, and Slurm's reason. While the job ends, its state is only
+            COMPLETING; the reason has the cause.
         restarts: how often it had been requeued when this controller began.
         batch: as in asked_by_signal.
-        by: the source of these words.
+        by: the source of this.
     """
-    if any(re.fullmatch("[0-9]{1,9}", word) and int(word) > restarts for word in words):
+    if seen[1] > restarts:
         reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
         return [events.StopAsked(reason, SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)]
-    if "PREEMPTED" in words:
+    if "PREEMPTED" in seen:
         reason = "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.qos)"
         return [events.StopAsked(reason, SLURM, Cause.PREEMPTED)]
-    if "TIMEOUT" in words or "TimeLimit" in words:
+    if "TIMEOUT" in seen or "TimeLimit" in seen:
         reason = f"the time limit of the Slurm job is over (cluster.time={config.cluster.time or 'the default'})"
         outcome = RunOutcome.GOES_ON if _outlives_job(config, batch) else RunOutcome.STOPPED
         return [events.StopAsked(reason, by, Cause.TIME_LIMIT, outcome)]

@@ -196,18 +196,12 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         return replace(state, ending=Ending(RunOutcome.FAILED if doubtful else RunOutcome.SUCCEEDED, reason)), []
     for unit in serving:
         if unit.phase is Phase.FAILED:
-            reason = (
-                f"group {unit.group} was given up, and the others need it (groups.serve): {_last_words(unit)}; see "
-                f"restart.max_per_group={config.restart.max_per_group} and restart.policy={config.restart.policy}"
-            )
+            reason = f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}"
             return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     if groups - len(failed) < config.groups.min:
-        why = "; ".join(f"group {u.group}: {_last_words(u)}" for u in failed[:3])
-        reason = (
-            f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are "
-            f"left ({why}; see restart.max_per_group={config.restart.max_per_group} and restart.policy="
-            f"{config.restart.policy})"
-        )
+        why = "; ".join(f"group {u.group}: {u.reason}" for u in failed[:3])
+        few = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
+        reason = f"{few} ({why})"
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     pending = state.table.count(Phase.PENDING)
     if groups - len(failed) - pending >= config.groups.min and not serving:
@@ -253,13 +247,6 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
     return found
 
 
-def _last_words(unit: Unit) -> str:
-    last = unit.exits[-1] if unit.exits else None
-    if last is None:
-        return "never started"
-    return f"{last.cause.value}" + (f", {last.error}" if last.error else "")
-
-
 def _expire(state: RunState, now: float, config: Config) -> Outcome:
     """Bring down steps that have taken too long to start, and groups that can only start a new history."""
     since = over_from(state, config)
@@ -280,12 +267,11 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         elif stray:
             state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
-            state = swap(state, give_up(unit))
-            actions.append(given_up(unit, too_late(unit, state.table.in_phase(Phase.SUCCEEDED)[0].group_id)))
+            reason = too_late(unit, state.table.in_phase(Phase.SUCCEEDED)[0].group_id)
+            state, actions = given_up(state, unit, reason, actions)
         elif unit.waits_for is not None and 0 < config.health.wait_timeout_s <= now - unit.due:
             reason = f"it has waited for {config.health.wait_timeout_s:g} s (health.wait_timeout_s): {unit.waits_for}"
-            state = swap(state, give_up(unit))
-            actions.append(given_up(unit, reason))
+            state, actions = given_up(state, unit, reason, actions)
     return state, actions
 
 

@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,13 +24,16 @@ from ftslurm.doctor.slurm_checks import SlurmFacts, read_accounts, read_nodes, r
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import read_gpus
+from ftslurm.slurm.parse import Partition, read_gpus
+from ftslurm.slurm.sbatch_variables import found
 
 PREFIX = ".ftslurm-doctor-"
 STALE_S = 3600.0
+MUNGE_S = 10.0
 PATIENCE_S = 40.0  # for a file to be seen on the other side; NFS caches names for up to 30 s by default
 FACTS_S = 400.0  # three imports that each may take two minutes
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
+STEP_S = 60.0
 PACKAGES = ("torch", "torchft", "ftslurm")
 
 Tell = Callable[[str], None]
@@ -50,16 +52,16 @@ class Options:
     wait_s: float = 300.0
 
 
-def ask_slurm(partition: str | None) -> SlurmFacts:
-    """Ask Slurm about itself.
+def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
+    """Ask Slurm about itself; `rows` are those of sinfo.
 
     Raises:
         EnvironmentProblem: there is no such partition, or Slurm does not answer.
     """
     begun = time.monotonic()
-    config = read_settings(_answer("scontrol", "show", "config"))
+    config = read_settings(_answer(*commands.settings()))
     took = time.monotonic() - begun
-    partitions = read_records(_answer("scontrol", "--all", "--oneliner", "show", "partition"))
+    partitions = read_records(_answer(*commands.records("partition")))
     names = [one.get("PartitionName", "") for one in partitions]
     if partition is not None and partition not in names:
         near = difflib.get_close_matches(partition, names, n=1)
@@ -67,15 +69,20 @@ def ask_slurm(partition: str | None) -> SlurmFacts:
         raise EnvironmentProblem(
             f"--partition {partition}: no such partition; {hint} are: {', '.join(names) or 'none'}"
         )
+    nodes = read_nodes(_answer(*commands.nodes()))
+    node = read_records(client.call(commands.node_record(nodes[0].name)).out)[:1] if nodes else []
+    here = {"SLURM_CLUSTERS": os.environ.get("SLURM_CLUSTERS", ""), "SBATCH_*": " ".join(found(os.environ))}
     chosen = [one for one in partitions if one.get("PartitionName") == partition or (not partition and _default(one))]
     return SlurmFacts(
-        config,
+        {key: value for one in (*node, config, here) for key, value in one.items()},
         partitions,
-        read_nodes(_answer("sinfo", "--all", "--noheader", "--Node", "--format=%N|%R|%T|%G|%n")),
+        nodes,
         chosen[0] if chosen else None,
+        rows,
         took,
         _munge(config),
         _accounts(config),
+        read_records(client.call(commands.records("reservation")).out),
         getpass.getuser(),
         frozenset(_group(number) for number in os.getgroups()),
     )
@@ -154,7 +161,7 @@ def _queue_state(session: NodeSession) -> str:
     return ""
 
 
-def measure_nodes(sessions: Sequence[NodeSession]) -> list[NodeFacts]:
+def measure_nodes(sessions: Sequence[NodeSession], options: Options) -> list[NodeFacts]:
     """Collect the facts of all nodes, and measure their clocks and the way from each to the one before it."""
     found = [NodeFacts(session.name) for session in sessions]
     pairs = list(zip(sessions, found, strict=True))
@@ -167,6 +174,8 @@ def measure_nodes(sessions: Sequence[NodeSession]) -> list[NodeFacts]:
     for i, (session, facts) in enumerate(pairs):
         with _noting_silence(facts):
             facts.error_s, facts.ahead_s = (0.0, None) if facts.problem else min(_clock(session) for _ in range(5))
+        with _noting_silence(facts):
+            facts.tried = _as_a_run(session, options) if session.job and not facts.problem else {}
         other, there = pairs[i - 1]
         if other is not session and not facts.problem and not there.problem:
             facts.reached = {other.name: _connect(session, other)}
@@ -179,6 +188,23 @@ def _noting_silence(facts: NodeFacts) -> Iterator[None]:
         yield
     except Silent as why:
         facts.problem = str(why)
+
+
+def _as_a_run(session: NodeSession, options: Options) -> dict[str, str]:
+    """Start a step beside the program, and try to submit a job, as a controller on this node would.
+
+    Return why it fails, "" if it does not, by check.
+    """
+    place, found = [f"--partition={options.partition}"] if options.partition else [], dict[str, str]()
+    submit = commands.try_submission(*place, *options.extra, "--wrap=true")
+    tried = {"step": [*commands.beside(session.job, "ftslurm-doctor", session.name, options.extra), "true"]}
+    if client.call(submit).ok:  # else it is the job that is refused, not its place
+        tried["sbatch"] = submit
+    for check, command in tried.items():
+        words = ["timeout", f"{STEP_S:g}", *command]
+        answer = session.ask("ran", STEP_S + 10, command=words, environ=commands.scrubbed(os.environ))
+        found[check] = answer["code"] and f"{' '.join(answer['said'].split())[-500:]} (exit code {answer['code']})"
+    return found
 
 
 def _connect(session: NodeSession, other: NodeSession) -> str:
@@ -308,17 +334,9 @@ def _munge(config: dict[str, str]) -> str:
     if config.get("AuthType") != "auth/munge" or not shutil.which("munge"):
         return ""
     found = re.search(r"socket=([^,\s]+)", config.get("AuthInfo", ""))
-    socket = [f"--socket={found[1]}"] if found else []
-    try:
-        made = subprocess.run(
-            ["munge", "--no-input", *socket], capture_output=True, timeout=10, check=True, stdin=subprocess.DEVNULL
-        )
-        subprocess.run(["unmunge", *socket], input=made.stdout, capture_output=True, timeout=10, check=True)
-    except subprocess.CalledProcessError as error:
-        return f"{error.cmd[0]} fails: {error.stderr.decode(errors='replace').strip()[:200]}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"munge does not answer: {type(error).__name__}"
-    return ""
+    pipe = ["sh", "-c", 'munge --no-input "$@" | unmunge "$@"', "munge", *([f"--socket={found[1]}"] if found else [])]
+    answer = client.call(pipe, MUNGE_S)
+    return "" if answer.ok else f"no credential can be made and read: {answer.text:.200}"
 
 
 def _accounts(config: dict[str, str]) -> list[dict[str, str]]:

@@ -15,6 +15,20 @@ BUILD = (
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128 (cu...: a CUDA that the "
     "driver has, see nvidia-smi; for AMD's GPUs rocm6.4)"
 )
+TRIED = {
+    "step": (
+        fail,
+        "a step with the options of a run starts",
+        "srun refuses the steps of a run",
+        "set cluster.srun to the options for which it asks, as cluster.srun=[--mem-per-cpu=1G]",
+    ),
+    "sbatch": (
+        warn,
+        "jobs can be submitted from it",
+        "no job can be submitted from it, to begin or replace a group",
+        "set cluster.mode=steps, with cluster.spare_nodes=1 in place of lost nodes",
+    ),
+}
 SLOW_IMPORT_S = 20.0
 SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 60.0
@@ -29,6 +43,7 @@ class NodeFacts:
     ahead_s: float | None = None  # of its clock before ours
     error_s: float = 0.0  # of that measurement
     problem: str = ""  # why something could not be measured
+    tried: Mapping[str, str] = field(default_factory=dict)  # what a run does there -> why it fails, "" if it does not
     reached: Mapping[str, str] = field(
         default_factory=dict
     )  # another node -> why it could not be reached, "" if it was
@@ -126,6 +141,9 @@ def check_node(node: NodeFacts, here: Mapping[str, str], ranges: Mapping[str, st
     yield ok("python", f"{node.name}: {said.get('python')} is Python {said.get('python_version')}")
     for name, found in dict(said.get("imports") or {}).items():
         yield _import(node.name, name, found, here, ranges)
+    for check, why in node.tried.items():
+        finding, can, hurts, fix = TRIED[check]
+        yield finding(check, f"{node.name}: {hurts}: {why}", fix) if why else ok(check, f"{node.name}: {can}")
     yield from _cuda(node.name, said)
     yield from _gpus(node.name, said)
     yield from _network(node, several)

@@ -206,6 +206,12 @@ def fsync(path: str) -> dict[str, Any]:
     return {"median": statistics.median(taken), "longest": max(taken)}
 
 
+def ran(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
+    """Run a command that ends by itself; return its exit code and what it has printed."""
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return {"code": done.returncode, "said": (done.stdout + done.stderr).decode(errors="replace")}
+
+
 LISTENING: list[socket.socket] = []
 
 
@@ -234,6 +240,7 @@ ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
     "lock": lock,
     "append": append,
     "fsync": fsync,
+    "ran": ran,
     "listen": listen,
     "connect": connect,
 }

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ftslurm.doctor.finding import Finding, fail, ok, warn
-from ftslurm.slurm.parse import read_gpus
+from ftslurm.slurm import offers
+from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_rows
 
 OLDEST = (22, 5)
 ADMIN = "ask your Slurm administrator"
@@ -33,13 +34,15 @@ class Node(NamedTuple):
 class SlurmFacts:
     """What Slurm says about itself, its partitions and this user."""
 
-    config: Mapping[str, str]  # of `scontrol show config`
+    config: Mapping[str, str]  # of `scontrol show config`, a node's record, and this user's environment
     partitions: Sequence[Mapping[str, str]]  # of `scontrol show partition`
     nodes: Sequence[Node]
-    chosen: Mapping[str, str] | None  # the partition that jobs of doctor use
+    chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
+    rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
     munge: str = ""  # why a credential could not be made and read here, "" if it could
     accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
+    reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
     user: str = ""
     groups: frozenset[str] = field(default_factory=frozenset)
 
@@ -49,8 +52,8 @@ class SlurmFacts:
         return len({node.host for node in self.nodes}) < 2
 
     def value(self, key: str) -> str:
-        """Return a setting, "" if it has none."""
-        found = self.config.get(key, "")
+        """Return a setting of Slurm or of the partition, "" if there is none."""
+        found = self.config.get(key) or (self.chosen or {}).get(key, "")
         return "" if found == "(null)" else found
 
 
@@ -68,14 +71,12 @@ def read_records(text: str) -> list[dict[str, str]]:
 
 def read_nodes(text: str) -> list[Node]:
     """Parse `sinfo --Node --format=%N|%R|%T|%G|%n`."""
-    rows = (line.strip().split("|") for line in text.splitlines())
-    return [Node(*row) for row in rows if len(row) == len(Node._fields)]
+    return [Node(*row) for row in read_rows(text, len(Node._fields))[0]]
 
 
 def read_accounts(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
     """Parse `sacctmgr --parsable2 --noheader show association` with these fields."""
-    rows = (line.split("|") for line in text.splitlines())
-    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+    return [dict(zip(fields, row, strict=True)) for row in read_rows(text, len(fields))[0]]
 
 
 def check_slurm(facts: SlurmFacts) -> list[Finding]:
@@ -109,8 +110,9 @@ def _version(facts: SlurmFacts) -> Iterator[Finding]:
 def _partition(facts: SlurmFacts) -> Iterator[Finding]:
     part = facts.chosen
     if part is None:
-        names = ", ".join(one.get("PartitionName", "?") for one in facts.partitions) or "none"
-        yield fail("partition", "there is no default partition", f"set cluster.partition to one of: {names}")
+        names = partition_names(facts.rows)
+        none = "there is no default partition: what chooses one for jobs that name none is not known here"
+        yield warn("partition", none, f"if sbatch asks for one, set cluster.partition to one of: {names}")
         return
     name = part.get("PartitionName", "?")
     states = Counter(node.state.rstrip("*~#!%$@^-+") for node in facts.nodes if node.partition == name)
@@ -176,57 +178,28 @@ def _preemption(facts: SlurmFacts) -> Iterator[Finding]:
         )
 
 
-def _requeue(facts: SlurmFacts) -> Iterator[Finding]:
-    if facts.value("JobRequeue") == "0":
-        no = "JobRequeue=0: only jobs that ask for it are requeued; those of ftslurm do, an sbatch script may not"
-        yield warn("JobRequeue", no, "keep `#SBATCH --requeue` in scripts of your own")
-    else:
-        yield ok("JobRequeue", "jobs are requeued after the loss of their node")
-    if facts.value("ReturnToService") == "0":
-        stays = "ReturnToService=0: a node that was lost stays DOWN until an administrator resumes it"
-        yield warn("ReturnToService", stays, f"{ADMIN} for ReturnToService=1; until then set cluster.spare_nodes=1")
-    else:
-        yield ok("ReturnToService", f"{facts.value('ReturnToService')}: a lost node comes back by itself")
-    timeout = _number(facts.value("SlurmdTimeout"))
-    if timeout == 0:
-        never = "SlurmdTimeout=0: Slurm never declares a silent node lost, so its job is never requeued"
-        yield fail("SlurmdTimeout", never, f"{ADMIN} for Slurm's default, 300")
-    elif timeout is not None:
-        yield ok("SlurmdTimeout", f"{timeout} s until Slurm declares a node lost; ftslurm needs health.lost_after_s")
-    if (_number(facts.value("InactiveLimit")) or 0) > 0:
-        inactive = f"InactiveLimit={facts.value('InactiveLimit')}: an salloc whose shell does not answer is ended"
-        yield warn("InactiveLimit", inactive, "submit with `ftslurm run` or sbatch instead of from an salloc shell")
-
-
-def _steps(facts: SlurmFacts) -> Iterator[Finding]:
-    kills = facts.value("KillOnBadExit")
-    if kills == "1":
-        hurts = "KillOnBadExit=1: an srun of your own kills all its tasks when one fails; ftslurm's steps override it"
-        yield warn("KillOnBadExit", hurts, "pass --kill-on-bad-exit=0 to the sruns in scripts of your own")
-    else:
-        yield ok("KillOnBadExit", f"{kills or '0'}: a failed task does not end its step; ftslurm decides")
-    proctrack = facts.value("ProctrackType").removeprefix("proctrack/")
-    if proctrack == "cgroup":
-        yield ok("proctrack", "cgroup: no process outlives its step")
-    elif proctrack == "linuxproc":
-        reaches = "linuxproc: scancel of one array task reaches sruns of others, and orphans outlive their step"
-        yield warn("proctrack", reaches, f"{ADMIN} for ProctrackType=proctrack/cgroup")
-    else:
-        escapes = f"{proctrack or '?'}: a process that starts its own process group outlives its step"
-        yield warn("proctrack", escapes, f"{ADMIN} for ProctrackType=proctrack/cgroup")
+def _settings(facts: SlurmFacts) -> Iterator[Finding]:
+    for key, worth, does, fix, fine in RULES:
+        value = facts.value(key)
+        found = re.match(worth, value)
+        if said := does if found else fine:
+            what = f"{value or 'not set'}: {said}"
+            yield warn(key, what, fix) if found and fix else ok(key, what)
 
 
 def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
-    name = (facts.chosen or {}).get("PartitionName")
-    counts = Counter(read_gpus(node.gres) for node in facts.nodes if node.partition == name)
-    if not any(counts):
+    rows = offers.meant(facts.rows, (facts.chosen or {}).get("PartitionName", "")).rows
+    where, most = offers.named(rows), max((row.gpus for row in rows), default=UNKNOWN)
+    if most == UNKNOWN:
+        yield warn("GRES", f"{where}: sinfo does not say what GPUs all of its nodes have", f"set groups.gpus; {ADMIN}")
+    elif not most:
+        none = f"Slurm knows no GPUs in {where}: groups train on CPUs there"
         yield warn(
-            "GRES",
-            f"Slurm knows no GPUs in partition {name}: groups train on CPUs there",
-            f"choose another partition (cluster.partition); if its nodes have GPUs, {ADMIN} for GresTypes=gpu",
+            "GRES", none, f"choose another (cluster.partition), or set groups.gpus and {offers.UNKNOWN_TO_SLURM}"
         )
         return
-    yield ok("GRES", ", ".join(f"{count} nodes with {gpus} GPUs" for gpus, count in sorted(counts.items())))
+    else:
+        yield ok("GRES", ", ".join(f"{row.nodes} nodes with {row.gpus} GPUs in {row.name}" for row in rows))
     devices = facts.value("ConstrainDevices")
     task = facts.value("TaskPlugin")
     if "cgroup" not in task or devices == "no":
@@ -237,24 +210,130 @@ def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
 
 
 def _records(facts: SlurmFacts) -> Iterator[Finding]:
-    kind = facts.value("AccountingStorageType").removeprefix("accounting_storage/")
-    age = _number(facts.value("MinJobAge"))
-    if kind in ("none", ""):
-        none = "Slurm keeps no accounting: sacct cannot say how a job ended; ftslurm's journal still does"
-        yield warn("accounting", none, f"{ADMIN} for slurmdbd, or rely on `ftslurm status` and the journal")
-    else:
-        yield ok("accounting", kind)
-    if age is not None and age < 60:
-        forgets = f"MinJobAge={age}: Slurm forgets an ended job before ftslurm may have seen why it ended"
-        yield warn("MinJobAge", forgets, f"{ADMIN} for Slurm's default, 300")
     if facts.munge:
         yield fail("munge", facts.munge, f"{ADMIN}: munged must run here, with the cluster's key and the right clock")
     else:
         yield ok("munge", f"{facts.value('AuthType') or 'auth/munge'}: Slurm's commands are accepted")
-    private = [word for word in facts.value("PrivateData").split(",") if word in ("nodes", "partitions")]
-    if private:
-        hides = f"PrivateData={','.join(private)}: sinfo may hide nodes, so `plan` and checks may see too few"
-        yield warn("PrivateData", hides, f"if a run is refused for too few nodes, {ADMIN}")
 
 
-CHECKS = (_version, _partition, _limits, _preemption, _requeue, _steps, _gpus, _records)
+def _nodes(facts: SlurmFacts) -> Iterator[Finding]:
+    if other := next((node for node in facts.nodes if node.host != node.name), None):
+        yield ok("names", f"node {other.name} is host {other.host}: Slurm's name is the one for cluster.exclude")
+    for one in facts.reservations:
+        if "MAINT" in one.get("Flags", ""):
+            when = f"{one.get('Nodes')} from {one.get('StartTime')} to {one.get('EndTime')}"
+            waits = f"{when}: a job whose time limit reaches into it waits until it is over"
+            yield warn("maintenance", waits, "set cluster.time so that the job ends before it")
+
+
+# What a setting of Slurm, of the partition or of this user does to a run: its name, how a value begins that is worth a
+# line, what that does, what mends it ("": nothing need be mended), and what is said of any other value, if anything.
+RULES = (
+    (
+        "JobRequeue",
+        "0",
+        "only jobs that ask for it are requeued; those of ftslurm do, an sbatch script may not",
+        "keep `#SBATCH --requeue` in scripts of your own",
+        "jobs are requeued after the loss of their node",
+    ),
+    (
+        "ReturnToService",
+        "0",
+        "a node that was lost stays DOWN until an administrator resumes it",
+        f"{ADMIN} for ReturnToService=1; until then set cluster.spare_nodes=1",
+        "a lost node comes back by itself",
+    ),
+    (
+        "SlurmdTimeout",
+        "0",
+        "Slurm never declares a silent node lost, so its job is never requeued",
+        f"{ADMIN} for Slurm's default, 300",
+        "until Slurm declares a node lost; ftslurm needs health.lost_after_s",
+    ),
+    (
+        "InactiveLimit",
+        "[1-9]",
+        "an salloc whose shell does not answer is ended",
+        "submit with `ftslurm run` or sbatch instead of from an salloc shell",
+        "",
+    ),
+    (
+        "KillOnBadExit",
+        "1",
+        "an srun of your own kills all its tasks when one fails; ftslurm's steps override it",
+        "pass --kill-on-bad-exit=0 to the sruns in scripts of your own",
+        "a failed task does not end its step; ftslurm decides",
+    ),
+    (
+        "ProctrackType",
+        "(?!.*cgroup)",
+        "processes outlive their step; with linuxproc, scancel of one array task reaches the sruns of others",
+        f"{ADMIN} for ProctrackType=proctrack/cgroup",
+        "no process outlives its step",
+    ),
+    (
+        "AccountingStorageType",
+        "$|.*none",
+        "Slurm keeps no accounting: sacct cannot say how a job ended; ftslurm's journal still does",
+        f"{ADMIN} for slurmdbd, or rely on `ftslurm status` and the journal",
+        "sacct knows how jobs ended",
+    ),
+    (
+        "MinJobAge",
+        r"[1-5]?[0-9]\b",
+        "Slurm forgets an ended job before ftslurm may have seen why it ended",
+        f"{ADMIN} for Slurm's default, 300",
+        "",
+    ),
+    (
+        "PrivateData",
+        ".*(nodes|partitions)",
+        "sinfo may hide nodes, so `plan` and checks may see too few",
+        f"if a run is refused for too few nodes, {ADMIN}",
+        "",
+    ),
+    (
+        "SwitchType",
+        ".*slingshot",
+        "each step and job has a network of its own (VNI), so NCCL's libfabric plugin cannot connect groups",
+        "set cluster.mode=steps and 'cluster.sbatch.network=\"job_vni,single_node_vni\"', and have the script keep the "
+        "last of the numbers in SLINGSHOT_VNIS, the job's; or job.env.NCCL_NET=Socket",
+        "",
+    ),
+    (
+        "Hidden",
+        "YES",
+        "your own squeue and sinfo show this partition with --all only",
+        "",
+        "",
+    ),
+    (
+        "ResumeProgram",
+        ".",
+        "idle nodes may sleep: a job waits until those it gets are up",
+        "",
+        "",
+    ),
+    (
+        "CoreSpecCount",
+        "[1-9]",
+        "so many cores of a node are Slurm's, not for groups",
+        "",
+        "",
+    ),
+    (
+        "SLURM_CLUSTERS",
+        ".",
+        "jobs go to that cluster, if another command asks",
+        "",
+        "",
+    ),
+    (
+        "SBATCH_*",
+        ".",
+        "they become settings of a run; `ftslurm plan` names them",
+        "",
+        "",
+    ),
+)
+CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus, _records, _nodes)

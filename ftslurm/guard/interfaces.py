@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import socket
 import struct
 import threading
@@ -24,7 +25,8 @@ AUTO = "auto"
 LOOK_UP_S = 3.0  # longest wait for the names of other nodes: a name service may take a minute
 MOST_PEERS = 3  # names of other nodes that are looked up
 OUTSIDE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: they show where the default route leads
-INFINIBAND = "32"  # ARPHRD_INFINIBAND, /sys/class/net/NAME/type
+NET = "/sys/class/net"
+INFINIBAND = "32"  # ARPHRD_INFINIBAND, in the file `type` of an interface
 _SIOCGIFFLAGS, _SIOCGIFADDR, _IFF_UP = 0x8913, 0x8915, 1
 _LINK_LOCAL, _UNUSABLE = 0x20, 0x48  # of /proc/net/if_inet6: the scope; the flags tentative and dadfailed
 
@@ -43,13 +45,15 @@ class Reach:
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of Gloo, TensorPipe and NCCL that are not set in `environ`.
 
-        NCCL takes an InfiniBand interface by itself, which is then not replaced by a slower one that was only found.
+        NCCL takes an InfiniBand interface by itself, which is then not replaced by a slower one that was only found. Of
+        several rails it gets all, unless the user has named one: told nothing, it may take a bridge of containers.
         """
         if self.interface is None:
             return {}
         told = {"GLOO_SOCKET_IFNAME": self.interface, "TP_SOCKET_IFNAME": self.interface} if self.gloo else {}
         if self.address or not has_infiniband():
-            told["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign it is the beginning of a name
+            found = [self.interface] if self.address else rails(self.interface)
+            told["NCCL_SOCKET_IFNAME"] = f"={','.join(found)}"  # without the sign these are beginnings of names
         return {name: value for name, value in told.items() if not environ.get(name)}
 
 
@@ -154,13 +158,28 @@ def _ipv6_addresses() -> Iterable[tuple[str, str]]:
                 yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), name
 
 
+def rails(name: str) -> list[str]:
+    """Return an interface, and the others of this node that are up, hardware of their own, and as fast."""
+    hardware = (one for one, its in known().items() if one != name and not all(map(is_loopback, its)))
+    return [
+        name,
+        *(
+            one
+            for one in hardware
+            if os.path.exists(f"{NET}/{one}/device") and _told(one, "speed") == _told(name, "speed")
+        ),
+    ]
+
+
 def has_infiniband() -> bool:
     """Return whether an interface of this node that is up is one of InfiniBand."""
-    for name, addresses in known().items():
-        with contextlib.suppress(OSError), open(f"/sys/class/net/{name}/type", encoding="ascii") as file:
-            if addresses and file.read().strip() == INFINIBAND:
-                return True
-    return False
+    return any(addresses and _told(name, "type") == INFINIBAND for name, addresses in known().items())
+
+
+def _told(name: str, what: str) -> str:
+    with contextlib.suppress(OSError), open(f"{NET}/{name}/{what}", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
 
 
 def peers(environ: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
+from ftslurm.slurm.parse import plain
 from ftslurm.slurm.questions import Question
 
 PATIENCE_S = 120.0  # Slurm's commands time out by themselves long before
@@ -84,7 +85,7 @@ class BackgroundCommands:
         command.process.returncode = code
         with os.fdopen(command.output, "rb") as file:
             file.seek(0)
-            return Answered(command.question, code, file.read().decode(errors="replace"))
+            return Answered(command.question, code, plain(file.read().decode(errors="replace")))
 
     def kill_overdue(self) -> None:
         """Kill the commands that have reached their time-out."""

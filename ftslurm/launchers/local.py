@@ -14,6 +14,7 @@ from ftslurm.launchers import step_command
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
+from ftslurm.worker import topology
 
 
 @dataclass
@@ -64,7 +65,7 @@ def visible_gpus(environ: dict[str, str] | os._Environ[str]) -> list[str]:
     """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     if "CUDA_VISIBLE_DEVICES" in environ:
         return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
-    return [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    return topology.visible_gpus().get("CUDA_VISIBLE_DEVICES", [])
 
 
 def allocation(config: Config) -> Allocation:

@@ -12,7 +12,14 @@ from urllib.parse import quote, urlsplit
 from ftslurm.code import staging
 from ftslurm.config import node_commands
 from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
-from ftslurm.config.schema import Config, LighthouseConfig, binds_itself, most_groups, standby_each
+from ftslurm.config.schema import (
+    Config,
+    LighthouseConfig,
+    binds_itself,
+    most_groups,
+    slurm_knows_gpus,
+    standby_each,
+)
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -149,6 +156,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         **manager_heartbeat(config.lighthouse),
         "FTSLURM_PROCESS_GROUP": process_group(config),
         "FTSLURM_TRANSPORT": torchft.transport,
+        "FTSLURM_GPUS": "slurm" if slurm_knows_gpus(config) else "node",
         **({} if local else network(config.cluster.interface)),
         **({secret_variables.NAMES: ",".join(secrets)} if secrets else {}),
         **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),

@@ -25,6 +25,7 @@ _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold m
 _RESTARTS_SHOWN = 20
 _FAILURES_SHOWN = 4
 _TRACEBACK_LINES = 8
+_ALIKE = 40  # characters; an exception is cut off elsewhere
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9})', re.MULTILINE)  # of a traceback
 _RANK = re.compile(r"rank \d{1,9}:")  # above the traceback of a rank
 _ARGUMENTS = re.compile(r": error: (unrecognized arguments|the following arguments|argument )")  # of argparse
@@ -69,7 +70,7 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("", Text(words, "yellow"))
     if drained := (*status.drained_nodes, *status.draining_nodes):
         facts.add_row("drained nodes", sentences.few(tuple(dict.fromkeys(drained)), 8))
-    for names, words in [*_given_up(status), *_failed_first(status)]:
+    for names, words in _failed_first(status):
         facts.add_row(names, Text(words, "red"))
     for words in status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
@@ -83,19 +84,10 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     if timed:
         of = f" (medians of {len(timed)})" if len(timed) > 1 else ""
         parts.append(Text(f"recovery{of}: {sentences.phases(typical(timed))}"))
-    signs = failures(g for g in status.groups if g.down)
+    signs = failures(status.groups)
     parts += [Text(), signs] if signs is not None else []
     following = list(filter(None, (_to_mend(status, run), next_command(status, run))))
     return Group(*parts, *([Text(), *map(Text, following)] if following else []))
-
-
-def _given_up(status: RunStatus) -> list[tuple[str, str]]:
-    """Return why groups were given up, each reason once: its groups, and the error and log of the first of them."""
-    same: dict[tuple[str | None, str | None], list[GroupStatus]] = {}
-    for g in status.groups:
-        if g.phase is Phase.FAILED:
-            same.setdefault((g.last_cause, g.last_traceback or g.last_error), []).append(g)
-    return [(_called(gs), f"{gs[0].last_error or 'given up'}{_log(gs[0].last_log)}") for gs in same.values()]
 
 
 def _failed_first(status: RunStatus) -> list[tuple[str, str]]:
@@ -166,18 +158,25 @@ def _log(path: str | None) -> str:
 
 
 def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
-    """Return the evidence for the last failures of these groups and the ends of their tracebacks; None: no evidence.
+    """Return why those of these groups are down that have failed; None: none has.
 
-    Groups with the same failure share one entry.
+    An entry has the error of a group, what its signs and the end of its traceback say beyond that, and its log. Groups
+    with the same failure share it.
     """
-    same: dict[tuple[str | None, tuple[str, ...], str | None], list[GroupStatus]] = {}
+    same: dict[tuple[str | None, str | None], list[GroupStatus]] = {}
     for g in groups:
-        if g.last_evidence or g.last_traceback:
-            same.setdefault((g.last_cause, g.last_evidence, g.last_traceback), []).append(g)
+        if g.down or g.phase is Phase.FAILED:
+            same.setdefault((g.last_cause, g.last_traceback or g.last_error), []).append(g)
     parts = []
-    for (_, evidence, traceback), alike in list(same.items())[:_FAILURES_SHOWN]:
-        text = Text(f"{_called(alike)}: {alike[0].last_error}", "red")
-        lines = [f"- {sign}" for sign in evidence] + _end(traceback or "")
+    for alike in list(same.values())[:_FAILURES_SHOWN]:
+        one = alike[0]
+        error, trace = one.last_error or "given up", _end(one.last_traceback or "")
+        exception = trace[-1].strip() if trace else error
+        if trace:
+            error = error.partition(f": {exception[:_ALIKE]}")[0]
+        text = Text(f"{_called(alike)}: {error}", "red")
+        lines = [f"- {sign}" for sign in one.last_evidence if exception[:_ALIKE] not in sign] + trace
+        lines += [f"log: {sentences.short_log(one.last_log)}"] if one.last_log else []
         text.append("".join(f"\n  {line}" for line in lines), "default")
         parts.append(text)
     if len(same) > _FAILURES_SHOWN:

@@ -131,11 +131,11 @@ class Lines:
         """Continue from this status: another controller has shown the earlier events."""
         self._folding = StatusFold(status)
 
-    def tell(self, event: Event) -> None:
-        """Show one event."""
+    def tell(self, event: Event, shown: bool = True) -> None:
+        """Show one event, or only take note of it."""
         event = readable(event)
         self._folding.apply(event)
-        line = self._screen.line(event, self._folding)
+        line = self._screen.line(event, self._folding) if shown else None
         if line is not None:
             self._screen.show([(event, line)], self.status)
 

@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 from ftslurm.checkpoint import layout
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Exit, Job, Phase, Place, Saved, StepId
+from ftslurm.core.state.model import Exit, Job, Place, Saved, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
@@ -93,7 +93,7 @@ class Reading:
     resuming: int | None = None
     attempts: dict[str, int] = field(default_factory=dict)
     live: dict[str, Live] = field(default_factory=dict)
-    over: dict[str, str] = field(default_factory=dict)
+    over: dict[str, str | None] = field(default_factory=dict)
     saved: bool = False
     drilled: int = 0
     groups: int | None = None
@@ -243,9 +243,9 @@ class Reading:
                 self._schedule(group_unit(record.group), record.due, record.reason)
             case records.GroupGivenUp(group=group):
                 self.scheduled.pop(group_unit(group), None)
-                self.over[group_unit(group)] = Phase.FAILED.value
+                self.over[group_unit(group)] = record.reason
             case records.StandbyGivenUp():
-                self.over[record.unit] = Phase.FAILED.value
+                self.over[record.unit] = record.reason
             case records.GroupWaits() | records.StepStarting() | records.ScriptBegun() | records.StacksTaken():
                 pass
             case _:
@@ -349,7 +349,7 @@ class Reading:
             self.moving.discard(unit)  # its next launch answers this exit
         self.live.pop(unit, None)
         if record.cause == Cause.OK.value and record.group is not None:
-            self.over[unit] = Phase.SUCCEEDED.value
+            self.over[unit] = None
 
 
 def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:

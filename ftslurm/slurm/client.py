@@ -18,11 +18,22 @@ from enum import Enum
 from pathlib import Path
 
 from ftslurm.slurm import commands, sbatch_variables
-from ftslurm.slurm.parse import Partition, is_busy, read_partitions, read_topology
+from ftslurm.slurm.parse import (
+    UNKNOWN_STATE,
+    Partition,
+    is_busy,
+    plain,
+    read_gpus_of_job,
+    read_partitions,
+    read_rows,
+    read_state,
+    read_topology,
+)
 
 ANSWER_S = 60.0  # Slurm's programs time out by themselves long before
 TOPOLOGY_S = 5.0  # a controller that takes over must not wait for long
 PARTITIONS_S = 20.0  # a busy slurmctld answers slowly; if it is down sinfo tries for about ten seconds
+SHOWS_NONE = "sinfo shows no partition"  # Slurm answers, but hides them (PrivateData)
 PATIENCE_S, AGAIN_S = 10.0, 1.0  # slurmctld is away for seconds when it is restarted
 PROGRAMS = ("sbatch", "srun", "sinfo")
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
@@ -94,8 +105,8 @@ def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
         return Answer(err=f"{command[0]} cannot be started: {error.strerror}", failure=Failure.NOT_STARTED)
     failure = judge(done.returncode, done.stdout + done.stderr)
     silent = failure is not None and not (done.stdout + done.stderr).strip()
-    out = re.sub("^CLUSTER: .*\n", "", done.stdout, flags=re.MULTILINE)  # with SLURM_CLUSTERS, a heading for each
-    return Answer(out, f"{command[0]}: exit code {done.returncode}" if silent else done.stderr, failure)
+    err = f"{command[0]}: exit code {done.returncode}" if silent else plain(done.stderr)
+    return Answer(plain(done.stdout), err, failure)
 
 
 def cancel(*jobs: str, pending_only: bool = False, timeout_s: float = ANSWER_S) -> bool:
@@ -104,11 +115,11 @@ def cancel(*jobs: str, pending_only: bool = False, timeout_s: float = ANSWER_S) 
 
 
 def job_state(job: str) -> tuple[str, str]:
-    """Return a job's state and reason; ("", "") if Slurm does not know the job, ("UNKNOWN", "") without an answer."""
-    answer = call(commands.job_state_and_reason(job), 30.0)
+    """Return a job's state and reason: ("", "") if Slurm does not know it, (UNKNOWN_STATE, "") without an answer."""
+    answer = call(commands.job_state(job), 30.0)
     if not answer.ok:
-        return ("" if "Invalid job id" in answer.err else "UNKNOWN"), ""
-    state, _, reason = answer.out.strip().partition(" ")
+        return ("" if "Invalid job id" in answer.err else UNKNOWN_STATE), ""
+    state, _, reason = read_state(answer.out)
     return state, reason
 
 
@@ -116,16 +127,21 @@ def job_options(job: str) -> dict[str, str]:
     """Return the partition, account, qos and time limit of a job, as far as Slurm still knows them."""
     for command in (commands.job_options(job), commands.past_job_options(job)):
         answer = call(command, 30.0)
-        if answer.ok and answer.out.strip():
-            values = answer.out.splitlines()[0].strip().split("|")
-            known = zip(("partition", "account", "qos", "time"), values, strict=False)
+        rows, _ = read_rows(answer.out, 4)
+        if answer.ok and rows:
+            known = zip(("partition", "account", "qos", "time"), rows[0], strict=True)
             return {name: value for name, value in known if value and "(null)" not in value and value not in _UNSET}
     return {}
 
 
+def job_gpus(job: str) -> float:
+    """Return how many GPUs a job has on each of its nodes, at least. It may be UNKNOWN."""
+    return read_gpus_of_job(call(commands.job_record(job), PARTITIONS_S).out)
+
+
 def kill_wait_s() -> float | None:
     """Return how long Slurm waits between SIGTERM and SIGKILL when it ends a job; None: it does not say."""
-    found = re.search(r"^KillWait\s*=\s*(\d{1,9})\b", call(commands.settings(), PARTITIONS_S).out, re.MULTILINE)
+    found = re.search(r"^KillWait\s*=\s*([0-9]{1,9})\b", call(commands.settings(), PARTITIONS_S).out, re.MULTILINE)
     return None if found is None else float(found[1])
 
 
@@ -153,5 +169,5 @@ def partitions() -> tuple[list[Partition], str]:
         answer = call(commands.partitions(), PARTITIONS_S)
         rows = read_partitions(answer.out)
         if rows or time.monotonic() >= deadline:
-            return rows, answer.text.rpartition("\n")[2] or "sinfo shows no partition"
+            return rows, answer.text.rpartition("\n")[2] or SHOWS_NONE
         time.sleep(AGAIN_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.security import programs
@@ -20,6 +21,7 @@ _SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_", "PYXIS_")
 _SCRUBBED_NAMES = frozenset(
     {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
 )
+BATCH_PROCESS = "SLURM_TASK_PID"  # in a batch script; in a step it is the task's
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
 
 
@@ -39,8 +41,15 @@ def for_sbatch(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_batch(environ: Mapping[str, str]) -> bool:
-    """Return whether a process runs in a batch job, which Slurm can requeue, and not in an salloc allocation."""
-    return "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
+    """Return whether this process belongs to the batch script of a job, which Slurm can requeue for its sake.
+
+    It does not in a shell of salloc, nor in a terminal, notebook or step within somebody's job: these have sessions of
+    their own, and the job is theirs. (BATCH_PROCESS is the script's process; 0: this one.)
+    """
+    batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_JOB_ID" in environ and "SLURM_STEP_ID" not in environ
+    with suppress(ValueError, OSError):
+        return batch and os.getsid(int(environ.get(BATCH_PROCESS, ""))) == os.getsid(0)
+    return False
 
 
 def job_name(environ: Mapping[str, str]) -> str:
@@ -141,8 +150,11 @@ QUEUE_FIELDS = (
 
 def queue() -> list[str]:
     """Ask for all jobs of this user: cheaper for slurmctld than one job or all jobs."""
-    fields = ",".join(f"{field}:|" for field in QUEUE_FIELDS)
-    return [*_SQUEUE, "--array", "--states=all", f"--user={os.getuid()}", f"--Format={fields}"]
+    return [*_SQUEUE, "--array", "--states=all", f"--user={os.getuid()}", _columns(QUEUE_FIELDS)]
+
+
+def _columns(fields: Sequence[str]) -> str:
+    return f"--Format={','.join(f'{field}:|' for field in fields)}"
 
 
 FINDING_FIELDS = ("JobArrayID", "JobID", "State", "Reason", "UserName", "Command", "Comment")
@@ -159,18 +171,12 @@ def job_found(job: str) -> list[str]:
 
 
 def _finding() -> list[str]:
-    fields = ",".join(f"{field}:|" for field in FINDING_FIELDS)
-    return [*_SQUEUE, "--array", "--states=all", f"--Format={fields}"]
+    return [*_SQUEUE, "--array", "--states=all", _columns(FINDING_FIELDS)]
 
 
 def job_state(job: str) -> list[str]:
     """Ask for a job's state, how often it has been requeued, and the reason of the state."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--Format=State:20,RestartCnt:10,Reason:40"]
-
-
-def job_state_and_reason(job: str) -> list[str]:
-    """Ask for a job's state and its untruncated reason."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--format=%T %r"]
+    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--Format=State:|,RestartCnt:|,Reason:|"]
 
 
 def job_options(job: str) -> list[str]:
@@ -186,7 +192,12 @@ def past_job_options(job: str) -> list[str]:
 
 def job_nodes(job: str) -> list[str]:
     """Ask for the present nodes of a job, as a host list."""
-    return [*_SQUEUE, f"--jobs={job}", "--format=%N"]
+    return [*_SQUEUE, f"--jobs={job}", "--format=%i|%N|%T"]
+
+
+def job_record(job: str) -> list[str]:
+    """Ask for the full record of a job, with what it has on each node."""
+    return ["scontrol", "--details", "--oneliner", "show", "job", job]
 
 
 def node_state(node: str) -> list[str]:
@@ -215,8 +226,18 @@ def settings() -> list[str]:
 
 
 def partitions() -> list[str]:
-    """Ask for the partitions, one line per kind of node."""
-    return [*_SINFO, "--format=%P|%a|%D|%c|%G"]
+    """Ask for the partitions, one line per kind of node (--exact: also by its CPUs)."""
+    return [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
+
+
+def nodes() -> list[str]:
+    """Ask for the nodes, one line for each partition of a node."""
+    return [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
+
+
+def records(what: str) -> list[str]:
+    """Ask for the full records of all partitions or reservations, one on each line."""
+    return ["scontrol", "--all", "--oneliner", "show", what]
 
 
 def offers() -> list[str]:
@@ -230,19 +251,14 @@ def version() -> list[str]:
     return ["sbatch", "--version"]
 
 
-def knows_segments() -> list[str]:
-    """Ask whether sbatch has the option --segment; its --help does not list it. Nothing is submitted."""
-    return ["sbatch", "--segment=1", "--version"]
-
-
 def topology() -> list[str]:
     """Ask for the switches or blocks of the cluster, one line each."""
     return ["scontrol", "--oneliner", "show", "topology"]
 
 
-def try_submission(script: str) -> list[str]:
-    """Ask whether Slurm would accept a batch script."""
-    return ["sbatch", "--test-only", script]
+def try_submission(*words: str) -> list[str]:
+    """Ask whether Slurm would accept a batch script, or a job with these options."""
+    return ["sbatch", "--test-only", *words]
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------

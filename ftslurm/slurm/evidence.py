@@ -17,9 +17,10 @@ from ftslurm.core.state.model import Evidence, Job
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security.json_text import is_finite, read_object
-from ftslurm.security.names import NODE, is_node
+from ftslurm.security.names import NODE, is_job, is_node
 from ftslurm.slurm.commands import QUEUE_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
+from ftslurm.slurm.parse import STATES, plain, read_rows
 
 # --- srun ------------------------------------------------------------------------------------------------------------
 
@@ -42,17 +43,7 @@ _DUE_TO = {
     "JOB REQUEUE": Cause.PREEMPTED,
     "NODE FAILURE": Cause.NODE_LOST,
 }
-_SIGNALS = {
-    "Killed": signal.SIGKILL,
-    "Terminated": signal.SIGTERM,
-    "Segmentation fault": signal.SIGSEGV,
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-    "Illegal instruction": signal.SIGILL,
-    "Floating point exception": signal.SIGFPE,
-    "Interrupt": signal.SIGINT,
-    "Hangup": signal.SIGHUP,
-}
+_SIGNALS = {f"{signal.strsignal(number)}": number for number in signal.Signals}
 
 
 def read_srun(line: str) -> Evidence | None:
@@ -60,6 +51,7 @@ def read_srun(line: str) -> Evidence | None:
 
     srun prints the line 0.1 s after the fault. Its exit code comes much later and is 137 or 143 for any cause.
     """
+    line = plain(line)
     if match := _CANCELLED.search(line):
         words = match["why"] or ""
         if words == "TASK FAILURE":  # --kill-on-bad-exit: another line tells of that task
@@ -105,8 +97,7 @@ def read_srun(line: str) -> Evidence | None:
 def out_of_time(line: str, job: str) -> bool:
     """Return whether an srun line says that this job's time limit ended a step; Slurm signals the job shortly after."""
     match = _CANCELLED.search(line)
-    over = match is not None and (match["why"] or "").strip() == "TIME LIMIT"
-    return over and match is not None and match["step"].partition(".")[0] == job
+    return match is not None and match["why"] == "TIME LIMIT" and match["step"].partition(".")[0] == job
 
 
 def read_attach(evidence: Evidence) -> Evidence | None:
@@ -172,7 +163,7 @@ def read_node_fate(node: str, text: str) -> NodeFate | None:
 
     None: the text is no record, because Slurm has not answered.
     """
-    words = dict(word.partition("=")[::2] for word in text.split())
+    words = dict(word.partition("=")[::2] for word in reversed(text.split()))  # the reason is last
     state = words.get("State")
     if state is None:
         return None
@@ -181,8 +172,10 @@ def read_node_fate(node: str, text: str) -> NodeFate | None:
     return NodeFate(node, down, max((start for start in starts if start is not None), default=None))
 
 
-def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> list[Job]:
+def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> tuple[list[Job], list[str]]:
     """Parse the output of `commands.queue` into the jobs that provide one run's groups with nodes.
+
+    Return also the lines that cannot be read and may be of such a job: no job is gone because it is not shown then.
 
     The run's id in a job's comment identifies the run's jobs. If a job has no time limit, only PreemptTime shows that
     it is preempted: squeue then hides its new, near end.
@@ -191,16 +184,11 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
         run_mark: the beginning of the comment of the run's jobs (RunDir.mark).
         array: a job array that was submitted by hand and whose tasks belong to this run.
         known: the pool of each job that the run has submitted, by name.
-
-    Raises:
-        ValueError: a row of one of these jobs is malformed.
     """
-    out = []
-    for line in text.splitlines():
-        fields = line.strip().split("|", len(QUEUE_FIELDS) - 1)
-        if len(fields) != len(QUEUE_FIELDS):
-            continue
-        name, job, state, reason, nodes, began, ends, cut, base, comment = (field.strip() for field in fields)
+    out = list[Job]()
+    rows, unread = read_rows(text, len(QUEUE_FIELDS), is_job)
+    for row in rows:
+        name, job, state, reason, nodes, began, ends, cut, base, comment = row
         mark, _, pool = comment.removesuffix("|").rpartition(":")
         if mark == run_mark and re.fullmatch("[0-9]{1,9}", pool):
             number = int(pool)
@@ -210,15 +198,19 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
             continue
         state = "RUNNING" if state == "SIGNALING" else state  # it runs: Slurm is signalling its batch process
         runs = state == "RUNNING"
-        hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
-        if not all(is_node(host) for host in hosts):
-            raise ValueError(f"not the nodes of job {name}: {nodes!r:.80}")
+        try:
+            hosts = tuple(expand_hosts(nodes)) if runs else ()
+        except ValueError:
+            hosts = ()
+        if not STATES.fullmatch(state) or not is_job(job) or runs > bool(hosts) or not all(map(is_node, hosts)):
+            unread.append("|".join(row))
+            continue
         waits = reason if state == "PENDING" else ""
         start, end, told = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
         preempted = start is not None and told is not None and told >= start  # else: before it was requeued
         job = job if runs else ""
         out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
-    return out
+    return out, unread
 
 
 def _unix(text: str) -> float | None:

@@ -6,16 +6,32 @@ nodes and jobs is parsed in slurm/evidence.py; a submission does without the cor
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ftslurm.security.names import NODE
+from ftslurm.security.names import NODE, is_job
 from ftslurm.slurm.commands import FINDING_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
 
-_BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")
+# The states of a job: the last ones, and all. Nothing follows from another word: the job stays what it was.
+ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|REVOKED")
+STATES = re.compile(
+    f"{ENDED.pattern}|PENDING|CONFIGURING|RUNNING|COMPLETING|SUSPENDED|STOPPED|RESIZING|SIGNALING|STAGE_OUT|REQUEUED|"
+    "REQUEUE_HOLD|REQUEUE_FED|RESV_DEL_HOLD|SPECIAL_EXIT"
+)
+UNKNOWN_STATE = "UNKNOWN"
+# Colours, control characters, and the heading of each cluster if SLURM_CLUSTERS is set.
+_COLOUR = r"\x1b\[[0-9;?]*[A-Za-z]"
+_NOISE = re.compile(rf"^(?:{_COLOUR})*CLUSTER: .*\n?|{_COLOUR}|[\x00-\x08\x0b-\x1f\x7f]", re.MULTILINE)
+_DAMAGED = re.compile(r"[^|]+\|.*|\|.+\|.+|[0-9_]+", re.DOTALL)
+
+_BUSY = (
+    *("Unable to contact", "Socket timed out", "temporarily", "Connection refused"),
+    *("establish a configuration source", "process configuration file"),  # it comes from slurmctld, or a file server
+)
 
 
 def is_busy(text: str) -> bool:
@@ -23,12 +39,48 @@ def is_busy(text: str) -> bool:
     return any(words in text for words in _BUSY)
 
 
+def plain(text: str) -> str:
+    """Return the output of a command without colours, control characters and headings of clusters."""
+    return _NOISE.sub("", text)
+
+
+def read_rows(text: str, columns: int, begins: Callable[[str], object] = bool) -> tuple[list[list[str]], list[str]]:
+    """Return the rows of a table with | between its columns, and the lines that may be damaged rows.
+
+    A site's wrapper, a plugin or a warning may have printed lines around the rows: these are neither.
+
+    Args:
+        begins: whether a row may begin with such a cell.
+    """
+    rows, damaged = list[list[str]](), list[str]()
+    for line in plain(text).split("\n"):
+        cells = [cell.strip() for cell in line.split("|", columns - 1)]
+        if len(cells) == columns and begins(cells[0]):
+            rows.append(cells)
+        elif _DAMAGED.fullmatch(line.strip()):
+            damaged.append(line)
+    return rows, damaged
+
+
+_STATE = re.compile(rf"^({STATES.pattern})\|([0-9]{{1,9}})\|([^|\n]*)\|", re.MULTILINE)
+
+
+def read_state(text: str) -> tuple[str, int, str]:
+    """Parse the output of `commands.job_state`: the state, how often the job was requeued, and the reason.
+
+    ("", 0, "") if nothing is shown, UNKNOWN_STATE if what is shown cannot be read.
+    """
+    if (found := _STATE.search(plain(text))) is not None:
+        return found[1], int(found[2]), found[3]
+    return UNKNOWN_STATE if text.strip() else "", 0, ""
+
+
 _JOB_ID = re.compile(r"^\s*([0-9]{1,10})(?:;[\w.-]+)?\s*$|Submitted batch job ([0-9]{1,10})\b", re.MULTILINE)
 
 
 def read_job_id(text: str) -> str | None:
     """Parse sbatch's answer: 81 or 81;CLUSTER (--parsable), or its sentence; None: it names no job."""
-    found = [number or words for number, words in _JOB_ID.findall(text)]
+    found = [number or words for number, words in _JOB_ID.findall(plain(text))]
     return found[-1] if found else None
 
 
@@ -57,62 +109,72 @@ class QueuedJob:
     name: str  # 81, or 81_2 for a task of an array
     id: str  # of a task too it is one number
     state: str
-    reason: str  # why it waits; empty if it does not
+    reason: str  # why it waits, or how it ended
     user: str
     mark: str | None  # of its run (RunDir.mark); None: it is no job of ftslurm, or the site removes comments
     script: str  # the batch script; of a run's jobs it lies in RUN/submitit
 
 
-def read_jobs(text: str) -> list[QueuedJob]:
-    """Parse the output of `commands.jobs_of_users` and `commands.job_found`."""
-    out = []
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.strip().split("|", len(FINDING_FIELDS) - 1)]
-        if len(fields) != len(FINDING_FIELDS):
-            continue
-        name, job, state, reason, user, script, comment = fields
+def read_jobs(text: str) -> tuple[list[QueuedJob], bool]:
+    """Parse the output of `commands.jobs_of_users` and `commands.job_found`. Return also whether all of it was read."""
+    (rows, damaged), out = read_rows(text, len(FINDING_FIELDS), is_job), list[QueuedJob]()
+    for name, job, state, reason, user, script, comment in rows:
         comment = comment.removesuffix("|")
         mark = re.sub(":[0-9]{1,9}$", "", comment) if comment.startswith("ftslurm:") else None
-        out.append(QueuedJob(name, job, state, reason if state == "PENDING" else "", user, mark, script))
-    return out
+        out.append(QueuedJob(name, job, state, reason, user, mark, script))
+    return out, not damaged
+
+
+UNKNOWN = math.inf  # a count that Slurm does not say, or not to this user
 
 
 @dataclass(frozen=True)
 class Partition:
-    """One row of sinfo: the nodes of one kind in a partition."""
+    """One row of sinfo: the nodes of one kind in a partition. A count may be UNKNOWN."""
 
     name: str
     default: bool
     up: bool
-    nodes: int
-    cpus: int
-    gpus: int
+    nodes: float
+    cpus: float
+    gpus: float
+
+
+_ROW = re.compile(r"([\w.+-]+)(\*?)\|([^|]*)(?:\|([^|]*))?(?:\|([^|]*))?(?:\|(.*))?")
+_NO_VAL16 = 65_534  # Slurm's "not set" of 16 bits; more nodes or CPUs it cannot count
 
 
 def read_partitions(text: str) -> list[Partition]:
     """Parse the output of `commands.partitions`. A partition with several kinds of nodes has several rows."""
     out = []
-    for line in text.splitlines():
-        fields = line.strip().split("|")
-        if len(fields) != 5:
-            continue
-        name, state, nodes, cpus, gres = fields
-        if (count := re.fullmatch("[0-9]{1,9}", nodes)) is None:
-            continue
-        per_node = int(re.sub("[^0-9]", "", cpus)[:9] or 0)
-        up, default = state == "up", name.endswith("*")
-        out.append(Partition(name.rstrip("*"), default, up, int(count[0]), per_node, read_gpus(gres)))
+    for row in filter(None, map(_ROW.fullmatch, map(str.strip, text.splitlines()))):
+        name, star, state, nodes, cpus, gres = row.groups(default="")
+        count, up = _exact(nodes), state not in ("down", "drain", "inact")
+        gpus = UNKNOWN if count == UNKNOWN or gres.lower() in ("", "n/a") else read_gpus(gres)
+        out.append(Partition(name, bool(star), up, count, _exact(cpus), gpus))
     return out
 
 
-def read_gpus(gres: str) -> int:
-    """Count the GPUs in Slurm's generic-resource notation: "gpu:a100:4(S:0-1),nvme:1" -> 4."""
+def _exact(text: str) -> float:
+    """Read a count. 0 is how Slurm shows what is hidden (PrivateData); 128+ is a minimum."""
+    return int(text) if re.fullmatch("[1-9][0-9]{0,4}", text) and int(text) < _NO_VAL16 else UNKNOWN
+
+
+def read_gpus(gres: str) -> float:
+    """Count the GPUs in Slurm's generic-resource notation: "gpu:a100:4(S:0-1),nvme:1" -> 4. It may be UNKNOWN."""
     total = 0
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
-        words = part.split(":")
-        if words[0] == "gpu":
-            total += int(words[-1]) if re.fullmatch("[0-9]{1,9}", words[-1]) else 1
+        found = re.fullmatch(r"gpu(?::[\w.-]*[a-zA-Z][\w.-]*)*(?::([0-9]{1,5}))?", part)
+        if found is not None:
+            total += int(found[1] or 1)
+        elif part.partition(":")[0] == "gpu":
+            return UNKNOWN
     return total
+
+
+def read_gpus_of_job(text: str) -> float:
+    """Read from `commands.job_record` how many GPUs each node of the job has at least. It may be UNKNOWN."""
+    return min(map(read_gpus, re.findall(r"\bCPU_IDs=\S* Mem=\S* GRES=(\S*)", text)), default=UNKNOWN)
 
 
 def partition_names(rows: Iterable[Partition]) -> str:

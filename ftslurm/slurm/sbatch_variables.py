@@ -17,7 +17,7 @@ _SETTINGS = {"account", "constraint", "partition", "qos", "reservation", "switch
 _FLAGS = {"ignore-pbs", "overcommit", "spread-job", "use-min-nodes"}  # without a value
 # The options of "INPUT ENVIRONMENT VARIABLES" in sbatch(1), of Slurm 22.05 to 25.11, without those that are the run's:
 # array, error, gpus-per-node, input, job-name, no-kill, open-mode, output, requeue, signal, verbose, wait.
-_OPTIONS = {
+KNOWN = {
     *("acctg-freq", "batch", "clusters", "container", "container-id", "core-spec", "cpus-per-gpu", "delay-boot"),
     *("distribution", "exclusive", "export", "get-user-env", "gpu-bind", "gpu-freq", "gpus", "gpus-per-task", "gres"),
     *("gres-flags", "hint", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "network", "power", "profile", "segment"),
@@ -46,7 +46,7 @@ def _take(config: Config, variable: str, value: str) -> str | None:
         raise ConfigError(f"{variable}={value!a:.80}: no option of sbatch has such a value")
     name = variable.removeprefix(PREFIX).lower().replace("_", "-")
     option, said = _RENAMED.get(name, name), value or name in ("exclusive", "get-user-env")
-    if option not in _OPTIONS or (option == "export" and "=" in value):  # a value may be secret
+    if option not in KNOWN or (option == "export" and "=" in value):  # a value may be secret
         return f"{variable} is not used: the run decides that, or sbatch has no such option (cluster.sbatch, job.env)"
     if option in _FLAGS:
         said = value in ("", "yes") or value.strip("0").isdecimal()

@@ -7,18 +7,29 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ftslurm.checkpoint import object_store
 from ftslurm.config.process_groups import BABY_NCCL, NCCL
-from ftslurm.config.schema import Config, fixed_standbys, most_groups, nodes_needed
+from ftslurm.config.schema import (
+    ClusterConfig,
+    Config,
+    Range,
+    fixed_standbys,
+    most_groups,
+    nodes_needed,
+    slurm_knows_gpus,
+)
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
-from ftslurm.slurm import client, commands, sbatch_variables
-from ftslurm.slurm.parse import Partition, partition_names
+from ftslurm.slurm import client, commands, offers, sbatch_variables
+from ftslurm.slurm.offers import UNKNOWN_TO_SLURM, Offer
+from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_gpus
 
 ASK_S = 10.0  # for srun --help
 OPTIONS = ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation")  # of sbatch
+_CHOOSE = {"account", "clusters", "constraint", "qos", "reservation"}
 SLURM_ONLY = (*OPTIONS, "switches", "segment", "sbatch", "srun", "container_image")
 
 
@@ -33,47 +44,74 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
         EnvironmentProblem: cluster=slurm without Slurm, a Slurm that does not answer, more than the partition has, or a
             CUDA context without GPUs.
     """
-    notes, cluster, here = list[str](), config.cluster, config.cluster.controller == "here"
-    partitions, why_not = ([], "") if cluster.kind == "local" else client.partitions()
-    if cluster.kind == "auto" and cluster.mode == "array":
-        cluster.kind = "slurm"  # an array needs it
-    if not partitions and (not preview if cluster.kind == "slurm" else cluster.kind == "auto" and client.installed()):
-        raise EnvironmentProblem(
-            f"cluster={cluster.kind}, but Slurm does not answer: {why_not}; try again (set SLURM_CONF, or load the "
-            f"site's module, if its configuration is elsewhere), or cluster=local if you mean this machine"
-        )
-    if cluster.kind == "auto":
-        asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
-        asked += ["cluster.interface"] if cluster.interface not in ("auto", None) else []
-        if not partitions and asked:
-            raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
-        cluster.kind = "slurm" if partitions else "local"
-        doing = "running in this allocation" if here else "run would submit to it" if preview else "submitting to it"
-        notes += [f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"]
+    partitions, why_not, notes = _settle_kind(config, preview)
+    cluster, here = config.cluster, config.cluster.controller == "here"
     if cluster.kind == "slurm":
         for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
             setattr(cluster, key, getattr(cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))
-        notes += sbatch_variables.take(config, os.environ)
+        notes += sbatch_variables.take(config, os.environ) + _of_this_job(config, os.environ)
     if cluster.kind == "slurm" and here and (cluster.mode == "steps" or cluster.pilots):
-        _share_gpus_of_allocation(config, os.environ)
+        notes += _share_gpus_of_allocation(config, partitions)
     elif cluster.kind == "slurm" and partitions:
-        _fit(config, partitions, cluster.partition)
+        notes += _fit(config, partitions, cluster)
         for one in cluster.ranges:
-            if one.partition is not None:
-                _fit(config, partitions, one.partition, f"cluster.ranges: groups={one.groups}, partition")
+            notes += _fit(config, partitions, one)
     elif cluster.kind == "slurm":
-        config.groups.gpus = config.groups.gpus or 0
-        return [*notes, f"{why_not}: cannot check whether the cluster has these nodes and GPUs"]
+        notes.append(f"{why_not}: cannot check whether the cluster has these nodes and GPUs")
+        notes += _choose_gpus(config, "the cluster", [UNKNOWN], told=True)
+        if preview:
+            return notes
     else:
         _check_drills(config)
-        notes += filter(None, [_share_local_gpus(config)])
+        notes.append(_share_local_gpus(config))
+    if cluster.kind == "slurm" and not here and not config.groups.gpus:
+        notes += _unused_gpus(cluster)
     _check_standby(config)
     _check_process_group(config)
     _check_container(config)
     if is_url(config.checkpoint.dir or ""):
         _check_store(config.checkpoint.dir or "")
-    _check_segments(config)
-    return notes
+    return list(dict.fromkeys(filter(None, notes)))
+
+
+def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, list[str]]:
+    """Set cluster.kind. Return the cluster's partitions, why there are none, and lines about it."""
+    notes, cluster = list[str](), config.cluster
+    partitions, why_not = ([], "") if cluster.kind == "local" else client.partitions()
+    asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
+    if cluster.kind == "local" and asked:
+        notes.append(f"cluster=local ignores {', '.join(asked)}")
+    if cluster.kind == "auto" and cluster.mode == "array":
+        cluster.kind = "slurm"  # an array needs it
+    silent = why_not != client.SHOWS_NONE and not preview if cluster.kind == "slurm" else client.installed()
+    if not partitions and cluster.kind != "local" and silent:
+        raise EnvironmentProblem(
+            f"cluster={cluster.kind}, but Slurm does not answer: {why_not}; try again (set SLURM_CONF, or load the "
+            f"site's module, if its configuration is elsewhere), or cluster=local if you mean this machine"
+        )
+    if cluster.kind == "auto":
+        asked += ["cluster.interface"] if cluster.interface not in ("auto", None) else []
+        if not partitions and asked:
+            raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
+        cluster.kind = "slurm" if partitions else "local"
+        doing = "run would submit to it" if preview else "submitting to it"
+        doing = "running in this allocation" if cluster.controller == "here" else doing
+        notes += [f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"]
+    return partitions, why_not, notes
+
+
+def _of_this_job(config: Config, environ: Mapping[str, str]) -> list[str]:
+    """Return a line about the job in which this process runs, if it is used otherwise than may be meant."""
+    job, cluster = environ.get("SLURM_JOB_ID"), config.cluster
+    if job is not None and cluster.controller == "job":
+        return [f"this is in Slurm job {job}, and another one is asked for; cluster.controller=here uses its nodes"]
+    goes_on = cluster.requeue and cluster.mode == "steps" and environ.get("ENVIRONMENT") == "BATCH"
+    if job is None or not goes_on or commands.is_batch(environ):
+        return []
+    return [
+        f"Slurm job {job} is not requeued for this run: its batch script has not started it, and what else is in the "
+        f"job would be lost; a run that its time limit ends is continued by ftslurm resume"
+    ]
 
 
 def _check_store(url: str) -> None:
@@ -113,16 +151,6 @@ def _check_drills(config: Config) -> None:
             raise ConfigError(f"{key}: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
 
 
-def _check_segments(config: Config) -> None:
-    if config.cluster.segment is None or config.cluster.kind == "local":
-        return
-    if "unrecognized option" in client.call(commands.knows_segments()).err:
-        raise EnvironmentProblem(
-            f"cluster.segment={config.cluster.segment}: the sbatch here knows no segments (Slurm does since 24.05, "
-            f"with topology/block); leave it out, or ask for leaf switches with cluster.switches"
-        )
-
-
 def _check_standby(config: Config) -> None:
     """Refuse standbys with a CUDA context for groups without GPUs. Call it when groups.gpus is set."""
     if fixed_standbys(config) and config.standby.cuda and not config.groups.gpus:
@@ -142,56 +170,93 @@ def _check_process_group(config: Config) -> None:
         )
 
 
-def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str = "cluster.partition") -> None:
-    """Set groups.gpus, and refuse what the partition never has; `key` is the setting that names the partition."""
-    mine = [row for row in rows if (row.name in wanted.split(",") if wanted else row.default)]
-    if not mine:
-        which = f"{key}={wanted}: there is no such partition" if wanted else "there is no default partition"
-        raise EnvironmentProblem(f"{which}; there are: {partition_names(rows)}")
-    name = wanted or mine[0].name
-    if not any(row.up for row in mine):
-        raise EnvironmentProblem(f"partition {name} is not up: choose another (cluster.partition) or ask its admin")
+def _asked(place: ClusterConfig | Range) -> dict[str, Any]:
+    """Return the options of sbatch that a place of the settings asks for."""
+    options = {key: getattr(place, key) for key in OPTIONS} | {k.replace("_", "-"): v for k, v in place.sbatch.items()}
+    return {key: value for key, value in options.items() if value is not None and value is not False}
+
+
+def _fit(config: Config, rows: Sequence[Partition], place: ClusterConfig | Range) -> list[str]:
+    """Set groups.gpus, and refuse what the partition of a place never has. Return lines about what is not certain."""
+    options = _asked(config.cluster) | _asked(place)
+    choosers = [name for name in options if name in _CHOOSE or name not in {*OPTIONS, *sbatch_variables.KNOWN}]
+    wanted = str(options.get("partition", "")) if "clusters" not in options else ""  # of others nothing is known here
+    offer = offers.meant(rows, wanted, choosers)
+    if offer.missing:
+        key = f"cluster.ranges: groups={place.groups}, " if isinstance(place, Range) else "cluster."
+        there = f"there is no such partition; there are: {partition_names(rows)}"
+        raise EnvironmentProblem(f"{key}partition={wanted}: {there}")
+    name, told = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
+    notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], told)
+    if any(UNKNOWN in (row.nodes, row.cpus, row.gpus) for row in offer.likely):
+        notes.append(f"{name}: sinfo does not show all of its nodes, so they are not checked")
+    if why := _too_much(config, offer):
+        if offer.certain:
+            raise EnvironmentProblem(why)
+        chooser = ", ".join(choosers) or "the site"
+        notes.append(f"no partition is named, {chooser} may choose one, and sbatch decides. But {why}")
+    return notes
+
+
+def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool) -> list[str]:
+    """Set groups.gpus, if it is not set, from the GPUs of kinds of nodes. Return a line if it is 0 and that is told."""
     groups = config.groups
-    if groups.gpus is None:
-        groups.gpus = groups.workers if any(row.gpus >= groups.workers * groups.per_node for row in mine) else 0
-    gpus, cpus = gpus_per_node(config), cpus_per_node(config)
-    if gpus > max(row.gpus for row in mine):
-        raise EnvironmentProblem(
+    if groups.gpus is not None:
+        return []
+    need, most = groups.workers * groups.per_node, max(counts)
+    groups.gpus = groups.workers if any(need <= count < UNKNOWN for count in counts) else 0
+    few = "does not say what GPUs it has" if most == UNKNOWN else f"has at most {most} GPUs on a node, and needs {need}"
+    line = f"training on CPUs: {where} {few if most else 'has no GPUs'}; groups.gpus=N asks for GPUs"
+    return [line] if told and not groups.gpus else []
+
+
+def _too_much(config: Config, offer: Offer) -> str:
+    """Say what the request has too much of for every partition that it can mean, or ""."""
+    name, groups, array = offers.named(offer.rows), config.groups, config.cluster.mode == "array"
+    most_gpus, most_cpus = max(row.gpus for row in offer.rows), max(row.cpus for row in offer.rows)
+    gpus, cpus = gres_per_node(config), cpus_per_node(config)
+
+    def fitting(one: Config) -> float:
+        return offer.nodes(cpus_per_node(one), gres_per_node(one))
+
+    need, has, each = groups.nodes if array else nodes_needed(config), fitting(config), f"{cpus} CPUs and {gpus} GPUs"
+    if not any(row.up for row in offer.rows):
+        return f"{name} is not up: choose another (cluster.partition) or ask its admin"
+    if gpus > most_gpus:
+        without = "" if most_gpus else f", {UNKNOWN_TO_SLURM}"
+        return (
             f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus} GPUs on a node, the nodes "
-            f"of partition {name} have at most {max(row.gpus for row in mine)}: lower one of them "
-            f"(groups.gpus=0: no GPUs)"
+            f"of {name} have at most {most_gpus}: lower one of them, or choose another partition (groups.gpus=0: no "
+            f"GPUs{without})"
         )
-    if cpus > max(row.cpus for row in mine):
-        raise EnvironmentProblem(
+    if cpus > most_cpus:
+        return (
             f"groups.workers={groups.workers} x groups.cpus_per_worker={groups.cpus_per_worker} x groups.per_node="
-            f"{groups.per_node} asks for {cpus} CPUs on a node, the nodes of partition {name} have at most "
-            f"{max(row.cpus for row in mine)}: lower one of them"
+            f"{groups.per_node} asks for {cpus} CPUs on a node, the nodes of {name} have at most {most_cpus}: lower "
+            f"one of them"
         )
-    fitting = _fitting(config, mine)
-    if config.cluster.mode == "array":
-        if groups.nodes > fitting:
-            raise EnvironmentProblem(
-                f"groups.nodes={groups.nodes}: a group needs so many nodes with {cpus} CPUs and {gpus} GPUs each; "
-                f"partition {name} has {fitting}: ask for fewer, or choose another partition"
-            )
-        return
-    nodes = nodes_needed(config)
-    if nodes > fitting:
-        raise EnvironmentProblem(
-            f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
-            f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {nodes} nodes "
-            f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: lower groups.count"
-            f"{sharing(config, lambda shared: _fitting(shared, mine))}, or choose another partition"
+    if need <= has:
+        return ""
+    if array:
+        return (
+            f"groups.nodes={need}: a group needs so many nodes with {each} each; {name} has {has}: ask for fewer, or "
+            f"choose another partition"
         )
+    return (
+        f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
+        f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {need} nodes "
+        f"with {each} each; {name} has {has}: lower groups.count{sharing(config, fitting)}, or choose another partition"
+    )
 
 
-def _fitting(config: Config, rows: Sequence[Partition]) -> int:
-    """Return how many nodes can hold groups.per_node groups each."""
-    gpus, cpus = gpus_per_node(config), cpus_per_node(config)
-    return sum(row.nodes for row in rows if row.gpus >= gpus and row.cpus >= cpus)
+def _unused_gpus(cluster: ClusterConfig) -> list[str]:
+    """Return lines about the GPUs that the job takes for workers that have none."""
+    asked = (f"{key}={value}" for key, value in _asked(cluster).items())
+    mine = (one for one in asked if re.match("(gres=|gpus|tres-per).*gpu|gpus", one))
+    return [f"cluster.sbatch.{one}: no worker uses these GPUs (groups.gpus=0)" for one in mine]
 
 
-def sharing(config: Config, fitting: Callable[[Config], int]) -> str:
+def sharing(config: Config, fitting: Callable[[Config], float]) -> str:
     """Name the least groups.per_node with which all groups fit, as one more thing to change; "" if none helps.
 
     Args:
@@ -204,28 +269,38 @@ def sharing(config: Config, fitting: Callable[[Config], int]) -> str:
     return ""
 
 
-def gpus_of_allocation(environ: Mapping[str, str]) -> int | None:
-    """Return the GPUs on each node of the allocation that this process runs in; None: Slurm has not said."""
-    said = environ.get("SLURM_GPUS_ON_NODE", environ.get("SLURM_GPUS_PER_NODE"))  # set by slurmd, set by salloc
-    return None if said is None else int(said.split(":")[-1])
+def gpus_of_allocation(environ: Mapping[str, str]) -> float:
+    """Return the GPUs on each node of the allocation that this process runs in, at least. It may be UNKNOWN."""
+    have = client.job_gpus(commands.job_name(environ)) if "SLURM_JOB_ID" in environ else UNKNOWN
+    if have == UNKNOWN and (said := environ.get("SLURM_GPUS_ON_NODE") or environ.get("SLURM_GPUS_PER_NODE")):
+        return read_gpus(",".join(f"gpu:{part}" for part in said.split(",")))  # set by slurmd, set by salloc
+    return have
 
 
-def _share_gpus_of_allocation(config: Config, environ: Mapping[str, str]) -> None:
-    """Set groups.gpus from the allocation that this process runs in, whatever its partition."""
-    groups = config.groups
-    have = gpus_of_allocation(environ)
-    if groups.gpus is None:
-        groups.gpus = groups.workers if (have or 0) >= groups.workers * groups.per_node else 0
-    if have is not None and gpus_per_node(config) > have:
+def _share_gpus_of_allocation(config: Config, rows: Sequence[Partition]) -> list[str]:
+    """Set groups.gpus from the allocation that this process runs in, whatever its partition. Return lines about it."""
+    have, groups = gpus_of_allocation(os.environ), config.groups
+    told = "SLURM_JOB_ID" in os.environ and any(row.gpus for row in rows)
+    notes = _choose_gpus(config, "the allocation", [have], told)
+    if gres_per_node(config) and have == UNKNOWN:
+        return ["how many GPUs this allocation has is not known, so it is not checked"]
+    if gres_per_node(config) > have:
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus_per_node(config)} GPUs on a "
             f"node, the allocation has {have}: ask for more (sbatch --gpus-per-node), or lower one of them"
+            f"{'' if have else f' ({UNKNOWN_TO_SLURM})'}"
         )
+    return notes
 
 
 def gpus_per_node(config: Config) -> int:
     """Return the GPUs that each node of the allocation must have."""
     return (config.groups.gpus or 0) * config.groups.per_node
+
+
+def gres_per_node(config: Config) -> int:
+    """Return the GPUs of each node that Slurm is asked for."""
+    return gpus_per_node(config) if slurm_knows_gpus(config) else 0
 
 
 def cpus_per_node(config: Config) -> int:

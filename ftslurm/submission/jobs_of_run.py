@@ -25,13 +25,12 @@ from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.parse import QueuedJob, read_jobs
+from ftslurm.slurm.parse import ENDED, UNKNOWN_STATE, QueuedJob, read_jobs
 
-LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
-    "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
-}  # fmt: skip
 NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
 NEVER = "never started: "
+# Reasons of a job whose node could not make its output file: of Slurm 22.05, and since 24.11.
+NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal:53")
 QUEUE_S = 15.0  # how often Slurm is asked about one job
 
 
@@ -54,7 +53,7 @@ class Queue:
         names, mark = {*run.pools(), own := job_of(run) or ""}, run.mark()
         tasks = f"{own.partition('_')[0]}_"  # of an array that was submitted by hand
         mine = (job for job in self.jobs if job.mark == mark or job.name in names or job.name.startswith(tasks))
-        return [job for job in mine if job.state in LIVE_STATES]
+        return [job for job in mine if not ENDED.fullmatch(job.state)]
 
     def covers(self, run: RunDir) -> bool:
         """Return whether a job of this run that is missing has left Slurm."""
@@ -67,7 +66,13 @@ class Queue:
 def ask_queue(users: Iterable[str]) -> Queue:
     """Ask Slurm for all jobs of some users."""
     asked, answer = time.time(), client.call(commands.jobs_of_users(*sorted(users)))
-    return Queue(frozenset(users), read_jobs(answer.out), asked) if answer.ok else Queue()
+    return read_queue(users, answer.out, asked) if answer.ok else Queue()
+
+
+def read_queue(users: Iterable[str], text: str, asked: float) -> Queue:
+    """Return what an answer of squeue says."""
+    jobs, whole = read_jobs(text)
+    return Queue(frozenset(users if whole else ()), jobs, asked)
 
 
 def state(config: Config, run: RunDir, queue: Queue | None = None) -> tuple[str, str | None]:
@@ -112,25 +117,20 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
     return ask
 
 
-def job_state(job: str) -> str:
-    """Return the state of a job: "" if Slurm does not know it, "UNKNOWN" if Slurm does not answer."""
-    return client.job_state(job)[0]
-
-
 def abandoned(config: Config, run: RunDir, queue: Queue | None = None) -> str | None:
     """Return why no controller will write the end of this run's journal; None if one may."""
     state = _last_state(config, run, queue)
     if state is None:
         return None
     if not _begun(run):
-        return f"it {NEVER}{end_without_start(config, run, state).reason}"
+        return f"it {NEVER}{end_without_start(config, run, *state).reason}"
     said = liveness.complaint(run)
     word = f"; its last word: {said}" if said else ""
     if config.cluster.kind == "local":
         return f"its controller is gone; its workers have ended with it{word}"
     if config.cluster.mode == "array":
         return f"none of its Slurm jobs is left{word}"
-    return f"its controller is gone: Slurm job {job_of(run)} is {state or 'unknown to Slurm'}{word}"
+    return f"its controller is gone: Slurm job {job_of(run)} is {state[0] or 'unknown to Slurm'}{word}"
 
 
 def never_started(config: Config, run: RunDir, queue: Queue | None = None) -> RunFinished | None:
@@ -144,23 +144,30 @@ def never_started(config: Config, run: RunDir, queue: Queue | None = None) -> Ru
     state = None if _begun(run) else _last_state(config, run, queue)
     if state is None or _begun(run):  # it may have begun and ended meanwhile
         return None
-    return end_without_start(config, run, state)
+    return end_without_start(config, run, *state)
 
 
-def end_without_start(config: Config, run: RunDir, state: str) -> RunFinished:
+def end_without_start(config: Config, run: RunDir, state: str, why: str) -> RunFinished:
     """Return the end of a run whose controller is gone without a line in the journal.
 
     Args:
         state: Slurm's last state of the controller's job; "": Slurm does not know the job any more.
+        why: Slurm's reason for it.
     """
     local, job = config.cluster.kind == "local", run.job()
     # Slurm makes a job's log when the job starts.
     if local or state not in NEVER_RUN or any(run.submitit.glob(f"{job}_*_log.*")):
         what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
-        return RunFinished(outcome="failed", reason=f"{what}; see {run.submitit}", steps=0, restarts=0)
+        see = f"see {run.submitit}"
+        if why.startswith(NO_OUTPUT):
+            see = f"its node cannot write into {run.submitit}: set run.root to a folder that all nodes share"
+        return RunFinished(outcome="failed", reason=f"{what}; {see}", steps=0, restarts=0)
     reason = f"Slurm job {job} was cancelled before it started"
     if state == "":
-        reason = f"Slurm does not know job {job} any more, and it has left no log"
+        reason = (
+            f"Slurm does not know job {job} any more, and it has left no log: it was cancelled, or its node cannot "
+            f"write into run.root"
+        )
     return RunFinished(outcome="stopped", reason=reason, steps=0, restarts=0)
 
 
@@ -169,17 +176,21 @@ def _begun(run: RunDir) -> bool:
     return first_line(run.events) is not None or last_event(run.events) is not None
 
 
-def _last_state(config: Config, run: RunDir, queue: Queue | None) -> str | None:
-    """Return the last state of the job of a controller that is gone, "" if that is not known; None: it may live."""
+def _last_state(config: Config, run: RunDir, queue: Queue | None) -> tuple[str, str] | None:
+    """Return the last state of the job of a controller that is gone, "" if that is not known, and Slurm's reason.
+
+    None: it may live.
+    """
     job, array = job_of(run), config.cluster.mode == "array"
     if config.cluster.kind == "local":
-        return None if _elsewhere(run) or _lives_here(run) or job is None else ""
+        return None if _elsewhere(run) or _lives_here(run) or job is None else ("", "")
     # In array mode the leader's job may be a pilot's. A live leader spares asking Slurm.
     if job is None or (array and _heard(run)):
         return None
     queue = ask_queue({_owner(run)}) if queue is None else queue
-    state = next((one.state for one in queue.jobs if one.name == job), "")
-    return None if (queue.live(run) if array else state in LIVE_STATES) or not queue.covers(run) else state
+    state, why = next(((one.state, one.reason) for one in queue.jobs if one.name == job), ("", ""))
+    lives = queue.live(run) if array else state and not ENDED.fullmatch(state)
+    return None if lives or not queue.covers(run) else (state, why)
 
 
 def job_of(run: RunDir) -> str | None:
@@ -233,10 +244,10 @@ def cancel(run: RunDir) -> list[str]:
 
 def take_out_of_queue(job: str) -> bool:
     """Cancel a job if it waits in Slurm's queue. Return whether it did wait and is gone."""
-    if job_state(job) != "PENDING":
+    if client.job_state(job)[0] != "PENDING":
         return False
     client.cancel(job, pending_only=True)
-    return job_state(job) in ("CANCELLED", "")
+    return client.job_state(job)[0] in ("CANCELLED", "")
 
 
 def in_queue(run: RunDir) -> str | None:
@@ -247,7 +258,7 @@ def in_queue(run: RunDir) -> str | None:
     state, reason = client.job_state(job)
     if state == "PENDING":
         return _waits(job, reason)
-    if state == "UNKNOWN":
+    if state == UNKNOWN_STATE:
         return f"Slurm does not answer how job {job} stands"
     return f"Slurm job {job} is {state}" if state else f"Slurm does not know job {job} any more"
 

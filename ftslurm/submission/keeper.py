@@ -28,7 +28,7 @@ from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.security import programs
-from ftslurm.slurm.commands import job_name
+from ftslurm.slurm.commands import BATCH_PROCESS, is_batch, job_name
 
 COMMAND = programs.module("ftslurm.submission.controller_process")
 MOST, WITHIN_S = 3, 60.0  # after so many crashes within this time the next controller would crash too
@@ -62,7 +62,7 @@ def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = (
         options: see controller_process.py.
     """
     command = [*COMMAND, str(run.root), str(number), str(os.getpid()), *options]
-    env = os.environ | {KEEPER: str(os.getpid())}
+    env = os.environ | {KEEPER: str(os.getpid())} | ({BATCH_PROCESS: "0"} if is_batch(os.environ) else {})
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the child inherits this and unblocks them when it has handlers
     try:
         return subprocess.Popen(

@@ -10,6 +10,7 @@ The controller runs `python -m ftslurm.submission.pilot_jobs` in the background,
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ from ftslurm.submission.submit import submit as submit_controller
 
 NOT_AVAILABLE = "Requested node configuration is not available"  # of sbatch --test-only: too large, or all are down
 UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
+PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to submit")
+FROM_A_NODE = "; if jobs cannot be submitted from nodes here (ftslurm doctor tries it), set cluster.mode=steps"
 TOO_MANY = "Invalid job array specification"  # more tasks than the site's MaxArraySize
 
 
@@ -78,27 +81,32 @@ def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
     return submitit_adapter.sbatch_script(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
 
 
-def try_out(config: Config, run: RunDir) -> None:
-    """Ask Slurm whether it would accept the jobs of every pool, before anything is submitted.
+def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
+    """Ask Slurm whether it would accept the jobs of a run, before anything is submitted.
+
+    Args:
+        lead: also the controller's; `ftslurm run` submits it at once.
 
     Raises:
-        EnvironmentProblem: Slurm would refuse jobs of a pool.
+        EnvironmentProblem: Slurm would refuse some of them.
     """
-    for pool in range(len(config.cluster.ranges) + 1):
-        told = parameters(config, run, pool)
+    jobs = [("the job", sbatch_parameters(config, run))] if lead else []
+    for pool in range(len(config.cluster.ranges) + 1) if config.cluster.mode == "array" else ():
+        where = f" of cluster.ranges[{pool - 1}]" if pool else ""
+        jobs.append((f"the jobs for groups{where}", parameters(config, run, pool)))
+    for what, told in jobs:
         text = submitit_adapter.sbatch_script(run.submitit, "true", told)
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
             script.write(text)
             script.flush()
             answer = client.call(commands.try_submission(script.name))
-        if answer.failure in (None, client.Failure.NOT_STARTED, client.Failure.TIMED_OUT):
+        if answer.failure in (None, client.Failure.NOT_STARTED) or answer.failure.transient:
             continue
         said = submitit_adapter.message(answer.err)
         # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
         waits = "currently not available" in said.lower() or (NOT_AVAILABLE in said and _some_nodes_are_down())
         if not waits:
-            where = f" of cluster.ranges[{pool - 1}]" if pool else ""
-            raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {explained(said, told)}")
+            raise EnvironmentProblem(f"sbatch would refuse {what}: {explained(said, told)}")
 
 
 def _some_nodes_are_down() -> bool:
@@ -122,7 +130,7 @@ def main(words: Sequence[str]) -> int:
         names = submit(configuration.of_run(run), run, int(words[1]), int(words[2]), bad)
         run.remember(names, int(words[1]))
     except FtslurmError as error:
-        print(error)
+        print(f"{error}{FROM_A_NODE if PLACE.search(str(error)) else ''}")
         return 2
     print(json.dumps(names))
     return 0

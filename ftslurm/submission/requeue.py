@@ -29,6 +29,7 @@ from ftslurm.run.journal_filter import Skim
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
+from ftslurm.slurm.parse import read_state
 from ftslurm.submission import observing
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (controller.translate.MARGIN_S)
@@ -50,11 +51,8 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
     further = f"ftslurm resume {run.root} goes on where this one was"
     if config.cluster.controller == "here":
         return f"the job could not be requeued: {why}; submit with sbatch --requeue to let it; {further}"
-    job = os.environ["SLURM_JOB_ID"]
-    for name in set(os.environ) - commands.scrubbed(os.environ).keys():
-        del os.environ[name]  # sbatch would take options of this job from them
     try:
-        submit(job)
+        submit(os.environ["SLURM_JOB_ID"])
     except EnvironmentProblem as error:
         return f"the job could not be requeued ({why}), and no other could be submitted ({error}); {further}"
     return None
@@ -124,9 +122,8 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
 
 def _seen(job: str, environ: Mapping[str, str]) -> tuple[str, str, bool]:
     """Return Slurm's state of a job, its reason, and whether the job has been requeued since it started."""
-    state, restarts, reason, *_ = [*client.call(commands.job_state(job), ANSWER_S).out.split(), "", "", ""]
-    before = int(environ.get("SLURM_RESTART_COUNT") or 0)
-    return state, reason, restarts.isdigit() and int(restarts) > before
+    state, restarts, reason = read_state(client.call(commands.job_state(job), ANSWER_S).out)
+    return state, reason, restarts > int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:

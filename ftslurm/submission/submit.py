@@ -24,11 +24,16 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
 from ftslurm.slurm import client, commands
 from ftslurm.submission import code_of_run, submitit_adapter
-from ftslurm.submission.capabilities import OPTIONS, cpus_per_node, gpus_per_node
+from ftslurm.submission.capabilities import OPTIONS, cpus_per_node, gres_per_node
 
 # How Slurm calls what such an option asks for, if not by the option's name.
-_CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name"}
-_SETTINGS = {"mem": "groups.mem", "cpus-per-task": "groups.workers x groups.cpus_per_worker x groups.per_node"}
+_CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name", "gpus-per-node": "(gres)"}
+_SET_BY = {
+    "segment": "cluster.segment",
+    "mem": "groups.mem",
+    "gpus-per-node": "groups.gpus x groups.per_node",
+    "cpus-per-task": "groups.workers x groups.cpus_per_worker x groups.per_node",
+}
 
 
 _OF_A_NODE = re.compile(
@@ -140,12 +145,14 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         parameters: those of submitit's SlurmExecutor.
     """
     options = parameters["additional_parameters"]
-    asked = [option for option in (*OPTIONS, *_SETTINGS) if options.get(option, 1) != 1]
-    meant = [option for option in asked if _CALLED.get(option, option) in str(refusal).lower()] or asked
-    named = [f"{_SETTINGS.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
-    partition = options.get("partition", "*")  # sinfo marks the default one with it
-    rows = [row for row in client.call(commands.offers()).out.splitlines() if partition in row]
-    return "; ".join([str(refusal), *named, *rows[:4]])
+    words, asked = str(refusal).lower(), [option for option in (*OPTIONS, *_SET_BY) if options.get(option, 1) != 1]
+    meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
+    named = [f"{_SET_BY.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
+    if "partition" in words and "partition" not in options:
+        named.append("cluster.partition names one")
+    partition, rows = options.get("partition", "*"), client.call(commands.offers()).out.splitlines()
+    mine = [row for row in rows if partition in row.partition(" ")[0]]  # sinfo marks the default one with *
+    return "; ".join([str(refusal), *named, *(mine or rows)[:4]])
 
 
 def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:
@@ -166,8 +173,8 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         "signal": f"B:USR2@{cluster.signal_s}",
         "comment": run.mark(),
     }
-    if gpus_per_node(config) and not alone:
-        options["gpus-per-node"] = gpus_per_node(config)
+    if gres_per_node(config) and not alone:
+        options["gpus-per-node"] = gres_per_node(config)
     if alone:
         options["mem"] = "1G"
     elif groups.mem is not None:

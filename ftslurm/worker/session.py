@@ -37,6 +37,7 @@ from ftslurm.worker import (
     pacing,
     parameter_sessions,
     script,
+    topology,
     transfers,
 )
 from ftslurm.worker.arguments import fill
@@ -423,6 +424,8 @@ def choose_gpus(wanted: str | None) -> None:
     first, count = (int(part) for part in wanted.split(":"))
     given = {name: [gpu for gpu in os.environ.get(name, "").split(",") if gpu] for name in GPU_VARIABLES}
     given = {name: visible for name, visible in given.items() if visible}
+    if not given and os.environ.get("FTSLURM_GPUS") == "node":  # Slurm knows of none
+        given = topology.visible_gpus()
     shown = min(map(len, given.values()), default=0)
     if shown < first + count:
         named = ", ".join(f"{name}={','.join(visible)}" for name, visible in given.items())

@@ -206,8 +206,8 @@ def pid_name(pid: int) -> str:
     """Return a readable name of a process of a run."""
     with contextlib.suppress(OSError):
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        module, folder = re.search(r"-m (\S+)", line), re.search(r"group-\d+/attempt-\d+", line)
-        return f"{module[1] if module else line[:40]} {folder[0] if folder else ''} ({pid})"
+        module, folder = re.search(r"\bftslurm\.[\w.]+", line), re.search(r"group-\d+/attempt-\d+", line)
+        return f"{module[0] if module else line[:40]} {folder[0] if folder else ''} ({pid})"
     return str(pid)
 
 

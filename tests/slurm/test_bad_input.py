@@ -92,9 +92,13 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
         ("cluster.mode=array", "groups.mem=999G"),
         [
             "would refuse the jobs for groups: ",
-            "node configuration is not available; groups.mem=999G; gpu* has ",
+            "node configuration is not available; groups.mem=999G; groups.gpus x groups.per_node=1; gpu* has ",
             " 8000 MB",
         ],
+    ),
+    (
+        ("cluster.segment=1",),  # Slurm knows it since 24.05, and then it is not available here
+        ["sbatch refused the job", "segment", "; cluster.segment=1; gpu* has "],
     ),
     (("cluster.sbatch.frobnicate=1",), ["sbatch refused the job", "unrecognized option '--frobnicate=1'"]),
     (("cluster.sbatch.mail-type=NOPE",), ["sbatch refused the job", "--mail-type"]),

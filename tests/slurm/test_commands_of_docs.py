@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 STARTS = ("run", "plan")
 ON_A_RUN = (
     *("list", "status", "report", "logs", "help", "completion", "save", "stacks", "restart", "drain", "undrain"),
-    *("inject", "scale", "stop", "resume"),
+    *("inject", "scale", "stop", "resume", "events", "wait"),
 )
 PARSER_OF = runpy.run_path(str(ROOT / "docs" / "cli.py"))["parser_of"]
 COMPOSED = {  # planned only as far as the settings go: `--cfg job`

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
+from refusing_sites import WORDS, refuse_memory, refuse_on_nodes
 
 pytestmark = pytest.mark.slurm
 
@@ -64,6 +65,9 @@ def test_two_nodes_of_a_good_cluster_are_looked_at_and_nothing_fails(slurm_clust
     if "+cpu" in version("torch"):
         assert f"n1 has 1 GPU, and torch {version('torch')} is a CPU build" in out
     assert list(tmp_path.iterdir()) == []
+    for node in ("n1", "n2"):
+        assert f"{node}: a step with the options of a run starts" in out
+        assert f"{node}: jobs can be submitted from it" in out
     until(lambda: not jobs(slurm_cluster), "the jobs are gone")
 
 
@@ -130,6 +134,25 @@ def test_a_doctor_killed_in_the_queue_leaves_no_job(slurm_cluster: Cluster, tmp_
             until(lambda: not jobs(slurm_cluster), "the job is gone")
     finally:
         slurm_cluster.run(["scontrol", "update", "nodename=n1", "state=resume"])
+
+
+def test_a_step_that_the_site_refuses_and_a_node_without_sbatch_are_found_with_the_sites_words(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=1)
+    refuse_on_nodes(cluster)
+    refuse_memory(cluster)
+    code, out, err = doctor(cluster, tmp_path)
+    assert code == 1, out + err
+    found = {line.split()[1]: line for line in out.splitlines() if line.split()[1] in ("step", "sbatch")}
+    assert found["step"].startswith("fail")
+    assert "Requesting memory by node is not supported. Use --mem-per-cpu." in found["step"]
+    assert "set cluster.srun" in found["step"]
+    assert found["sbatch"].startswith("warn")
+    assert WORDS in found["sbatch"]
+    assert "set cluster.mode=steps" in found["sbatch"]
+    _, out, err = doctor(cluster, tmp_path, "--srun=--mem-per-cpu=0")
+    assert "a step with the options of a run starts" in out, out + err
 
 
 def test_a_folder_that_the_node_does_not_share_fails(slurm_cluster: Cluster, tmp_path: Path) -> None:

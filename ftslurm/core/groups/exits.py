@@ -206,7 +206,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         return state, actions
     finished = [] if independent(config) else [unit.group_id for unit in state.table.in_phase(Phase.SUCCEEDED)]
     if finished:
-        return state, [*actions, given_up(unit, too_late(unit, finished[0]))]
+        return given_up(state, unit, too_late(unit, finished[0]), actions)
     state, more = _blame(state, unit, config)
     actions += more
     hopeless = None if _got_anywhere(state, config) else _same_start_error(state) or _no_start_at_all(state)
@@ -214,7 +214,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         return replace(state, ending=Ending(RunOutcome.FAILED, hopeless)), actions
     answer = restart.judge(unit.exits, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
-        return state, [*actions, given_up(unit, f"{describe(verdict)}; {answer.reason}")]
+        return given_up(state, unit, f"{describe(verdict)}; {answer.reason}", actions)
     reason = f"restart: {describe(verdict)}"
     scheduled = records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=answer.time, reason=reason)
     return swap(state, wait_for_next(unit, answer.time, reason)), [*actions, scheduled]
@@ -301,6 +301,6 @@ def too_late(unit: Unit, finished: int) -> str:
     return f"{words}; {again}: group {finished} had already finished; it may find no group to heal from"
 
 
-def given_up(unit: Unit, reason: str) -> records.GroupGivenUp:
-    """Return the journal record of a group that gets no further attempt."""
-    return records.GroupGivenUp(group=unit.group_id, reason=reason)
+def given_up(state: RunState, unit: Unit, reason: str, actions: list[Action]) -> Outcome:
+    """Give a group up; these actions come before the record of it."""
+    return swap(state, give_up(unit, reason)), [*actions, records.GroupGivenUp(group=unit.group_id, reason=reason)]

@@ -10,6 +10,7 @@ finds do not acquit a node whose guard is silent: they may be dying. It is probe
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 from ftslurm.config.schema import Config
@@ -24,6 +25,7 @@ from ftslurm.protocol.causes import Cause
 
 AGAIN_S = 0.2  # a node whose processes are there, and whose guard is silent, is probed again after this long
 KILL_S = 1.0  # the kill of a failed step is delayed by at most this, so that the probe sees its processes
+SCANCEL_S = 0.5  # after SIGTERM srun has so long to say that Slurm has cancelled the step; a busy machine is late
 
 
 def suspects(unit: Unit, config: Config) -> tuple[str, ...]:
@@ -34,7 +36,9 @@ def suspects(unit: Unit, config: Config) -> tuple[str, ...]:
 def failed(unit: Unit, now: float, config: Config) -> Unit:
     """Set when to kill a step after the failure of one of its tasks."""
     spared = bool(suspects(unit, config))
-    return replace(unit, due=now + KILL_S if spared else now, current=replace(unit.current, spared=spared))
+    told = config.cluster.kind != "local" and any(sign.signal == signal.SIGTERM for sign in unit.current.evidence)
+    wait_s = KILL_S if spared else SCANCEL_S if told else 0.0
+    return replace(unit, due=now + wait_s, current=replace(unit.current, spared=spared))
 
 
 def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:

@@ -65,10 +65,10 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
     for unit in state.units:
         step = live.get(unit.name)
         if unit.name in over:
-            if Phase(over[unit.name]) is Phase.SUCCEEDED:
+            if (why := over[unit.name]) is None:
                 unit = succeed(replace(unit, exits=(*unit.exits, Exit(unit.attempt, now, Cause.OK, ()))))
             else:
-                unit = give_up(unit)
+                unit = give_up(unit, why)
             state = swap(state, unit)
         elif step is not None and (step.home is None or step.home in homes):
             state = swap(state, _left_behind(unit, step, now))

@@ -52,7 +52,7 @@ class Past:
     attempts: tuple[tuple[str, int], ...]  # (unit, its last attempt)
     step: int  # the highest that any group had committed
     live: tuple[Live, ...] = ()
-    over: tuple[tuple[str, str], ...] = ()  # (unit, last phase) of units that have finished or were given up
+    over: tuple[tuple[str, str | None], ...] = ()  # (unit, why it was given up); None: it has finished
     resuming: int | None = None  # all groups were starting over, from the checkpoint of this step
     saved: bool = False  # a group had reported a checkpoint
     drilled: int = 0  # how many of the planned drills were done

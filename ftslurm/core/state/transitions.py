@@ -139,9 +139,9 @@ def succeed(unit: Unit) -> Unit:
     return replace(unit, phase=Phase.SUCCEEDED, waits_for=None)
 
 
-def give_up(unit: Unit) -> Unit:
+def give_up(unit: Unit, why: str = "") -> Unit:
     """Mark a unit as given up: it gets no further attempt."""
-    return replace(unit, phase=Phase.FAILED, waits_for=None)
+    return replace(unit, phase=Phase.FAILED, waits_for=None, reason=why)
 
 
 def stop(

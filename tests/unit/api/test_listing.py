@@ -180,6 +180,7 @@ def test_runs_of_a_user_are_found_from_the_jobs_in_squeue(
 
 
 def test_rows_of_squeue_that_are_no_rows_are_skipped() -> None:
-    assert read_jobs("81|81|RUNNING\n\nslurm_load_jobs error") == []
-    (job,) = read_jobs("81_2 |85 |PENDING |Priority |bob |/r/ddp/submitit/s.sh |ftslurm:ddp-a1:3|")
+    assert read_jobs("81|81|RUNNING\n\nslurm_load_jobs error") == ([], False)
+    ((job,), whole) = read_jobs("81_2 |85 |PENDING |Priority |bob |/r/ddp/submitit/s.sh |ftslurm:ddp-a1:3|")
+    assert whole
     assert (job.name, job.id, job.reason, job.mark) == ("81_2", "85", "Priority", "ftslurm:ddp-a1")

@@ -23,7 +23,10 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.submission import jobs_of_run
 
 CANCELLED = "Slurm job 81 was cancelled before it started"
-FORGOTTEN = "Slurm does not know job 81 any more, and it has left no log"
+FORGOTTEN = (
+    "Slurm does not know job 81 any more, and it has left no log: it was cancelled, or its node cannot write into "
+    "run.root"
+)
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def slurm_says(programs: Programs, run: RunDir, state: str | None, reason: str =
     """Let squeue show job 81 in this state; None: it does not know the job any more."""
     row = f"81|81|{state}|{reason}|{run.root.owner()}|{run.submitit}/submission_file_1.sh|{run.mark()}|"
     gone = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-    one = gone if state is None else f"echo {shlex.quote(f'{state} {reason}')}"
+    one = gone if state is None else f"echo {shlex.quote(f'{state}|0|{reason}|')}"
     every = "exit 0" if state is None else f"echo {shlex.quote(row)}"
     programs.add("squeue", body=f'case "$*" in *--jobs=*) {one};; *) {every};; esac')
     programs.add("scancel")

@@ -11,6 +11,7 @@ from ftslurm.controller.translate import asked_by_signal, asked_by_slurm
 from ftslurm.core.state.events import JobEnds, StopAsked
 from ftslurm.core.state.model import RunOutcome
 from ftslurm.protocol.causes import Cause
+from ftslurm.slurm.parse import read_state
 
 
 def settings(**cluster: object) -> Config:
@@ -46,18 +47,18 @@ def test_a_run_that_is_not_to_be_requeued_or_cannot_be_is_stopped(requeue: bool,
 @pytest.mark.parametrize(
     ("said", "requeue", "outcome"),
     [
-        ("COMPLETING 1 None", True, RunOutcome.REQUEUED),  # by Slurm, whatever we would do
-        ("COMPLETING 1 None", False, RunOutcome.REQUEUED),
-        ("COMPLETING 0 TimeLimit", True, RunOutcome.GOES_ON),
-        ("COMPLETING 0 TimeLimit", False, "stopped"),
-        ("TIMEOUT 0 TimeLimit", True, RunOutcome.GOES_ON),
-        ("PREEMPTED 0 None", True, "stopped"),
-        ("COMPLETING 0 None", True, None),  # scancel
+        ("COMPLETING|1|None|", True, RunOutcome.REQUEUED),  # by Slurm, whatever we would do
+        ("COMPLETING|1|None|", False, RunOutcome.REQUEUED),
+        ("COMPLETING|0|TimeLimit|", True, RunOutcome.GOES_ON),
+        ("COMPLETING|0|TimeLimit|", False, "stopped"),
+        ("TIMEOUT|0|TimeLimit|", True, RunOutcome.GOES_ON),
+        ("PREEMPTED|0|None|", True, "stopped"),
+        ("COMPLETING|0|None|", True, None),  # scancel
         ("", True, None),
     ],
 )
 def test_why_slurm_ends_the_job_is_read_from_state_restarts_and_reason(
     said: str, requeue: bool, outcome: str | None
 ) -> None:
-    told = asked_by_slurm(said.split(), settings(requeue=requeue), batch=True)
+    told = asked_by_slurm(read_state(said), settings(requeue=requeue), batch=True)
     assert [event.outcome for event in told] == ([] if outcome is None else [outcome])

@@ -32,8 +32,8 @@ def line(name: str, comment: str) -> str:
 def test_two_runs_whose_folders_have_the_same_name_do_not_take_each_others_jobs(tmp_path: Path) -> None:
     one, other = new(tmp_path / "a"), new(tmp_path / "b")
     text = line("7", f"{one.mark()}:0") + line("8", f"{other.mark()}:1")
-    assert [job.name for job in read_queue(text, one.mark(), None, {})] == ["7"]
-    assert [(job.name, job.pool) for job in read_queue(text, other.mark(), None, {})] == [("8", 1)]
+    assert [job.name for job in read_queue(text, one.mark(), None, {})[0]] == ["7"]
+    assert [(job.name, job.pool) for job in read_queue(text, other.mark(), None, {})[0]] == [("8", 1)]
 
 
 def test_a_later_controller_knows_the_jobs_of_the_earlier_one_without_their_comments(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_later_controller_knows_the_jobs_of_the_earlier_one_without_their_comm
     run.remember(["7_0", "7_1"], 0)
     run.remember(["9"], 2)
     requests = SlurmRequests(Config(), run, BackgroundCommands())
-    seen = read_queue(line("7_1", "x") + line("9", "") + line("10", "x"), requests.mark, None, requests.pools)
+    seen, _ = read_queue(line("7_1", "x") + line("9", "") + line("10", "x"), requests.mark, None, requests.pools)
     assert [(job.name, job.pool) for job in seen] == [("7_1", 0), ("9", 2)]
 
 
@@ -60,7 +60,7 @@ def test_that_a_job_is_preempted_is_known_also_if_its_end_is_not(
 ) -> None:
     run = new(tmp_path)
     text = f"7|7|{state}|None|n1|{start}|NONE|{told}|7|{run.mark()}:0|\n"
-    (job,) = read_queue(text, run.mark(), None, {})
+    ((job,), _) = read_queue(text, run.mark(), None, {})
     assert job.ends is None
     assert job.preempted is preempted
 

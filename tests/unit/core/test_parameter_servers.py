@@ -212,6 +212,8 @@ def test_a_worker_that_is_given_up_does_not_end_the_run_as_long_as_enough_are_le
     story = play(*moments, config=served(min=2, restart=once))
     assert story.outcome() == "failed"
     assert "1 of 2 groups were given up, fewer than groups.min=2 are left" in story.reason()
+    assert "restart.max_per_group=0 allows" in story.reason()
+    assert "restart.policy" not in story.reason()  # which has not decided it
 
 
 def test_a_server_that_is_given_up_ends_the_run() -> None:

@@ -104,7 +104,7 @@ def test_what_nvidia_smi_and_the_kernel_say_is_passed_on(
     programs.add("dmesg", body="echo '[1.2] NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.'")
     with examine.sessions_on([("here", [])], options(tmp_path), tmp_path / "x") as (session,):
         assert session.hello(PATIENCE_S)
-        (facts,) = examine.measure_nodes([session])
+        (facts,) = examine.measure_nodes([session], options(tmp_path))
     assert facts.problem == ""
     assert facts.said["xids"] == ["NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."]
     assert facts.said["gpus"] == "0, NVIDIA A100, 550.54.15, 3, 31, 4\n"

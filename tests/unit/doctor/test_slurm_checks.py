@@ -16,6 +16,7 @@ from ftslurm.doctor.slurm_checks import (
     read_records,
     read_settings,
 )
+from ftslurm.slurm.parse import UNKNOWN, Partition, read_partitions
 
 CONFIG = """\
 Configuration data as of 2026-11-23T09:18:05
@@ -52,6 +53,7 @@ GOOD = SlurmFacts(
     read_records(PARTITION),
     read_nodes("n1|gpu|idle|gpu:a100:4(S:0-1)|h1\nn2|gpu|drained*|gpu:a100:4|h2\n"),
     read_records(PARTITION)[0],
+    [Partition("gpu", default=True, up=True, nodes=2, cpus=8, gpus=4)],
     0.01,
     user="me",
 )
@@ -73,16 +75,17 @@ def test_a_good_cluster_has_no_complaint() -> None:
         ("PreemptMode", "GANG,SUSPEND", "PreemptMode", Level.FAIL),
         ("JobRequeue", "0", "JobRequeue", Level.WARN),
         ("ReturnToService", "0", "ReturnToService", Level.WARN),
-        ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.FAIL),
+        ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.WARN),
         ("InactiveLimit", "30 sec", "InactiveLimit", Level.WARN),
         ("KillOnBadExit", "1", "KillOnBadExit", Level.WARN),
-        ("ProctrackType", "proctrack/linuxproc", "proctrack", Level.WARN),
-        ("ProctrackType", "proctrack/pgid", "proctrack", Level.WARN),
+        ("ProctrackType", "proctrack/linuxproc", "ProctrackType", Level.WARN),
+        ("ProctrackType", "proctrack/pgid", "ProctrackType", Level.WARN),
         ("TaskPlugin", "task/none", "cgroup", Level.WARN),
         ("ConstrainDevices", "no", "cgroup", Level.WARN),
-        ("AccountingStorageType", "accounting_storage/none", "accounting", Level.WARN),
+        ("AccountingStorageType", "accounting_storage/none", "AccountingStorageType", Level.WARN),
         ("MinJobAge", "2 sec", "MinJobAge", Level.WARN),
         ("PrivateData", "jobs,nodes", "PrivateData", Level.WARN),
+        ("SwitchType", "switch/hpe_slingshot", "SwitchType", Level.WARN),
     ],
 )
 def test_a_setting_that_hurts_is_found_with_its_fix(setting: str, value: str, check: str, level: Level) -> None:
@@ -95,7 +98,6 @@ def test_a_setting_that_hurts_is_found_with_its_fix(setting: str, value: str, ch
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"chosen": None}, "no default partition"),
         ({"chosen": {**(GOOD.chosen or {}), "State": "DOWN"}}, "gpu is DOWN"),
         ({"chosen": {**(GOOD.chosen or {}), "AllowGroups": "lab"}}, "only for the groups lab"),
         ({"nodes": [Node("n1", "gpu", "down*", "gpu:4", "h1")]}, "no node that can run a job: 1 down"),
@@ -109,6 +111,38 @@ def test_what_keeps_every_job_from_starting_fails(change: dict[str, object], wor
     assert bad[0].fix
 
 
+@pytest.mark.parametrize(
+    ("where", "setting", "value", "words"),
+    [
+        ("chosen", "Hidden", "YES", "with --all only"),
+        ("config", "ResumeProgram", "/sbin/resume", "may sleep"),
+        ("config", "CoreSpecCount", "2", "2: so many cores"),
+        ("config", "SLURM_CLUSTERS", "wice", "wice: "),
+        ("config", "SBATCH_*", "SBATCH_ACCOUNT SBATCH_QOS", "SBATCH_ACCOUNT SBATCH_QOS: they become settings"),
+    ],
+)
+def test_what_is_worth_a_line_is_told_and_nothing_else(where: str, setting: str, value: str, words: str) -> None:
+    facts = replace(GOOD, **{where: {**(getattr(GOOD, where) or {}), setting: value}})
+    (found,) = [finding for finding in check_slurm(facts) if finding.check == setting]
+    assert (found.level, words in found.what) == (Level.OK, True)
+    assert not [finding for finding in check_slurm(GOOD) if finding.check == setting]
+
+
+@pytest.mark.parametrize(
+    ("reservation", "warned"),
+    [
+        ("ReservationName=up Flags=MAINT,SPEC_NODES Nodes=n[1-9] StartTime=2026-12-01T08:00:00", True),
+        ("ReservationName=class Flags=SPEC_NODES Nodes=n1", False),
+        ("No reservations in the system", False),
+    ],
+)
+def test_a_maintenance_that_is_planned_is_a_warning(reservation: str, warned: bool) -> None:
+    found = check_slurm(replace(GOOD, reservations=read_records(reservation)))
+    assert [f.fix for f in found if f.check == "maintenance"] == [
+        "set cluster.time so that the job ends before it"
+    ] * warned
+
+
 def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() -> None:
     for mode, level in (("CANCEL", Level.WARN), ("REQUEUE", Level.OK)):
         config = {**GOOD.config, "PreemptType": "preempt/qos", "PreemptMode": mode}
@@ -116,9 +150,20 @@ def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() ->
         assert [f.level for f in check_slurm(facts) if f.check == "PreemptMode"] == [level]
 
 
-def test_nodes_without_gpus_are_a_warning() -> None:
-    facts = replace(GOOD, nodes=[Node("n1", "gpu", "idle", "(null)", "h1")])
-    assert [f.level for f in check_slurm(facts) if f.check == "GRES"] == [Level.WARN]
+@pytest.mark.parametrize("gpus", [0, UNKNOWN])
+def test_nodes_without_gpus_or_with_unknown_ones_are_a_warning(gpus: float) -> None:
+    facts = replace(GOOD, rows=[replace(GOOD.rows[0], gpus=gpus)])
+    (found,) = (f for f in check_slurm(facts) if f.check == "GRES")
+    assert found.level is Level.WARN
+    assert ("cluster.sbatch.gpus-per-node=false" in found.fix) is (gpus == 0)
+
+
+def test_a_cluster_where_the_site_chooses_the_partition_does_not_fail() -> None:
+    rows = [replace(GOOD.rows[0], name=name, default=False) for name in ("a", "b")]
+    found = {f.check: f for f in check_slurm(replace(GOOD, chosen=None, rows=rows))}
+    assert found["partition"].level is Level.WARN
+    assert "a, b" in found["partition"].fix
+    assert (found["GRES"].level, found["GRES"].what) == (Level.OK, "2 nodes with 4 GPUs in a, 2 nodes with 4 GPUs in b")
 
 
 def test_an_account_that_may_not_submit_a_second_job_is_a_warning() -> None:
@@ -130,4 +175,4 @@ def test_an_account_that_may_not_submit_a_second_job_is_a_warning() -> None:
 @pytest.mark.parametrize("text", ["", "no = sense\n|||\n", "\x00=\n= =\n"])
 def test_nonsense_from_slurm_raises_nothing(text: str) -> None:
     nodes, rows = read_nodes(text), read_records(text)
-    assert check_slurm(SlurmFacts(read_settings(text), rows, nodes, rows[0] if rows else None))
+    assert check_slurm(SlurmFacts(read_settings(text), rows, nodes, rows[0] if rows else None, read_partitions(text)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,35 @@ def test_the_user_s_own_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert "NCCL_SOCKET_IFNAME" in found.variables({})
     assert set(Reach("n1", interface="eth0").variables({})) == {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}
     assert Reach("n1").variables({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [
+        ({"eth0": "100000", "eth1": "100000", "eth2": "100000"}, "=eth0,eth1,eth2"),
+        ({"eth0": "1000", "eth1": "100000"}, "=eth0"),  # no rails: one may be that of the administrators
+        ({"eth0": "100000", "eth1": "1000"}, "=eth0"),
+        ({"eth0": "", "eth1": ""}, "=eth0,eth1"),  # a virtual machine's have none
+        ({"eth0": "100000"}, "=eth0"),
+        ({"eth0": "100000", "usb0": "100000"}, "=eth0"),  # of the node's own management controller: link-local
+    ],
+)
+def test_nccl_gets_each_rail_that_is_found_and_only_the_one_that_is_named(
+    speeds: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """docker0 is up and has no hardware behind it."""
+    addresses = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "usb0": "169.254.3.1"}
+    there = {
+        name: (addresses.get(name, f"192.0.2.{number}"),) for number, name in enumerate(("lo", "docker0", *speeds))
+    }
+    monkeypatch.setattr(interfaces, "known", lambda: there)
+    monkeypatch.setattr(interfaces, "NET", str(tmp_path))
+    for name, speed in speeds.items():
+        (tmp_path / name / "device").mkdir(parents=True)
+        (tmp_path / name / "speed").write_text(speed)
+    assert Reach("n1", interface="eth0").variables({})["NCCL_SOCKET_IFNAME"] == expected
+    assert Reach("n1", interface="eth0").variables({})["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert Reach("192.0.2.2", "192.0.2.2", "eth0").variables({})["NCCL_SOCKET_IFNAME"] == "=eth0"
 
 
 def test_peers_are_the_controller_and_other_nodes_of_the_job() -> None:

@@ -29,7 +29,7 @@ QUEUE = """
 state=${STATE:-RUNNING}
 case "$*" in
 *UserName*) echo "77|77|$state|None|me|/runs/ddp/submitit/x.sh|ftslurm:ddp|"; printf "%b" "$EXTRA" ;;
-*) echo "$state" ;;
+*) echo "$state|0|None|" ;;
 esac
 """
 

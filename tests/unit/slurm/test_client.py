@@ -55,7 +55,7 @@ def test_defaults_that_a_user_has_set_for_slurms_commands_do_not_count(
 @pytest.mark.parametrize(
     ("script", "state"),
     [
-        ("echo 'PENDING ReqNodeNotAvail, UnavailableNodes:n1'", ("PENDING", "ReqNodeNotAvail, UnavailableNodes:n1")),
+        ("echo 'PENDING|0|ReqNodeNotAvail, UnavailableNodes:n1|'", ("PENDING", "ReqNodeNotAvail, UnavailableNodes:n1")),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", ("", "")),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", ("UNKNOWN", "")),
     ],

@@ -18,7 +18,15 @@ from ftslurm.slurm import client, commands
 from ftslurm.slurm.commands import scrubbed, srun_command
 from ftslurm.slurm.evidence import out_of_time, read_node_fate, read_srun
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import Partition, partition_names, read_gpus, read_partitions, read_topology
+from ftslurm.slurm.parse import (
+    UNKNOWN,
+    Partition,
+    partition_names,
+    read_gpus,
+    read_gpus_of_job,
+    read_partitions,
+    read_topology,
+)
 
 # --- host lists ------------------------------------------------------------------------------------------------------
 
@@ -91,7 +99,7 @@ def ended(why: str, cause: str = "cancelled") -> Evidence:
         ("srun: error: n3: tasks 1,3: Aborted (core dumped)", Evidence(1, "n3", signal=signal.SIGABRT)),
         ("srun: error: n3: task 12: Exited with exit code 137", Evidence(12, "n3", code=137)),
         ("srun: error: n3: task 0: Bus error", Evidence(0, "n3", signal=signal.SIGBUS)),
-        ("srun: error: n3: task 0: User defined signal 1", Evidence(0, "n3", error="User defined signal 1")),
+        ("srun: error: n3: task 0: User defined signal 1", Evidence(0, "n3", signal=10)),
         ("srun: error: gpu-07.x: task 1: Killed\n", Evidence(1, "gpu-07.x", signal=signal.SIGKILL)),
         ("srun: error: task 0 launch failed: Unspecified error", NOT_LAUNCHED),
         (
@@ -155,17 +163,25 @@ def test_the_rows_of_sinfo() -> None:
             "cpu|up|200|128+|(null)",
             "debug|down|2|4|gpu:2",
             "drained|drain|1|4|",
+            "hidden|up|0|0|n/a",
+            "large|inact|4294967294|65534|gpu:4294967294",
+            "cut|up|4",
+            "odd|up|1.2K|many|gpu:",
             "sinfo: something that is no row",
             "",
         ]
     )
     assert read_partitions(text) == [
         Partition("gpu", default=True, up=True, nodes=12, cpus=64, gpus=4),
-        Partition("cpu", default=False, up=True, nodes=200, cpus=128, gpus=0),
+        Partition("cpu", default=False, up=True, nodes=200, cpus=UNKNOWN, gpus=0),
         Partition("debug", default=False, up=False, nodes=2, cpus=4, gpus=2),
-        Partition("drained", default=False, up=False, nodes=1, cpus=4, gpus=0),
+        Partition("drained", default=False, up=False, nodes=1, cpus=4, gpus=UNKNOWN),
+        Partition("hidden", default=False, up=True, nodes=UNKNOWN, cpus=UNKNOWN, gpus=UNKNOWN),
+        Partition("large", default=False, up=False, nodes=UNKNOWN, cpus=UNKNOWN, gpus=UNKNOWN),
+        Partition("cut", default=False, up=True, nodes=4, cpus=UNKNOWN, gpus=UNKNOWN),
+        Partition("odd", default=False, up=True, nodes=UNKNOWN, cpus=UNKNOWN, gpus=UNKNOWN),
     ]
-    assert partition_names(read_partitions(text)) == "gpu, cpu, debug, drained"
+    assert partition_names(read_partitions(text)[:4]) == "gpu, cpu, debug, drained"
 
 
 def test_a_partition_with_nodes_of_two_kinds_is_named_once() -> None:
@@ -187,10 +203,34 @@ def test_a_partition_with_nodes_of_two_kinds_is_named_once() -> None:
         ("gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:2)", 3),
         ("nvme:1,gpu:h100:8(S:0-1),shard:80", 8),
         ("craynetwork:4", 0),
+        ("gpu:1g.5gb:7", 7),
+        ("gpu:no_consume:4", 4),
+        ("gpu:4294967294", UNKNOWN),
+        ("nvme:1,gpu:", UNKNOWN),
     ],
 )
-def test_the_gpus_of_a_node(gres: str, gpus: int) -> None:
+def test_the_gpus_of_a_node(gres: str, gpus: float) -> None:
     assert read_gpus(gres) == gpus
+
+
+@pytest.mark.parametrize(
+    ("record", "gpus"),
+    [
+        ("JOB_GRES=gpu:8   Nodes=n[1-2] CPU_IDs=0 Mem=8000 GRES=gpu:4(IDX:0-3) MinCPUsNode=1", 4),
+        (
+            "Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:a:2(IDX:0,3) Nodes=n2 CPU_IDs=1,3 Mem=1 GRES=gpu:a:1(IDX:0)",
+            1,
+        ),
+        ("JOB_GRES=gpu:2 Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:2(IDX:0-1) Nodes=n2 CPU_IDs=0 Mem=1 GRES=", 0),
+        ("JOB_GRES=(null) Nodes=n1 CPU_IDs=0 Mem=8000 GRES= MinCPUsNode=1", 0),
+        ("Nodes=n1 CPU_IDs=0 Mem=8000 GRES=gpu:4294967294 Network=(null)", UNKNOWN),
+        ("JobId=7 JobState=PENDING TresPerNode=gres:gpu:2", UNKNOWN),
+        ("slurm_load_jobs error: Invalid job id specified", UNKNOWN),
+        ("", UNKNOWN),
+    ],
+)
+def test_the_gpus_that_a_job_has_on_each_node(record: str, gpus: float) -> None:
+    assert read_gpus_of_job(record) == gpus
 
 
 # --- the clean slate -------------------------------------------------------------------------------------------------
@@ -326,7 +366,7 @@ def test_each_question_sees_hidden_partitions() -> None:
 
 
 def test_the_heading_of_a_cluster_is_no_row(programs: Programs) -> None:
-    programs.add("squeue", body="printf 'CLUSTER: wice\\nRUNNING None\\n'")
+    programs.add("squeue", body="printf 'CLUSTER: wice\\nRUNNING|0|None|\\n'")
     assert client.job_state("7") == ("RUNNING", "None")
     programs.add("sinfo", body="printf 'CLUSTER: a\\ngpu*|up|4|64|gpu:4\\nCLUSTER: b\\ncpu|up|2|64|(null)\\n'")
     assert [row.name for row in read_partitions(client.call(commands.partitions()).out)] == ["gpu", "cpu"]

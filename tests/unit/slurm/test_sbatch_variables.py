@@ -171,7 +171,7 @@ def test_no_sbatch_has_any_of_them_and_this_process_keeps_them(
     run.submitit.mkdir(parents=True)
     assert submitit_adapter.submit_batch(run.submitit, "true", submit.sbatch_parameters(config, run)) == "7"
     assert client.call(["sbatch", "--version"]).ok
-    pilot_jobs.try_out(config, run)
+    pilot_jobs.try_out(config, run, lead=True)
     programs.add("sbatch", body=f"env | grep ^SBATCH_ >> {seen}; echo called >> {seen}; exit 1")
     with pytest.raises(submitit_adapter.SbatchRefused):
         submitit_adapter.submit_batch(run.submitit, "true", submit.sbatch_parameters(config, run))
@@ -183,7 +183,7 @@ def test_plan_and_run_name_them(
     programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs.add("sinfo", body="echo 'gpu*|up|4|8|(null)'; echo 'debug|up|4|8|(null)'")
-    programs.add("sbatch", body="echo refused >&2; exit 1")
+    programs.add("sbatch", body="case $1 in --test-only) exit 0;; esac; echo refused >&2; exit 1")
     programs.add("srun", "squeue", "scontrol")
     monkeypatch.setenv("SBATCH_PARTITION", "debug")
     monkeypatch.setenv("SBATCH_TIMELIMIT", "7")

@@ -43,17 +43,6 @@ def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monke
     assert "cannot check" in resolve(config, preview=True)[0]
 
 
-def test_an_sbatch_without_segments_is_told_before_anything_is_submitted(config: Config, programs: Programs) -> None:
-    programs.add("sinfo", body="echo 'gpu*|up|4|8|(null)'")
-    programs.add("srun", body="true")
-    programs.add("sbatch", body="echo \"sbatch: unrecognized option '$1'\" >&2; exit 1")
-    config.cluster.kind, config.groups.gpus, config.cluster.segment = "slurm", 0, 1
-    with pytest.raises(EnvironmentProblem, match=r"cluster.segment=1: the sbatch here knows no segments"):
-        resolve(config)
-    programs.add("sbatch", body="echo slurm 24.11.5")
-    resolve(config)
-
-
 @pytest.mark.parametrize(
     ("count", "cpus", "advice"),
     [

@@ -13,7 +13,7 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import Journal
 from ftslurm.submission import requeue, submit
 
-BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH"}
+BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH", "SLURM_TASK_PID": "0"}
 
 
 @pytest.fixture
@@ -28,14 +28,14 @@ def slurm(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
 @pytest.mark.parametrize(
     ("state", "more", "asked"),
     [
-        ("RUNNING 0 None", {}, "77"),
-        ("RUNNING 2 None", {"SLURM_RESTART_COUNT": "2"}, "77"),
-        ("COMPLETING 0 TimeLimit", {}, "77"),
-        ("RUNNING 0 None", {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}, "70_3"),
+        ("RUNNING|0|None|", {}, "77"),
+        ("RUNNING|2|None|", {"SLURM_RESTART_COUNT": "2"}, "77"),
+        ("COMPLETING|0|TimeLimit|", {}, "77"),
+        ("RUNNING|0|None|", {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}, "70_3"),
         ("", {}, "77"),  # squeue does not know the job
-        ("COMPLETING 1 None", {}, None),  # by Slurm, which preempts it
-        ("COMPLETING 0 None", {}, "cancelled"),
-        ("CANCELLED 0 None", {}, "cancelled"),
+        ("COMPLETING|1|None|", {}, None),  # by Slurm, which preempts it
+        ("COMPLETING|0|None|", {}, "cancelled"),
+        ("CANCELLED|0|None|", {}, "cancelled"),
     ],
 )
 def test_the_job_is_requeued_unless_slurm_has_done_so_or_somebody_has_cancelled_it(
@@ -58,7 +58,7 @@ def test_the_job_is_requeued_unless_slurm_has_done_so_or_somebody_has_cancelled_
 def test_a_busy_slurmctld_is_asked_again_and_a_refusal_is_passed_on(
     refusal: str, times: int, slurm: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STATE", "RUNNING 0 None")
+    monkeypatch.setenv("STATE", "RUNNING|0|None|")
     monkeypatch.setenv("REFUSAL", refusal)
     assert requeue.requeue(BATCH) == refusal
     assert slurm.calls().count("scontrol requeue 77") == times
@@ -82,8 +82,8 @@ def test_a_request_that_is_carried_out_is_no_refusal_whatever_scontrol_says(
     """The first request is carried out, a second one is refused; squeue shows it at the `looks`-th time."""
     asked, seen = tmp_path / "asked", tmp_path / "seen"
     slurm.add("scontrol", body=f"echo >> {asked}; test $(wc -l < {asked}) -lt 2 || {{ {PENDING}; }}\n{answer}")
-    shown = f"echo >> {seen}; test $(wc -l < {seen}) -lt {looks} && kill $$; echo 'COMPLETING 1 None'"
-    slurm.add("squeue", body=f"test -e {asked} || {{ echo 'RUNNING 0 None'; exit; }}\n{shown}")
+    shown = f"echo >> {seen}; test $(wc -l < {seen}) -lt {looks} && kill $$; echo 'COMPLETING|1|None|'"
+    slurm.add("squeue", body=f"test -e {asked} || {{ echo 'RUNNING|0|None|'; exit; }}\n{shown}")
     assert requeue.requeue(BATCH) is None
 
 

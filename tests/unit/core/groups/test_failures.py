@@ -23,6 +23,7 @@ from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, Place, Rank
+from ftslurm.protocol.causes import Cause
 
 THREE = config(groups={"count": 3})
 
@@ -59,6 +60,21 @@ def test_a_step_is_brought_down_at_the_first_sign_and_relaunched_when_it_is_gone
     story = play(*RUNNING, (30, ev.TaskFailed(B0, Evidence(0, None, signal=9))), (30.3, ev.Ended(B0, code=137)))
     assert story.times(act.Kill, B0) == [30]
     assert story.times(act.Launch, B1) == [30.3]
+
+
+def test_a_cancelled_step_whose_worker_reports_sigterm_before_srun_has_said_why_was_cancelled() -> None:
+    """As on a busy machine: srun must not be ended before it has told."""
+    slurm = config(cluster={"kind": "slurm"})
+    told = ev.TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
+    term = (30, ev.TaskFailed(B0, Evidence(0, None, signal=15)))
+    story = play(*RUNNING, term, (30.3, told), (30.4, ev.Ended(B0, code=143)), config=slurm)
+    assert story.all(act.Kill) == []
+    (end,) = story.records("step_exited")
+    assert end["cause"] == "cancelled"
+    story = play(*RUNNING, term, (30.3,), (30.5,), config=slurm)
+    assert [kill.id for kill in story.all(act.Kill)] == [B0]
+    story = play(*RUNNING, term, (30.5, ev.Ended(B0, code=143)), config=slurm)
+    assert story.records("step_exited")[0]["cause"] == "killed"
 
 
 def test_a_restarted_group_begins_alone_with_its_new_ranks() -> None:

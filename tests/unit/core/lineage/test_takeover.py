@@ -313,7 +313,7 @@ def test_all_that_runs_in_a_crashed_controllers_job_is_adopted_with_the_lighthou
     steps.cluster.kind = "slurm"
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, "7.0", home="7.0")
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
-    before = past(lighthouse, *own, home="7.0", over=(("group-0002", "FAILED"),))
+    before = past(lighthouse, *own, home="7.0", over=(("group-0002", "restart.policy=never"),))
     begun = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
     up = [ev.Hello(LIGHT0, 0, "n1", "7.0"), ev.Adopted(LIGHT0, GuardReport(0)), ev.LighthouseUp(LIGHT0, OLD)]
     story = play((10, begun), (11, up, word(A0), word(B0)), (12, stepped(A0, 45, committed=30)), config=steps)
@@ -349,11 +349,20 @@ def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
 
 
 def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:
-    over = past(live(A0), over=(("group-0001", "SUCCEEDED"),))
+    over = past(live(A0), over=(("group-0001", None),))
     story = play((10, opening(over)), (11, ALL), (11.5, word(A0)), UP, (13, finished(A0)), config=array())
     assert story.phases() == [Phase.SUCCEEDED] * 2
     assert story.ids(act.Launch) == [LIGHT1]
     assert story.outcome() == "succeeded"
+
+
+def test_why_a_group_was_given_up_is_told_by_the_next_controller_too() -> None:
+    both = array()
+    both.groups.min = 2
+    over = past(live(A0), over=(("group-0001", "exit code 3 on n2; restart.policy=never"),))
+    story = play((10, opening(over)), (11, ALL), config=both)
+    assert story.outcome() == "failed"
+    assert "(group 1: exit code 3 on n2; restart.policy=never)" in story.reason()
 
 
 def test_a_full_restart_under_way_goes_on() -> None:

@@ -145,7 +145,9 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         parameters: those of submitit's SlurmExecutor.
     """
     options = parameters["additional_parameters"]
-    words, asked = str(refusal).lower(), [option for option in (*OPTIONS, *_SET_BY) if options.get(option, 1) != 1]
+    words, asked = str(refusal).lower(), [option for option in (*OPTIONS, *_SET_BY) if option in options]
+    if options.get("cpus-per-task") == 1:  # no node has fewer
+        asked.remove("cpus-per-task")
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
     if "partition" in words and "partition" not in options:

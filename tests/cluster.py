@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd")  # slurmscriptd is a child of slurmctld
@@ -31,6 +32,14 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd")  # slurmscriptd is a
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if not shutil.which(name, path=PATH)]
 PATIENCE_S = 60.0  # a start takes 0.2 s; many times that on an overloaded machine
+
+
+@cache
+def release() -> tuple[int, ...]:
+    """Return the installed Slurm's release: (22, 5); () if there is none."""
+    program = shutil.which("slurmctld", path=PATH)
+    words = subprocess.check_output([program, "-V"], text=True).split() if program else ["", ""]
+    return tuple(int(part) for part in words[1].split(".")[:2] if part)
 
 
 class ClusterError(RuntimeError):
@@ -238,8 +247,8 @@ GresTypes=gpu
         gres = f"NodeName={','.join(self.nodes)} Name=gpu File={folder}/gpus/nvidia[0-{gpus - 1}]\n"
         (folder / "gres.conf").write_text(gres if gpus else "")
         # Nothing here uses cgroups, but slurmd looks for them. From 24.05 on this can be disabled; v1 looks least.
-        release = [int(part) for part in self.run(["slurmctld", "-V"]).split()[1].split(".")[:2]]
-        (folder / "cgroup.conf").write_text(f"CgroupPlugin={'disabled' if release >= [24, 5] else 'cgroup/v1'}\n")
+        plugin = "disabled" if release() >= (24, 5) else "cgroup/v1"
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={plugin}\n")
 
     def _start_daemons(self) -> None:
         munge, sock = f"{self.folder}/munge", self.folder / "munge.sock"

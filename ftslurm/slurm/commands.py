@@ -2,7 +2,7 @@
 
 Every Slurm command of the package is built here. slurm/client.py runs one and waits for it; the controller runs one in
 the background (launchers/background.py). slurm/parse.py reads their output. The facts behind each choice were measured
-on Slurm 22.05.8 and 24.11.5.
+on Slurm 22.05.8, 24.11.5 and 26.05.5.
 """
 
 from __future__ import annotations

@@ -27,10 +27,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd")  # slurmscriptd is a child of slurmctld
+DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd", "slurmdbd", "mariadbd")  # slurmscriptd: slurmctld's child
 # An ordinary user's PATH lacks the folders where Debian keeps daemons.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if not shutil.which(name, path=PATH)]
+NO_ACCOUNTING = [name for name in ("slurmdbd", "mariadbd", "mariadb-install-db") if not shutil.which(name, path=PATH)]
 PATIENCE_S = 60.0  # a start takes 0.2 s; many times that on an overloaded machine
 
 
@@ -49,14 +50,16 @@ class ClusterError(RuntimeError):
 class Cluster:
     """Nodes n1, n2, ... in the partition `gpu`. All files lie in its folder; `stop` may be called at any time."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int | Sequence[str]) -> None:
         if not re.fullmatch(r"/[\w./-]{1,80}", str(folder)):
             raise ValueError(f"{folder}: slurm.conf and a Unix socket need a short path of letters, digits, - and _")
         folder.mkdir(parents=True)
         self.folder = folder
-        self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
-        self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
-        self._ports = dict(zip(["slurmctld", *self.nodes], _free_ports(nodes + 1), strict=True))
+        self.nodes = [f"n{i}" for i in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
+        self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": f"{folder}/bin{os.pathsep}{PATH}"}
+        listening = ["slurmctld", "slurmdbd", *self.nodes]
+        self._ports = dict(zip(listening, _free_ports(len(listening)), strict=True))
+        self._asleep: set[str] = set()  # their slurmds are started by ResumeProgram
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._entered: tuple[str, ...] = ()  # what starts a slurmd, if another program must
 
@@ -64,7 +67,7 @@ class Cluster:
     def start(
         cls,
         folder: Path,
-        nodes: int = 4,
+        nodes: int | Sequence[str] = 4,
         gpus: int = 4,
         cpus: int = 4,
         mem_mb: int = 8000,
@@ -74,24 +77,39 @@ class Cluster:
         extra_conf: str = "",
         topology: str = "",
         lacks: Path | None = None,
+        files: Path | None = None,
+        accounts: Sequence[str] = (),
     ) -> Cluster:
-        """Start a cluster in a new folder; return when every node is idle.
+        """Start a cluster in a new folder; return when every node is idle, or asleep (State=CLOUD).
 
-        A `Key=Value` line of `extra_conf` replaces ours; FOLDER in it stands for the folder. `topology` is the text of
-        topology.conf, for topology/tree. `lacks` is a folder that the nodes do not have: they see an empty one there
-        that nobody can write (it takes the right to make mounts).
+        Args:
+            nodes: how many, or their names.
+            extra_conf: lines of slurm.conf. A `Key=Value` line replaces ours, as does that of the partition gpu; the
+                words of `NodeName=n1 ...` replace those of ours, those of `NodeName=ALL ...` all. FOLDER: the folder.
+            topology: the text of topology.conf, for topology/tree.
+            files: a folder whose files are copied beside slurm.conf, with FOLDER replaced; what is in its bin comes
+                before Slurm's own programs.
+            lacks: a folder that the nodes do not have: they see an empty one there that nobody can write (it takes the
+                right to make mounts).
+            accounts: arguments of sacctmgr, for a cluster with slurmdbd; USER is who runs this.
         """
         cluster = cls(folder, nodes)
         if lacks is not None:
             hide = f'mount -t tmpfs -o ro none "{lacks}"; exec "$@"'
             cluster._entered = ("unshare", "--mount", "sh", "-ec", hide, "sh")
         try:
+            if files:
+                cluster._copy(files)
             extra = extra_conf.replace("FOLDER", str(folder))
             if topology:
                 (folder / "topology.conf").write_text(topology)
                 extra += "\nTopologyPlugin=topology/tree"
+            if accounts:
+                port, kind = cluster._ports["slurmdbd"], "accounting_storage/slurmdbd"
+                extra += f"\nAccountingStorageType={kind}\nAccountingStorageHost=127.0.0.1\n"
+                extra += f"AccountingStoragePort={port}\nAccountingStoragePass={folder}/munge.sock"
             cluster._write_config(gpus, cpus, mem_mb, slurmd_timeout, select, extra)
-            cluster._start_daemons()
+            cluster._start_daemons(accounts)
         except BaseException:
             cluster.stop()
             raise
@@ -238,28 +256,85 @@ KillWait=5
 ReturnToService=2
 GresTypes=gpu
 """.split()
-        replaced = {line.partition("=")[0].strip().lower() for line in extra.splitlines()}
+        more = [line.strip() for line in extra.splitlines()]
+        replaced = {line.partition("=")[0].strip().lower() for line in more}
         lines = [line for line in settings if line.partition("=")[0].lower() not in replaced]
         machine = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={mem_mb} Gres=gpu:{gpus}"
-        lines += [f"NodeName={node} Port={self._ports[node]} {machine}" for node in self.nodes]
-        lines += ["PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP", extra, ""]
-        (folder / "slurm.conf").write_text("\n".join(lines))
+        for node in self.nodes:
+            words = dict(word.split("=", 1) for word in f"Port={self._ports[node]} {machine}".split())
+            for line in more:
+                if line.startswith(("NodeName=ALL ", f"NodeName={node} ")):
+                    words |= dict(word.split("=", 1) for word in line.split()[1:])
+            if words.get("State") == "CLOUD":
+                self._asleep.add(node)
+            lines.append(" ".join([f"NodeName={node}", *(f"{key}={value}" for key, value in words.items())]))
+        if not any(line.startswith("PartitionName=gpu ") for line in more):
+            lines.append("PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+        lines += [line for line in more if not line.startswith("NodeName=")]
+        (folder / "slurm.conf").write_text("\n".join([*lines, ""]))
         gres = f"NodeName={','.join(self.nodes)} Name=gpu File={folder}/gpus/nvidia[0-{gpus - 1}]\n"
-        (folder / "gres.conf").write_text(gres if gpus else "")
+        if not (folder / "gres.conf").exists():
+            (folder / "gres.conf").write_text(gres if gpus else "")
         # Nothing here uses cgroups, but slurmd looks for them. From 24.05 on this can be disabled; v1 looks least.
         plugin = "disabled" if release() >= (24, 5) else "cgroup/v1"
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={plugin}\n")
 
-    def _start_daemons(self) -> None:
+    def _copy(self, files: Path) -> None:
+        for path in files.rglob("*"):
+            target = self.folder / path.relative_to(files)
+            target.parent.mkdir(exist_ok=True)
+            if path.is_file():
+                target.write_text(path.read_text().replace("FOLDER", str(self.folder)))
+                target.chmod(0o755 if target.parent.name == "bin" else 0o644)
+
+    def _start_daemons(self, accounts: Sequence[str]) -> None:
         munge, sock = f"{self.folder}/munge", self.folder / "munge.sock"
         files = (f"--socket={sock}", f"--key-file={munge}.key", f"--pid-file={munge}.pid", f"--seed-file={munge}.seed")
         self._spawn("munged", "munged", "--foreground", "--force", "--num-threads=2", *files)
         self._wait("munged made its socket", sock.exists)
+        if accounts:
+            self._start_accounting(accounts)
         self._spawn("slurmctld", "slurmctld", "-D")
         self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
         for node in self.nodes:
-            self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
+            if node not in self._asleep:
+                self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
         self._wait("every node is idle", self._all_idle)
+
+    def _start_accounting(self, accounts: Sequence[str]) -> None:
+        """Start a database that only its own socket leads to, and slurmdbd."""
+        folder, user = self.folder, pwd.getpwuid(os.geteuid()).pw_name
+        data, sock = f"--datadir={folder}/db", folder / "db.sock"
+        root = ("--auth-root-authentication-method=normal", "--skip-test-db", f"--user={user}")
+        self.run(["mariadb-install-db", "--no-defaults", data, *root])
+        (folder / "slurm.sql").write_text(
+            "create database slurm;\ncreate user slurm@localhost;\ngrant all on slurm.* to slurm@localhost;\n"
+        )
+        small = ("--skip-networking", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2")
+        files = (data, f"--socket={sock}", f"--pid-file={folder}/db.pid", f"--init-file={folder}/slurm.sql")
+        self._spawn("mariadbd", "mariadbd", "--no-defaults", f"--user={user}", *files, *small)
+        self._wait("mariadbd made its socket", sock.exists)
+        (folder / "slurmdbd.conf").touch(mode=0o600)
+        (folder / "slurmdbd.conf").write_text(f"""
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={self._ports["slurmdbd"]}
+SlurmUser={user}
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StorageLoc=slurm
+""")
+        self.env["MYSQL_UNIX_PORT"] = str(sock)
+        self._spawn("slurmdbd", "slurmdbd", "-D")
+        del self.env["MYSQL_UNIX_PORT"]
+        self._wait("slurmdbd listens", lambda: _listens(self._ports["slurmdbd"]))
+        for words in accounts:
+            self.run(["sacctmgr", "--immediate", *words.replace("USER", user).split()])
 
     def _spawn(self, name: str, *command: str, cwd: str = "") -> None:
         # In its own session, so that ^C reaches the tests only and they can clean up; in its node's folder, because a
@@ -271,7 +346,7 @@ GresTypes=gpu
             )
 
     def _all_idle(self) -> bool:
-        return self.states() == dict.fromkeys(self.nodes, "idle")
+        return self.states() == {node: "idle~" if node in self._asleep else "idle" for node in self.nodes}
 
     def _wait(self, what: str, check: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S

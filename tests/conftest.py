@@ -16,7 +16,7 @@ from programs import Programs
 
 NO_SLURM = f"Slurm is not installed: {', '.join(MISSING)} missing (Debian: apt install slurm-wlm munge)"
 
-LONG = ("tests/security/", "tests/slurm/", "tests/scenarios/")
+LONG = ("tests/security/", "tests/sites/", "tests/slurm/", "tests/scenarios/")
 TOGETHER = (  # their tests share a fixture
     *("test_time_limits.py", "test_bad_input.py", "test_commands_of_docs.py"),
     *("test_strangers.py", "test_strangers_and_servers.py", "test_strangers_on_slurm.py"),

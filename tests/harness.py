@@ -282,6 +282,7 @@ class Backend:
     environ: dict[str, str]
     tmp_path: Path
     light: bool = False  # the runs are not about tensors: their workers do not import torch (marker `light`)
+    enter: tuple[str, ...] = ()  # words before each command: the place where its user is
     runs: list[Run] = field(default_factory=list)
 
     def start(self, *overrides: str, script: str | Path = "toy.py", args: dict[str, object] | None = None) -> Run:
@@ -310,7 +311,7 @@ class Backend:
         environ = {"TOY_DDP": "0"} | os.environ | {"COLUMNS": "200"} | self.environ
         with out.open("w") as sink:
             process = subprocess.Popen(
-                [sys.executable, "-m", "ftslurm", *words],
+                [*self.enter, sys.executable, "-m", "ftslurm", *words],
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

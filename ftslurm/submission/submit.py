@@ -28,7 +28,12 @@ from ftslurm.submission.capabilities import OPTIONS, cpus_per_node, gres_per_nod
 
 # How Slurm calls what such an option asks for, if not by the option's name.
 _CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name", "gpus-per-node": "(gres)"}
-_SET_BY = {"segment": "cluster.segment", "mem": "groups.mem", "gpus-per-node": "groups.gpus x groups.per_node"}
+_SET_BY = {
+    "segment": "cluster.segment",
+    "mem": "groups.mem",
+    "gpus-per-node": "groups.gpus x groups.per_node",
+    "cpus-per-task": "groups.workers x groups.cpus_per_worker x groups.per_node",
+}
 
 
 _OF_A_NODE = re.compile(
@@ -140,7 +145,8 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         parameters: those of submitit's SlurmExecutor.
     """
     options = parameters["additional_parameters"]
-    words, asked = str(refusal).lower(), [option for option in (*OPTIONS, *_SET_BY) if option in options]
+    words = str(refusal).lower()
+    asked = [option for option in (*OPTIONS, *_SET_BY) if options.get(option, 1) != 1]
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
     if "partition" in words and "partition" not in options:

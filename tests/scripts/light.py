@@ -11,6 +11,8 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # some tests ru
 from toy_options import args, begin, fail_if_told, last_step, note, work
 
 begin()
+for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+    print(f"{name}={os.environ.get(name)}")
 manager = Manager()
 while (step := manager.current_step()) < last_step():
     manager.start_quorum()

@@ -1,0 +1,1 @@
+# somebody's home

@@ -145,8 +145,8 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         parameters: those of submitit's SlurmExecutor.
     """
     options = parameters["additional_parameters"]
-    words = str(refusal).lower()
-    asked = [option for option in (*OPTIONS, *_SET_BY) if options.get(option, 1) != 1]
+    options = {key: value for key, value in options.items() if (key, value) != ("cpus-per-task", 1)}
+    words, asked = str(refusal).lower(), [option for option in (*OPTIONS, *_SET_BY) if option in options]
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
     if "partition" in words and "partition" not in options:

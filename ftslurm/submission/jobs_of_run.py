@@ -28,7 +28,7 @@ from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import QueuedJob, read_jobs
 
 LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
-    "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
+    "REQUEUED", "EXPEDITING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
 }  # fmt: skip
 NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
 NEVER = "never started: "

@@ -36,20 +36,20 @@ def drain(state: RunState, event: DrainAsked, now: float, config: Config) -> Out
 
 def undrain(state: RunState, event: UndrainAsked, config: Config) -> Outcome:
     """Use a drained node again, or check one again that has failed its check; or refuse to."""
-    if event.node in state.nodes.unfit:
-        nodes = replace(state.nodes, drained=state.nodes.drained - {event.node})
-        state, restored = fitness.forgive(replace(state, nodes=nodes), event.node)
-        undrained = records.NodeUndrained(node=event.node, by=event.by.name)
-        done = _done("undrain", event, f"{event.node} is checked again (health.preflight), and used if it passes")
-        return state, [undrained, *restored, done, *supply.told_to_avoid(state, config)]
-    if event.node not in state.nodes.drained:
-        there = ", ".join(sorted(state.nodes.drained)) or "none is"
-        return state, [_refused("undrain", event, f"{event.node} is not drained; drained: {there}")]
-    state = replace(state, nodes=replace(state.nodes, drained=state.nodes.drained - {event.node}))
-    lost = ", when it is found to be sound: it was lost" if event.node in state.nodes.avoid else ""
-    undrained = records.NodeUndrained(node=event.node, by=event.by.name)
-    text = f"{event.node} is used again{lost}"
-    return state, [undrained, _done("undrain", event, text), *supply.told_to_avoid(state, config)]
+    node, drained, restored = event.node, state.nodes.drained, list[Action]()
+    unfit = node in state.nodes.unfit
+    if not unfit and node not in drained:
+        there = ", ".join(sorted(drained)) or "none is"
+        return state, [_refused("undrain", event, f"{node} is not drained; drained: {there}")]
+    text = f"{node} is used again" + (
+        ", when it is found to be sound: it was lost" if node in state.nodes.avoid else ""
+    )
+    state = replace(state, nodes=replace(state.nodes, drained=drained - {node}))
+    if unfit:
+        text = f"{node} is checked again (health.preflight), and used if it passes"
+        state, restored = fitness.forgive(state, node)
+    undrained = records.NodeUndrained(node=node, by=event.by.name)
+    return state, [undrained, *restored, _done("undrain", event, text), *supply.told_to_avoid(state, config)]
 
 
 def move(state: RunState, now: float, config: Config) -> Outcome:
@@ -99,9 +99,7 @@ def _has_room(state: RunState, unit: Unit, now: float, config: Config) -> bool:
         return False  # they come first
     if standby.pick(state, unit, config) is not None:
         return True
-    lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, now, config)}
-    there = [one for one in state.allocations(pool) if one.own or one.name in lasting]
-    taken = places(state.groups, but=unit)
+    there, taken = supply.lasting(state, pool, now, config), places(state.groups, but=unit)
     groups = config.groups
     return placement.place(groups.nodes, groups.per_node, there, taken, state.nodes.closed) is not None
 

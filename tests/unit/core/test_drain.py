@@ -68,6 +68,7 @@ def test_a_group_without_another_place_stays_until_there_is_one_and_that_is_said
     assert story.all(act.Stop) == []
     assert story.outcome() is None
     story.turn(30, killed(B0))
+    story.turn(30.1, [ev.NodeFate("n2", False)])
     assert story.phases() == [Phase.RUNNING, Phase.PENDING]
     assert story.records("group_waits")[-1]["reason"] == "a free node: n2 drained"
     story.wait(2000)

@@ -146,7 +146,6 @@ def questions(to: Recorder) -> None:
     to.ask("job_record-no_output", ["scontrol", "--oneliner", "show", "job", known["no_output"]])
     to.ask("offers", commands.offers())
     to.ask("version", commands.version())
-    to.ask("knows_segments", commands.knows_segments())
     to.ask("topology", commands.topology())
     script = to.cluster.folder / "job.sh"
     to.ask("try_submission", commands.try_submission(str(script)))

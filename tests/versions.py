@@ -44,14 +44,11 @@ TESTS = (
     *("tests/unit/protocol", "tests/unit/submission", "tests/local/test_shape_of_torchft.py"),
     *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
 )
-SLURM_TESTS = tuple(
-    f"tests/slurm/test_{name}.py"
-    for name in (
-        *("cluster", "worker_on_slurm", "array", "ladder", "adoption", "topology", "step_manager", "chaos", "doctor"),
-        *("controller_dies", "filters", "list", "pilots_watched", "requeue_on_slurm", "steering_on_slurm"),
-        "time_limits",
-    )
-)
+_ON_SLURM = """
+    cluster worker_on_slurm array ladder adoption topology step_manager chaos doctor controller_dies filters list
+    pilots_watched requeue_on_slurm steering_on_slurm time_limits
+"""
+SLURM_TESTS = ("tests/sites/test_sites.py", *(f"tests/slurm/test_{name}.py" for name in _ON_SLURM.split()))
 # Packages of a root folder with another Slurm; python3-minimal's libraries serve the interpreter from outside.
 PACKAGES = (
     *("slurm-wlm", "munge", "procps", "hostname", "git", "make", "gcc", "libc6-dev"),

@@ -23,13 +23,15 @@ from ftslurm.core.user_requests import RUNS, recall, why_stuck
 from ftslurm.protocol import records
 
 
-def drain(state: RunState, event: DrainAsked, now: float, config: Config) -> Outcome:
+def drain(state: RunState, event: DrainAsked, config: Config) -> Outcome:
     """Leave a node out, or refuse to."""
     why_not = _why_not(state, event.node, config)
     if why_not is not None:
         return state, [_refused("drain", event, why_not)]
     state = replace(state, nodes=replace(state.nodes, drained=state.nodes.drained | {event.node}))
-    text = f"{event.node} gets nothing any more; {_outlook(state, event.node, now, config)}"
+    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(state, frozenset({event.node}))]
+    moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
+    text = f"{event.node} gets nothing any more; {moves}"
     drained = records.NodeDrained(node=event.node, by=event.by.name)
     return state, [drained, _done("drain", event, text), *supply.told_to_avoid(state, config)]
 
@@ -119,32 +121,6 @@ def _why_not(state: RunState, node: str, config: Config) -> str | None:
     if not nodes - state.nodes.unusable - {node}:
         return f"{node} is the last node that the run may use: to end the run, ftslurm stop"
     return None
-
-
-def _outlook(state: RunState, node: str, now: float, config: Config) -> str:
-    """Return what becomes of the units on a node that has just been drained."""
-    words, moving = list[str](), 0
-    taken, groups = places(state.groups, but=state.lighthouse), config.groups
-    free = placement.FreePlaces(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.closed)
-    asks = supply.uses_jobs(config) and supply.may_ask(config)
-    until = "until a node is free" + (", for which a job is asked" if asks else "")
-    for unit in _there(state, frozenset({node})):
-        if unit.group is None:
-            words.append("the Lighthouse moves" if unit.is_lighthouse else f"{unit.name} moves")
-            continue
-        stuck, spot = why_stuck(state, unit, config), free.find()
-        if spot is not None:
-            free.remove(spot)
-        room = spot is not None or (moving == 0 and _has_room(state, unit, now, config))
-        moving += room
-        stays = f"stays for now: {stuck}" if stuck is not None else f"stays {until}"
-        words.append(f"group {unit.group} {'moves' if room and stuck is None else stays}")
-    for unit in _near(state, frozenset({node})):
-        if unit.current.adoption is not None:
-            words.append(f"{unit.name} follows when this controller, which has just started, has taken it over")
-    if state.allocation is not None and state.allocation.nodes[:1] == (node,):
-        words.append("the controller itself stays until its job ends")
-    return "; ".join(words) or "nothing of the run is there"
 
 
 def _done(what: str, event: DrainAsked | UndrainAsked, text: str) -> records.CommandDone:

@@ -122,7 +122,7 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
         case ScaleAsked():
             return scale.observe(state, event, now, config)
         case DrainAsked():
-            return drain.drain(state, event, now, config)
+            return drain.drain(state, event, config)
         case UndrainAsked():
             return drain.undrain(state, event, config)
         case StacksAsked():

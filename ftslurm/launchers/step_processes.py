@@ -183,7 +183,7 @@ class Children:
     def leave(self) -> None:
         """Detach from all steps, so that they continue and a new controller can adopt them.
 
-        When an srun ends its step ends too, unless all of srun is killed at once (measured on 22.05, 24.11, 26.05).
+        When an srun ends its step ends too, unless all processes of srun are killed at once (22.05, 24.11, 26.05).
         A Lighthouse beside the controller is ended, because it writes to the run directory. One that another controller
         has adopted does not receive the message.
         """

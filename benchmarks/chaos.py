@@ -3,7 +3,8 @@
     python benchmarks/chaos.py --short --seed 1            50 faults, steps and array mode: four minutes on 2 cores
     python benchmarks/chaos.py --faults 1000 --parallel 2  all modes; `--out DIR` takes what it finds
     python benchmarks/chaos.py --modes array --only pilot "controller's node" --faults 20 --seed 7
-    python benchmarks/chaos.py --slurm /srv/trixie ...     with the Slurm of another Debian, in that folder (needs root)
+    python benchmarks/chaos.py --slurm /srv/trixie ...     with the Slurm of another Debian, in that folder (needs root;
+                                                           tests/versions.py makes such folders)
 
 The campaign starts throwaway clusters (tests/cluster.py), each with a run of tests/scripts/toy.py, which writes a
 digest of all weights and of the optimizer's state after every committed step. Faults hit the run one after another at
@@ -49,6 +50,7 @@ from chaos_judge import judge
 from chaos_kinds import KINDS, LIMIT_S, Blow, Kind
 from chaos_scene import ENDED, MODES, Scene, pause, wait_for
 from cluster import ClusterError, scratch
+from versions import entered
 
 from ftslurm.submission.keeper import MOST, WITHIN_S
 
@@ -352,7 +354,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.once and not args.only:
         parser.error("--once needs --kinds")
     if args.slurm:
-        return inside(args.slurm, [*(words if words is not None else sys.argv[1:]), "--slurm="])
+        again = [sys.executable, __file__, *(words if words is not None else sys.argv[1:]), "--slurm="]
+        return subprocess.run(entered(Path(args.slurm), again, Path(tempfile.gettempdir())), check=False).returncode
     out = (args.out or Path(tempfile.mkdtemp(prefix="chaos-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -369,23 +372,6 @@ def main(words: Sequence[str] | None = None) -> int:
         f"{len(results)} faults in {took:.0f} s, {took / max(1, len(results)):.1f} s each; seed {args.seed}; see {out}"
     )
     return 130 if ENDED.is_set() else int(bool(ends) or any(result.bad for result in results))
-
-
-def inside(root: str, words: Sequence[str]) -> int:
-    """Run the campaign in a Debian root with another version of Slurm, with our Python and our folders; needs root.
-
-    The root is made once, in half a minute: debootstrap --variant=minbase trixie ROOT, and in it (chroot ROOT)
-    apt-get install slurm-wlm munge procps. The mounts are private to this process and end with it.
-    """
-    here = Path(__file__).resolve()
-    ours = {str(path) for path in (here.parents[1], sys.prefix, sys.base_prefix, tempfile.gettempdir())}
-    mounts = "".join(f'mkdir -p "$R{p}" && mount --rbind "{p}" "$R{p}" && ' for p in ("/proc", "/dev", *sorted(ours)))
-    script = (
-        f'R=$1; shift; {mounts} touch "$R/etc/hosts" && mount --bind /etc/hosts "$R/etc/hosts" && exec chroot "$R" "$@"'
-    )
-    command = [sys.executable, str(here), *words]
-    unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", os.path.realpath(root)]
-    return subprocess.run([*unshare, *command], check=False).returncode
 
 
 if __name__ == "__main__":

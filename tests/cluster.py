@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd", "slurmdbd", "mariadbd")  # slurmscriptd: slurmctld's child
@@ -32,6 +33,14 @@ PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if not shutil.which(name, path=PATH)]
 NO_ACCOUNTING = [name for name in ("slurmdbd", "mariadbd", "mariadb-install-db") if not shutil.which(name, path=PATH)]
 PATIENCE_S = 60.0  # a start takes 0.2 s; many times that on an overloaded machine
+
+
+@cache
+def release() -> tuple[int, ...]:
+    """Return the installed Slurm's release: (22, 5); () if there is none."""
+    program = shutil.which("slurmctld", path=PATH)
+    words = subprocess.check_output([program, "-V"], text=True).split() if program else ["", ""]
+    return tuple(int(part) for part in words[1].split(".")[:2] if part)
 
 
 class ClusterError(RuntimeError):
@@ -67,9 +76,9 @@ class Cluster:
         select: str = "CR_Core_Memory",
         extra_conf: str = "",
         topology: str = "",
+        lacks: Path | None = None,
         files: Path | None = None,
         accounts: Sequence[str] = (),
-        lacks: Path | None = None,
     ) -> Cluster:
         """Start a cluster in a new folder; return when every node is idle, or asleep (State=CLOUD).
 
@@ -80,9 +89,9 @@ class Cluster:
             topology: the text of topology.conf, for topology/tree.
             files: a folder whose files are copied beside slurm.conf, with FOLDER replaced; what is in its bin comes
                 before Slurm's own programs.
+            lacks: a folder that the nodes do not have: they see an empty one there that nobody can write (it takes the
+                right to make mounts).
             accounts: arguments of sacctmgr, for a cluster with slurmdbd; USER is who runs this.
-            lacks: a folder that the nodes do not have: they see an empty one there that nobody can write. It takes the
-                right to make mounts.
         """
         cluster = cls(folder, nodes)
         if lacks is not None:
@@ -267,8 +276,8 @@ GresTypes=gpu
         if not (folder / "gres.conf").exists():
             (folder / "gres.conf").write_text(gres if gpus else "")
         # Nothing here uses cgroups, but slurmd looks for them. From 24.05 on this can be disabled; v1 looks least.
-        release = [int(part) for part in self.run(["slurmctld", "-V"]).split()[1].split(".")[:2]]
-        (folder / "cgroup.conf").write_text(f"CgroupPlugin={'disabled' if release >= [24, 5] else 'cgroup/v1'}\n")
+        plugin = "disabled" if release() >= (24, 5) else "cgroup/v1"
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={plugin}\n")
 
     def _copy(self, files: Path) -> None:
         for path in files.rglob("*"):

@@ -2,8 +2,8 @@
 
 Each row of MATRIX gets a virtual environment of its own with the versions that it names, and the newest of all other
 dependencies that fit them, whatever pyproject.toml says of the named ones. Then three groups train the example, one is
-killed, comes back and heals (the drill of `make demo`), on this machine and on a throwaway Slurm; and the tests that
-depend on these versions most run. Each row ends as one line for docs/versions.md. `--list` shows the rows.
+killed, comes back and heals (the drill of `make demo`), on this machine and on a throwaway Slurm in both modes; and the
+tests that depend on these versions most run. Each row ends as one line for docs/versions.md. `--list` shows the rows.
 
     python tests/versions.py                                   all rows
     python tests/versions.py floors python3.13                 these
@@ -34,15 +34,21 @@ SHOWN = (
 )
 REPLACES = {"torchft-nightly": "torchft"}
 DRILL = ("job=ddp", "groups.count=3", "faults=kill_one")
+DRILLS = {  # what the table says -> its settings
+    "here": ("cluster=local",),
+    "on Slurm": ("cluster=slurm", "follow=true"),
+    "in array mode": ("cluster=slurm", "follow=true", "cluster.mode=array", "cluster.poll_s=2"),
+}
 TESTS = (
     *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/unit/checkpoint", "tests/unit/config"),
     *("tests/unit/protocol", "tests/unit/submission", "tests/local/test_shape_of_torchft.py"),
     *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
 )
-SLURM_TESTS = (
-    *("tests/slurm/test_cluster.py", "tests/slurm/test_worker_on_slurm.py", "tests/slurm/test_array.py"),
-    *("tests/slurm/test_ladder.py", "tests/slurm/test_adoption.py", "tests/slurm/test_topology.py"),
-)
+_ON_SLURM = """
+    cluster worker_on_slurm array ladder adoption topology step_manager chaos doctor controller_dies filters list
+    pilots_watched requeue_on_slurm steering_on_slurm time_limits
+"""
+SLURM_TESTS = ("tests/sites/test_sites.py", *(f"tests/slurm/test_{name}.py" for name in _ON_SLURM.split()))
 # Packages of a root folder with another Slurm; python3-minimal's libraries serve the interpreter from outside.
 PACKAGES = (
     *("slurm-wlm", "munge", "procps", "hostname", "git", "make", "gcc", "libc6-dev"),
@@ -80,7 +86,8 @@ MATRIX = (
     Row("python3.13", "3.13", ("torch==2.14.1", "torchft==0.2.0")),
     Row("newest", "3.13", ("torch==2.15.0", "torchft==0.2.0")),
     Row("nightly", "3.11", ("torch==2.13.0", "torchft-nightly==2026.10.26")),
-    Row("slurm24", "3.11", pinned(), release="trixie"),
+    Row("slurm-24.11", "3.11", pinned(), release="trixie"),
+    Row("slurm-26.05", "3.11", pinned(), release="sid"),
 )
 
 
@@ -126,18 +133,22 @@ def install(folder: Path, python: str, named: Iterable[str]) -> str:
     return made
 
 
-def entered(root: Path | None, shared: Path, command: list[str]) -> list[str]:
-    """Return the command; if a root folder is given, to run in it, with the project and `shared` at the same paths."""
+def entered(root: Path | None, command: list[str], *shared: Path) -> list[str]:
+    """Return the command; if a root folder is given, to run in it, with the project and `shared` at the same paths.
+
+    It needs root. The mounts are private to the command and end with it.
+    """
     if root is None:
         return command
-    outside = {str(ROOT), str(shared), str(Path(sys.base_prefix)), str(Path.home() / ".pyenv")}
-    script = ["R=$1; shift", 'mount --bind /proc "$R/proc"', 'mount --rbind /dev "$R/dev"']
-    script.append('cp /etc/hosts "$R/etc/hosts"')  # torchft and gloo look up this machine's name
-    for place in sorted(place for place in outside if Path(place).exists()):
-        script += [f'mkdir -p "$R{place}"', f'mount --bind "{place}" "$R{place}"']
+    outside = {ROOT, *shared, Path(sys.prefix), Path(sys.base_prefix), Path.home() / ".pyenv"}
+    # torchft and gloo look up this machine's name.
+    script = ["R=$1; shift", 'touch "$R/etc/hosts"', 'mount --bind /etc/hosts "$R/etc/hosts"']
+    for place in ("/proc", "/dev", *sorted(str(place) for place in outside if place.exists())):
+        script += [f'mkdir -p "$R{place}"', f'mount --rbind "{place}" "$R{place}"']
     script.append('exec chroot "$R" "$@"')
     inside = ["env", "-C", str(ROOT), "LC_ALL=C.UTF-8", *command]
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-ec", "\n".join(script), "sh", str(root), *inside]
+    private = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", "\n".join(script), "sh"]
+    return [*private, str(root.resolve()), *inside]
 
 
 def debian(release: str, folder: Path) -> Path | str:
@@ -198,21 +209,23 @@ def try_row(row: Row, folder: Path, limit_s: float) -> tuple[bool, str]:
     place.mkdir(exist_ok=True)
     made = install(place / "venv", python, row.packages)
     release = subprocess.check_output([made, "-V"], text=True).split()[1]
-    slurm = subprocess.check_output(entered(root, folder, ["slurmctld", "-V"]), text=True).split()[1]
-    ftslurm = [made, "-m", "ftslurm"]
-    # A run directory beside the cluster's folder is seen by a Slurm in another root, too.
-    local = drill(entered(root, folder, [*ftslurm, "cluster=local"]), place / "local", limit_s)
-    on_slurm = entered(root, folder, [made, "tests/cluster.py", *ftslurm, "cluster=slurm", "follow=true"])
-    drilled = drill(on_slurm, place / "slurm", limit_s)
+    slurm = subprocess.check_output(entered(root, ["slurmctld", "-V"]), text=True).split()[1]
+    drilled = dict[str, str]()
+    for number, (where, settings) in enumerate(DRILLS.items()):
+        cluster = ["tests/cluster.py", made] if "cluster=slurm" in settings else []
+        command = [made, *cluster, "-m", "ftslurm", *settings]
+        # A run directory in this folder is seen by a Slurm in another root, too.
+        drilled[where] = drill(entered(root, command, folder), place / f"drill-{number}", limit_s)
     tests = SLURM_TESTS if row.release else TESTS
     words = [made, "tests/suite.py", "-q", "-n", "2", "-p", "no:cacheprovider", *tests]
-    tested = subprocess.run(entered(root, folder, words), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    tested = subprocess.run(entered(root, words, folder), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     (place / "tests.log").write_text(tested.stdout)
     counts = re.findall(r"^=* ?((?:\d+ \w+, )*\d+ \w+) in ", tested.stdout, re.MULTILINE)
     again = "; alone: ".join(counts) or "no test ran"
-    passed = local == drilled == "passed" and tested.returncode == 0
+    passed = {*drilled.values()} == {"passed"} and tested.returncode == 0
+    told = ", ".join(f"{where} {how}" for where, how in drilled.items())
     shown = f"{versions_of(made)}, Slurm {slurm}"
-    return passed, f"| {row.name} | {release} | {shown} | here {local}, on Slurm {drilled} | {again} |"
+    return passed, f"| {row.name} | {release} | {shown} | {told} | {again} |"
 
 
 def main() -> int:

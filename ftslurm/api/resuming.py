@@ -23,7 +23,7 @@ from ftslurm.run.replay import newest_checkpoint
 from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, jobs_of_run, submit
 
-WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+WAITING = {"PENDING", "REQUEUED", "EXPEDITING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,17 @@ from ftslurm.core.groups.verdict import describe
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state.actions import CheckNodes, Launch
-from ftslurm.core.state.events import Ended, Event, Granted, JobsSeen, NodeResult, NodesChecked, NodesLeft, TaskFailed
+from ftslurm.core.state.events import (
+    Ended,
+    Event,
+    Granted,
+    JobsSeen,
+    NodeFate,
+    NodeResult,
+    NodesChecked,
+    NodesLeft,
+    TaskFailed,
+)
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -35,6 +45,7 @@ from ftslurm.doctor.slurm_checks import read_records
 from ftslurm.guard import interfaces
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
+from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
@@ -101,7 +112,7 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     yield f"run          {run.root}"
     if preflight.saves_nothing(config):
         yield f"saved        nothing: {preflight.NOTHING_SAVED}"
-    yield from _allocation(config, jobs, nodes)
+    yield from _allocation(config, run, jobs, nodes)
     yield from _checks(config)
     yield f"averaging    {process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
     yield f"healing      by {'HTTP, in 8 streams' if config.torchft.transport == 'http' else 'the process group'} " + (
@@ -147,7 +158,7 @@ def _all_pass(action: CheckNodes) -> NodesChecked:
     return NodesChecked(action.nodes, tuple(NodeResult(node, 0.0, "") for node in action.nodes))
 
 
-def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -> Iterator[str]:
+def _allocation(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -> Iterator[str]:
     here = config.cluster.kind == "local"
     if jobs:
         size = _count(config.groups.nodes, "node")
@@ -161,6 +172,8 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
         size = f"{_count(cpus_per_node(config), 'CPU')} and {_count(gpus_per_node(config), 'GPU')}"
         yield f"             {size} on each{spare}"
+        if said := exclude_file.read(config, run)[1]:
+            yield f"left out     {said}"
         yield f"network      {_network(config.cluster.interface)}"
         yield from _topology(config)
     if not here:
@@ -317,6 +330,8 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
     own = state.allocation.nodes if state.allocation is not None else ()
     left = NodesLeft(tuple(n for n in own if n != node)) if own and config.cluster.kind != "local" else None
     state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
+    state, more = decide(state, [NodeFate(node, down=True)], 1.0, config)  # Slurm's answer, for which groups wait
+    actions += more
     if state.ending is not None:
         return f"the run would {'fail' if state.ending.outcome == 'failed' else 'end'}: {state.ending.reason}"
     launched = {action.group: action for action in actions if isinstance(action, StepLaunched)}

@@ -142,6 +142,9 @@ class ClusterConfig:
     time: str | None = None  # time limit in Slurm's notation, as 1-12:00:00
     constraint: str | None = None  # features that the nodes must have (sbatch --constraint)
     exclude: str | None = None  # nodes that are not used, as n[1-4]
+    # A file in which runs note the nodes that they have found broken. The runs that have this setting avoid them for
+    # seven days, if there are others. The page "causes" has more.
+    exclude_file: str | None = None
     nodelist: str | None = None  # nodes that must be among those of the job
     reservation: str | None = None  # sbatch --reservation
     requeue: bool = True  # after a time limit or preemption the run resumes from a checkpoint in its next job
@@ -442,7 +445,7 @@ def absolute(config: Config) -> Config:
         config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
     for section, key in (
         *((config.job, "script"), (config.run, "root"), (config.run, "dir")),
-        *((config.checkpoint, "dir"), (config.metrics, "textfile")),
+        *((config.checkpoint, "dir"), (config.metrics, "textfile"), (config.cluster, "exclude_file")),
     ):
         value = getattr(section, key)
         if section is config.checkpoint and value and is_url(value := plain(value)):

@@ -86,7 +86,7 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "faults.count": (0, None),
 }
 MOST_STANDBYS = 10_000
-PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile")
+PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile", "cluster.exclude_file")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")  # Linux allows 15 characters
 _MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)

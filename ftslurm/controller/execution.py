@@ -51,6 +51,11 @@ class Executor:
 
     def carry_out(self, action: Action, now: float) -> Sequence[Event]:
         """Carry out an action. Return the events that are known at once."""
+        if isinstance(action, act.MessageAction):
+            self.children.send(*order(action))
+            return []
+        if isinstance(action, act.JobAction):
+            return self.slurm.carry_out(action, now)
         match action:
             case act.Launch():
                 return self._launch(action)
@@ -66,36 +71,6 @@ class Executor:
                 return self._check_nodes(nodes, allocation, now)
             case act.Assign(step):
                 self.children.send(step, assignment(self.config, self.run, self.launcher, action))
-            case (
-                act.Redirect()
-                | act.Servers()
-                | act.Begin()
-                | act.Broken()
-                | act.SaveNow()
-                | act.Stop()
-                | act.Announce()
-                | act.Evict()
-                | act.SetAside()
-                | act.NewHistory()
-                | act.Inject()
-                | act.Where()
-                | act.Dump()
-                | act.TakeStacks()
-            ):
-                if (message := order(action)) is not None:
-                    self.children.send(*message)
-            case (
-                act.AskJobs()
-                | act.RequestJobs()
-                | act.Exclude()
-                | act.CancelJobs()
-                | act.RequeueJob()
-                | act.StartPilot()
-                | act.StartNow()
-                | act.AskState()
-                | act.AskFate()
-            ):
-                return self.slurm.carry_out(action, now)
             case act.Finish() | JournalRecord():
                 pass
             case _:

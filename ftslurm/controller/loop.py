@@ -134,6 +134,7 @@ class Controller:
         for fd in (self.wakeup.fd, *([] if signals is None else [signals])):
             self.children.selector.register(fd, selectors.EVENT_READ)
         self.slurm = SlurmRequests(config, run, self.children.background)
+        self.events += self.slurm.read_notes()
         self.executor = Executor(config, run, self.children, self.slurm, self.job)
         self.errors = ErrorBoundary(self._record, self.now)
 

@@ -23,11 +23,12 @@ from ftslurm.config.schema import Config
 from ftslurm.controller.translate import requester
 from ftslurm.core.jobs.supply import array
 from ftslurm.core.state.actions import (
-    AskFate,
     AskJobs,
-    AskState,
+    AskNodes,
     CancelJobs,
     Exclude,
+    JobAction,
+    NoteBroken,
     RequestJobs,
     RequeueJob,
     StartNow,
@@ -39,7 +40,7 @@ from ftslurm.core.state.events import (
     JobsSeen,
     JobsUnknown,
     NodesLeft,
-    NodeState,
+    NodesNoted,
     RequeueRefused,
     ScaleAsked,
     Submitted,
@@ -49,6 +50,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.launchers.background import PATIENCE_S, Answered, BackgroundCommands
 from ftslurm.launchers.job_command import JobRole, job_command, submit_pilots_command, submit_successor_command
 from ftslurm.protocol.causes import Cause
+from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
 from ftslurm.security.json_text import is_finite, is_whole
 from ftslurm.security.names import is_job, is_node
@@ -56,13 +58,11 @@ from ftslurm.slurm import client, commands, evidence
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import is_busy, read_rows
 from ftslurm.slurm.questions import (
-    AskNodeRecord,
-    AskNodeState,
+    AskNodeRecords,
     AskOwnNodes,
     AskOwnState,
     AskQueue,
     CancelNamed,
-    CancelStep,
     ExcludeNodes,
     ProbeNode,
     Question,
@@ -74,13 +74,11 @@ from ftslurm.slurm.questions import (
     SubmitSuccessor,
 )
 
-JobAction = AskJobs | RequestJobs | Exclude | CancelJobs | RequeueJob | StartPilot | StartNow | AskState | AskFate
 # PID of the pilot beside which the controller runs. The controller must not requeue the job that it runs in: Slurm's
 # SIGTERM could end its sruns, and with them the steps in other jobs. Instead this pilot gets SIGUSR1, as if Slurm
 # wanted its nodes back; another controller takes over and requeues the job.
 PILOT = "FTSLURM_PILOT"
 END_WAIT_S = 30.0  # longest wait for a running sbatch when the run is over
-NODE_STATE_S = 60.0
 NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has just requeued the job, or is about to
 CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}  # else: time limit
 log = logging.getLogger("ftslurm.controller.loop")
@@ -96,6 +94,7 @@ class SlurmRequests:
         self.early: dict[str, JobLeaving] = {}  # reports of pilots whose jobs this new controller does not know yet
         self.pilots_started = 0
         self.unread = False  # whether squeue's last answer had lines that could not be read
+        self.noted: list[str] = []  # the nodes of cluster.exclude_file that sbatch has excluded last, the newest first
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -104,15 +103,17 @@ class SlurmRequests:
         match action:
             case AskJobs():
                 self._ask(AskQueue(now, time.monotonic()), commands.queue())
-            case AskState(node):
-                self._ask(AskNodeState(node), commands.node_state(node), timeout_s=NODE_STATE_S)
-            case AskFate(node):
-                self._ask(AskNodeRecord(node), commands.node_record(node))
+            case AskNodes(nodes):
+                self._ask(AskNodeRecords(nodes), commands.node_records(nodes))
+                return self.read_notes()
+            case NoteBroken(node, reason):
+                exclude_file.write(self.config, self.run, node, reason)
             case RequestJobs(pool, count, exclude):
                 command = submit_pilots_command(self.run, pool, count, exclude)
                 self._ask(SubmitPilots(pool), command, timeout_s=5 * PATIENCE_S)
             case Exclude(name, nodes):
-                out = ",".join(filter(None, (self.config.cluster.exclude, *nodes)))
+                noted = self.noted[: max(0, len(self.noted) - len(nodes))]  # no more in all than sbatch has accepted
+                out = ",".join(filter(None, (self.config.cluster.exclude, *nodes, *noted)))
                 self._ask(ExcludeNodes(name), commands.exclude_nodes(name, out))
             case CancelJobs(names):
                 self._ask(CancelNamed(names), self._cancel(names))
@@ -187,6 +188,13 @@ class SlurmRequests:
             return job
         return None
 
+    def read_notes(self) -> list[Event]:
+        """Return what other runs have found broken (cluster.exclude_file)."""
+        if self.config.cluster.exclude_file is None:
+            return []
+        nodes, said = exclude_file.read(self.config, self.run)
+        return [NodesNoted(frozenset(nodes), said)]
+
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def answered(self, answer: Answered) -> list[Event]:
@@ -199,12 +207,8 @@ class SlurmRequests:
                 with suppress(ValueError):
                     nodes = tuple(node for row in read_rows(text, 3)[0] for node in expand_hosts(row[1]))
                     return [NodesLeft(nodes)] if code == 0 and nodes and all(map(is_node, nodes)) else []
-            case AskNodeState(node) if code == 0 and (rows := read_rows(text, 2)[0]):
-                state, reason = rows[0]
-                return [NodeState(node, state.lower(), reason)]
-            case AskNodeRecord(node):
-                fate = evidence.read_node_fate(node, text)
-                return [] if fate is None else [fate]
+            case AskNodeRecords():
+                return [*evidence.read_node_fates(text)]
             case ProbeNode(node):
                 return [evidence.read_probe(node, text)]
             case RunNodeChecks(nodes):
@@ -218,13 +222,8 @@ class SlurmRequests:
                 return [RequeueRefused(name, words)]
             case RunPilot(name):
                 log.warning("the pilot of %s has ended: %s", name, text.strip()[-1000:])
-            case AskNodeState() | Requeue() | CancelStep() | CancelNamed() | AskOwnState():
-                pass
-            case SubmitSuccessor() | StartAtOnce() | ExcludeNodes():
-                if code:
-                    log.warning("%s has failed (exit code %d): %s", answer.question, code, text.strip()[-1000:])
-            case _:
-                assert_never(answer.question)
+            case _ if code:
+                log.warning("%s has failed (exit code %d): %s", answer.question, code, text.strip()[-1000:])
         return []
 
     def _queue_answered(self, code: int, text: str, asked: float, took_s: float) -> list[Event]:
@@ -241,11 +240,12 @@ class SlurmRequests:
         return [JobsSeen(tuple(seen), asked, took_s, whole=not unread), *unknown, *leaving]
 
     def _submitted(self, pool: int, text: str) -> Event:
-        """Read the output of ftslurm.submission.pilot_jobs: the jobs' names as JSON in the last line, or an error."""
+        """Read the last line of ftslurm.submission.pilot_jobs: the jobs and excluded nodes as JSON, or an error."""
         lines, names = [line for line in text.splitlines() if line.strip()], list[str]()
-        with suppress(ValueError, IndexError, RecursionError):
-            printed = json.loads(lines[-1])
-            names = [name for name in printed if is_job(name)] if isinstance(printed, list) else []
+        with suppress(ValueError, IndexError, TypeError, RecursionError):
+            printed, noted = json.loads(lines[-1])
+            names = [name for name in printed if is_job(name)]
+            self.noted = [node for node in noted if is_node(node)]
         self.pools |= dict.fromkeys(names, pool)
         error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
         return Submitted(pool, tuple(names), error)
@@ -296,5 +296,6 @@ def _pilot_environment(name: str) -> dict[str, str]:
 
 
 def _clean() -> dict[str, str]:
-    """Return this process's environment without options of its own job and the user's defaults for squeue."""
-    return {name: value for name, value in commands.scrubbed(os.environ).items() if not name.startswith("SQUEUE_")}
+    """Return this process's environment without options of its own job and the user's defaults for questions."""
+    defaults = ("SQUEUE_", "SINFO_")
+    return {name: value for name, value in commands.scrubbed(os.environ).items() if not name.startswith(defaults)}

@@ -21,8 +21,8 @@ from ftslurm.protocol.stages import Stage
 from ftslurm.security.json_text import is_whole
 
 
-def order(action: actions.Action) -> tuple[StepId, bytes] | None:
-    """Return the Slurm step that an action sends a message to, and its line; None: the action sends none."""
+def order(action: actions.MessageAction) -> tuple[StepId, bytes]:
+    """Return the Slurm step that an action sends a message to, and its line."""
     match action:
         case actions.Redirect(step, url):
             message: messages.Message = messages.LighthouseMoved(url)
@@ -53,7 +53,7 @@ def order(action: actions.Action) -> tuple[StepId, bytes] | None:
         case actions.TakeStacks(step, command, task, by):
             message = messages.TakeStacks(command, task, by)
         case _:
-            return None
+            assert_never(action)
     return step, messages.encode(message)
 
 

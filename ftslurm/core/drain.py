@@ -23,33 +23,35 @@ from ftslurm.core.user_requests import RUNS, recall, why_stuck
 from ftslurm.protocol import records
 
 
-def drain(state: RunState, event: DrainAsked, now: float, config: Config) -> Outcome:
+def drain(state: RunState, event: DrainAsked, config: Config) -> Outcome:
     """Leave a node out, or refuse to."""
     why_not = _why_not(state, event.node, config)
     if why_not is not None:
         return state, [_refused("drain", event, why_not)]
     state = replace(state, nodes=replace(state.nodes, drained=state.nodes.drained | {event.node}))
-    text = f"{event.node} gets nothing any more; {_outlook(state, event.node, now, config)}"
+    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(state, frozenset({event.node}))]
+    moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
+    text = f"{event.node} gets nothing any more; {moves}"
     drained = records.NodeDrained(node=event.node, by=event.by.name)
     return state, [drained, _done("drain", event, text), *supply.told_to_avoid(state, config)]
 
 
 def undrain(state: RunState, event: UndrainAsked, config: Config) -> Outcome:
     """Use a drained node again, or check one again that has failed its check; or refuse to."""
-    if event.node in state.nodes.unfit:
-        nodes = replace(state.nodes, drained=state.nodes.drained - {event.node})
-        state, restored = fitness.forgive(replace(state, nodes=nodes), event.node)
-        undrained = records.NodeUndrained(node=event.node, by=event.by.name)
-        done = _done("undrain", event, f"{event.node} is checked again (health.preflight), and used if it passes")
-        return state, [undrained, *restored, done, *supply.told_to_avoid(state, config)]
-    if event.node not in state.nodes.drained:
-        there = ", ".join(sorted(state.nodes.drained)) or "none is"
-        return state, [_refused("undrain", event, f"{event.node} is not drained; drained: {there}")]
-    state = replace(state, nodes=replace(state.nodes, drained=state.nodes.drained - {event.node}))
-    lost = ", when it is found to be sound: it was lost" if event.node in state.nodes.avoid else ""
-    undrained = records.NodeUndrained(node=event.node, by=event.by.name)
-    text = f"{event.node} is used again{lost}"
-    return state, [undrained, _done("undrain", event, text), *supply.told_to_avoid(state, config)]
+    node, drained, restored = event.node, state.nodes.drained, list[Action]()
+    unfit = node in state.nodes.unfit
+    if not unfit and node not in drained:
+        there = ", ".join(sorted(drained)) or "none is"
+        return state, [_refused("undrain", event, f"{node} is not drained; drained: {there}")]
+    text = f"{node} is used again" + (
+        ", when it is found to be sound: it was lost" if node in state.nodes.avoid else ""
+    )
+    state = replace(state, nodes=replace(state.nodes, drained=drained - {node}))
+    if unfit:
+        text = f"{node} is checked again (health.preflight), and used if it passes"
+        state, restored = fitness.forgive(state, node)
+    undrained = records.NodeUndrained(node=node, by=event.by.name)
+    return state, [undrained, *restored, _done("undrain", event, text), *supply.told_to_avoid(state, config)]
 
 
 def move(state: RunState, now: float, config: Config) -> Outcome:
@@ -99,9 +101,7 @@ def _has_room(state: RunState, unit: Unit, now: float, config: Config) -> bool:
         return False  # they come first
     if standby.pick(state, unit, config) is not None:
         return True
-    lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, now, config)}
-    there = [one for one in state.allocations(pool) if one.own or one.name in lasting]
-    taken = places(state.groups, but=unit)
+    there, taken = supply.lasting(state, pool, now, config), places(state.groups, but=unit)
     groups = config.groups
     return placement.place(groups.nodes, groups.per_node, there, taken, state.nodes.closed) is not None
 
@@ -121,32 +121,6 @@ def _why_not(state: RunState, node: str, config: Config) -> str | None:
     if not nodes - state.nodes.unusable - {node}:
         return f"{node} is the last node that the run may use: to end the run, ftslurm stop"
     return None
-
-
-def _outlook(state: RunState, node: str, now: float, config: Config) -> str:
-    """Return what becomes of the units on a node that has just been drained."""
-    words, moving = list[str](), 0
-    taken, groups = places(state.groups, but=state.lighthouse), config.groups
-    free = placement.FreePlaces(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.closed)
-    asks = supply.uses_jobs(config) and supply.may_ask(config)
-    until = "until a node is free" + (", for which a job is asked" if asks else "")
-    for unit in _there(state, frozenset({node})):
-        if unit.group is None:
-            words.append("the Lighthouse moves" if unit.is_lighthouse else f"{unit.name} moves")
-            continue
-        stuck, spot = why_stuck(state, unit, config), free.find()
-        if spot is not None:
-            free.remove(spot)
-        room = spot is not None or (moving == 0 and _has_room(state, unit, now, config))
-        moving += room
-        stays = f"stays for now: {stuck}" if stuck is not None else f"stays {until}"
-        words.append(f"group {unit.group} {'moves' if room and stuck is None else stays}")
-    for unit in _near(state, frozenset({node})):
-        if unit.current.adoption is not None:
-            words.append(f"{unit.name} follows when this controller, which has just started, has taken it over")
-    if state.allocation is not None and state.allocation.nodes[:1] == (node,):
-        words.append("the controller itself stays until its job ends")
-    return "; ".join(words) or "nothing of the run is there"
 
 
 def _done(what: str, event: DrainAsked | UndrainAsked, text: str) -> records.CommandDone:

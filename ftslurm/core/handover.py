@@ -6,7 +6,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups import placement
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import TOLD_S, Outcome, leaves, living, update
-from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasts, may_ask, uses_jobs
+from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasting, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.model import LIVE, Job, Phase, Unit
@@ -134,8 +134,7 @@ def _elsewhere(state: RunState, pool: int, now: float, config: Config) -> tuple[
 
     The result is the same for all jobs of the pool that are near their end, since none of them lasts.
     """
-    lasting = {one.name for one in state.job_pool.jobs if lasts(one, state, now, config)}
-    there = [a for a in state.allocations(pool) if a.own or a.name in lasting]
+    there = lasting(state, pool, now, config)
     live = (*state.table.in_phase(*LIVE), *state.standbys)
     taken = [unit.place for unit in live if unit.place is not None and unit.phase in LIVE]
     free = placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.closed) is not None

@@ -14,7 +14,15 @@ from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
 from ftslurm.core.groups.verdict import aborts, after_abort
-from ftslurm.core.health import fitness, hang_limit, late_hello, lost_connections, node_fate, set_aside, silence
+from ftslurm.core.health import (
+    fitness,
+    hang_limit,
+    late_hello,
+    lost_connections,
+    node_states,
+    set_aside,
+    silence,
+)
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.actions import Action, Broken
@@ -42,7 +50,7 @@ from ftslurm.core.state.events import (
     NodeFate,
     NodesChecked,
     NodesLeft,
-    NodeState,
+    NodesNoted,
     Progressed,
     QuorumBroken,
     QuorumRefused,
@@ -105,16 +113,16 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return supply.nodes_left(silence.slurm_answered(state), event, config)
         case Looked():
             return silence.looked(state, event, now)
-        case NodeState():
-            return silence.told_of(state, event.node, event.state, event.reason, now, config)
+        case NodesNoted(nodes, text):
+            return _warn(replace(state, nodes=replace(state.nodes, noted=nodes)), None, text)
         case NodeFate():
-            return node_fate.told(state, event), []
+            return node_states.told(state, event, now, config)
         case NodesChecked():
             return fitness.checked(state, event, now, config)
         case ScaleAsked():
             return scale.observe(state, event, now, config)
         case DrainAsked():
-            return drain.drain(state, event, now, config)
+            return drain.drain(state, event, config)
         case UndrainAsked():
             return drain.undrain(state, event, config)
         case StacksAsked():
@@ -167,7 +175,7 @@ def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, con
         case Traced():
             return _traced(event, state, unit)
         case Warned():
-            return _warn(state, unit, event.text)
+            return _warn(state, unit.group, event.text)
         case Dumped():
             return _dumped(event, state, unit, now, config)
         case StacksTaken():
@@ -341,7 +349,7 @@ def _progressed(event: Progressed, state: RunState, unit: Unit, now: float, conf
     state = hang_limit.learn(swap(state, unit), event.gap_s, now, config)
     state, drills = fault_drills.inject_planned(state, unit, now, config)
     text = continuity.unsaved(state, event, config)
-    state, warning = (state, []) if text is None else _warn(state, unit, text)
+    state, warning = (state, []) if text is None else _warn(state, unit.group, text)
     return state, actions + drills + warning
 
 
@@ -389,11 +397,11 @@ def _traced(event: Traced, state: RunState, unit: Unit) -> Outcome:
     return swap(state, replace(unit, current=replace(unit.current, traces=traces))), []
 
 
-def _warn(state: RunState, unit: Unit, text: str) -> Outcome:
-    if text in state.warnings or len(state.warnings) >= MOST_WARNINGS:
+def _warn(state: RunState, group: int | None, text: str) -> Outcome:
+    if not text or text in state.warnings or len(state.warnings) >= MOST_WARNINGS:
         return state, []  # every group and every attempt reports the same
     state = replace(state, warnings=state.warnings | {text})
-    return state, [records.Warned(group=unit.group, text=text)]
+    return state, [records.Warned(group=group, text=text)]
 
 
 def _dumped(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:

@@ -26,6 +26,7 @@ from ftslurm.core.health import (
     late_hello,
     lost_connections,
     node_fate,
+    node_states,
     set_aside,
     silence,
     start_report,
@@ -141,6 +142,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.ending.until] if state.ending is not None else []
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
     due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
+    due += node_states.deadlines(state)
     due += [*fitness.deadlines(state), *set_aside.deadlines(state, config)]
     due += [*supply.poll_times(state, config), state.jobs_due, *first_step.deadlines(state, config)]
     first = min((time for time in due if now < time), default=inf)
@@ -380,6 +382,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     redirect,  # with the orders
     set_aside.watch,  # after `orders`: what is known to be over is evicted
     standby.follow,  # before the launch, which places the standbys that it notices
+    node_states.ask,  # after all that stops steps; before the launch, which waits for the answer
     launching.launch,  # after nodes, evictions and the end of the run are settled
     supply.supply,  # after the launch: a unit that found no place needs a job
     launching.explain,  # after `supply`: it names the job that was just requested

@@ -70,7 +70,7 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
             f"--partition {partition}: no such partition; {hint} are: {', '.join(names) or 'none'}"
         )
     nodes = read_nodes(_answer(*commands.nodes()))
-    node = read_records(client.call(commands.node_record(nodes[0].name)).out)[:1] if nodes else []
+    node = read_records(client.call(commands.node_records([nodes[0].name])).out)[:1] if nodes else []
     here = {"SLURM_CLUSTERS": os.environ.get("SLURM_CLUSTERS", ""), "SBATCH_*": " ".join(found(os.environ))}
     chosen = [one for one in partitions if one.get("PartitionName") == partition or (not partition and _default(one))]
     return SlurmFacts(

@@ -97,7 +97,7 @@ def _version(facts: SlurmFacts) -> Iterator[Finding]:
             "version", f"Slurm {text or '?'} is older than 22.05, the oldest that was tried", f"{ADMIN} to update"
         )
     else:
-        yield ok("version", f"Slurm {text} (22.05 and 24.11 were tried)")
+        yield ok("version", f"Slurm {text} (22.05, 24.11 and 26.05 were tried)")
     if facts.answer_s > 2:
         slow = f"slurmctld took {facts.answer_s:.1f} s to answer: launches and `status` wait as long"
         yield warn("reach", slow, f"{ADMIN} whether slurmctld is overloaded; poll it less (no `watch squeue`)")

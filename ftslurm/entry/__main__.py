@@ -13,6 +13,7 @@ is all it is told; that directory and its configuration must belong to this user
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,4 +81,9 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if code:
+        from ftslurm.submission import requeue
+
+        requeue.fail(os.environ)
+    sys.exit(code)

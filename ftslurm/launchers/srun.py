@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,9 +45,8 @@ class SrunLauncher:
         if launch.id.unit == LIGHTHOUSE and self.config.cluster.mode == "array":
             return [self._lighthouse(launch, log_dir)]
         argv = command(self.config, self.run, launch, log_dir, self._job(launch.place.allocation), self.url)
-        argv[0] = shutil.which(argv[0]) or argv[0]  # from our own PATH: job.env may set another for the script
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
-        return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})]
+        return [_of_a_step(argv, env)]
 
     def attach(self, step: StepId, place: Place, known: bool) -> Command:
         """Return the srun that attaches to the guards of a running step; it has the layout of that step.
@@ -71,8 +71,7 @@ class SrunLauncher:
             chdir=str(Path.cwd()),
             extra=commands.memory_of(self.config.cluster.srun),
         )
-        argv = [shutil.which(srun[0]) or srun[0], *srun[1:], *attach]
-        return Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})
+        return _of_a_step([*srun, *attach], env)
 
     def _without_secrets(self) -> dict[str, str]:
         return secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))
@@ -114,6 +113,15 @@ class SrunLauncher:
     def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 a slot is a share of a node
         count = self.config.groups.gpus or 0
         return f"{slot * count}:{count}"
+
+
+def _of_a_step(argv: list[str], env: Mapping[str, str]) -> Command:
+    """Return an srun, from our own PATH (job.env may set another for the script), that outlives a killed controller.
+
+    Since Slurm 26.05 an srun kills its step on SIGPIPE. It keeps the signal blocked if it is started so.
+    """
+    own = {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))}
+    return Command([shutil.which(argv[0]) or argv[0], *argv[1:]], own, blocked=frozenset({signal.SIGPIPE}))
 
 
 def command(config: Config, run: RunDir, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:

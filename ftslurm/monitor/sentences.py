@@ -481,9 +481,14 @@ def checkpoint(status: RunStatus) -> str | None:
 
 def left_out(status: RunStatus) -> str | None:
     """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
-    drained = tuple(dict.fromkeys((*status.drained_nodes, *status.draining_nodes)))
-    kinds = (("left out", status.excluded_nodes), ("drained", drained))
+    kinds = (("left out", status.excluded_nodes), ("drained", drained(status)))
     return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
+
+
+def drained(status: RunStatus) -> tuple[str, ...]:
+    """Name the nodes that a user or Slurm drains; of the latter say why."""
+    nodes = {**dict.fromkeys(status.drained_nodes, ""), **status.draining_nodes}
+    return tuple(f"{node} ({why})" if why else node for node, why in nodes.items())
 
 
 def unfit(status: RunStatus) -> list[str]:

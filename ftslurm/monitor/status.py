@@ -212,7 +212,8 @@ class RunStatus:
     excluded_nodes: tuple[str, ...] = ()  # they get no Slurm step
     unfit_nodes: tuple[tuple[str, str], ...] = ()  # those of them that have failed their check, with the reason
     drained_nodes: tuple[str, ...] = ()  # a user drains them: they get no Slurm step
-    draining_nodes: tuple[str, ...] = ()  # Slurm drains them: they get a Slurm step only if no other node is free
+    # Slurm drains them, and why: they get a Slurm step only if no other node is free.
+    draining_nodes: Mapping[str, str] = field(default_factory=dict)
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
     warnings: tuple[str, ...] = ()
     hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`

@@ -185,9 +185,10 @@ class StatusFold:
                 unfit = (*(pair for pair in run.unfit_nodes if pair[0] != node), (node, why))
                 self._run = replace(run, excluded_nodes=_with(run.excluded_nodes, node), unfit_nodes=unfit)
             case records.NodeShunned(node=node):
-                self._run = replace(run, draining_nodes=_with(run.draining_nodes, node))
+                self._run = replace(run, draining_nodes={**run.draining_nodes, node: record.reason or ""})
             case records.NodeUnshunned(node=node):
-                self._run = replace(run, draining_nodes=_without(run.draining_nodes, node))
+                rest = {name: why for name, why in run.draining_nodes.items() if name != node}
+                self._run = replace(run, draining_nodes=rest)
             case records.NodeDrained(node=node):
                 self._run = replace(run, drained_nodes=_with(run.drained_nodes, node))
             case records.NodeUndrained(node=node):

@@ -68,8 +68,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
     for words in sentences.unfit(status):
         facts.add_row("", Text(words, "yellow"))
-    if drained := (*status.drained_nodes, *status.draining_nodes):
-        facts.add_row("drained nodes", sentences.few(tuple(dict.fromkeys(drained)), 8))
+    if drained := sentences.drained(status):
+        facts.add_row("drained nodes", sentences.few(drained, 8))
     for names, words in _failed_first(status):
         facts.add_row(names, Text(words, "red"))
     for words in status.cautions:

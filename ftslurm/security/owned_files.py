@@ -91,19 +91,19 @@ def open_own(path: Path) -> IO[bytes]:
     return file
 
 
-def read_text(path: Path, *, own: bool = False) -> str:
+def read_text(path: Path, *, own: bool = False, most: int = MOST) -> str:
     """Read the text of a regular file; bytes that are not UTF-8 become surrogates.
 
     Args:
         own: refuse a file that another user can have written.
 
     Raises:
-        OSError: it cannot be read, is a symbolic link, no file or longer than MOST; PermissionError: it is not our own.
+        OSError: it cannot be read, is a symbolic link, no file or longer than `most`; PermissionError: not our own.
     """
     with open_own(path) if own else open_file(path) as file:
-        text = file.read(MOST + 1)
-    if len(text) > MOST:
-        raise OSError(errno.EFBIG, f"it is longer than {MOST} bytes", str(path))
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most} bytes", str(path))
     return text.decode(errors="surrogateescape")
 
 
@@ -244,7 +244,7 @@ def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def check_way(path: Path, trusted: Sequence[str], made: bool = False) -> None:
-    """Refuse a run directory that other users could replace by one of their own.
+    """Refuse a run directory, or a file, that other users could write or replace by one of their own.
 
     Args:
         trusted: names or numbers of the users and groups that may (run.trust).
@@ -267,7 +267,7 @@ def unknown(trusted: Sequence[str]) -> str | None:
 
 def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made: bool) -> str:
     others = dict.fromkeys(name for one in doubts for name in _names(one))
-    said = f"others could put another folder in the place of the run directory {path}: " + "; ".join(map(_say, doubts))
+    said = f"others could put another in the place of {path}: " + "; ".join(map(_say, doubts))
     if open_to_all := [str(one.path) for one in doubts if one.everybody]:
         elsewhere = "" if made else "; or choose another place with run.root=DIR"
         return f"{said}. Close it with: chmod o-w {' '.join(open_to_all)}{elsewhere}"

@@ -2,13 +2,13 @@
 
 Every Slurm command of the package is built here. slurm/client.py runs one and waits for it; the controller runs one in
 the background (launchers/background.py). slurm/parse.py reads their output. The facts behind each choice were measured
-on Slurm 22.05.8 and 24.11.5.
+on Slurm 22.05.8, 24.11.5 and 26.05.5.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -200,11 +200,6 @@ def job_record(job: str) -> list[str]:
     return ["scontrol", "--details", "--oneliner", "show", "job", job]
 
 
-def node_state(node: str) -> list[str]:
-    """Ask for a node's state and the administrator's reason."""
-    return [*_SINFO, "--Node", f"--nodes={node}", "--format=%T|%E"]
-
-
 def srun_options() -> list[str]:
     """Ask srun for its options, with those of the site's plugins."""
     return ["srun", "--help"]
@@ -215,9 +210,9 @@ def node_states() -> list[str]:
     return [*_SINFO, "--Node", "--format=%T"]
 
 
-def node_record(node: str) -> list[str]:
-    """Ask for the full record of a node, in one line."""
-    return ["scontrol", "--oneliner", "show", "node", node]
+def node_records(nodes: Iterable[str]) -> list[str]:
+    """Ask for the full records of nodes, a line for each."""
+    return ["scontrol", "--oneliner", "show", "node", ",".join(nodes)]
 
 
 def settings() -> list[str]:
@@ -277,6 +272,11 @@ def cancel(*jobs: str, pending_only: bool = False) -> list[str]:
 def requeue(job: str) -> list[str]:
     """Requeue a running job."""
     return ["scontrol", "requeue", job]
+
+
+def forbid_requeue(job: str) -> list[str]:
+    """Let a running job end as it ends: Slurm holds one with --requeue=expedite that fails in the queue."""
+    return ["scontrol", "update", f"jobid={job}", "requeue=0"]
 
 
 def start_now(job: str) -> list[str]:

@@ -158,18 +158,20 @@ def read_node_checks(nodes: tuple[str, ...], text: str, one_machine: bool) -> No
 # --- scontrol and squeue ---------------------------------------------------------------------------------------------
 
 
-def read_node_fate(node: str, text: str) -> NodeFate | None:
-    """Parse a node's record: whether it is down or silent, and when it or its slurmd last started.
-
-    None: the text is no record, because Slurm has not answered.
-    """
-    words = dict(word.partition("=")[::2] for word in reversed(text.split()))  # the reason is last
-    state = words.get("State")
-    if state is None:
-        return None
-    starts = [_unix(words.get(name, "")) for name in ("BootTime", "SlurmdStartTime")]
-    down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL"))
-    return NodeFate(node, down, max((start for start in starts if start is not None), default=None))
+def read_node_fates(text: str) -> list[NodeFate]:
+    """Parse the output of `commands.node_records`; a line that is no record is skipped."""
+    fates = []
+    for line in text.splitlines():
+        words = dict(word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
+        node, state = words.get("NodeName", ""), words.get("State", "")
+        since = max(
+            filter(None, (_unix(words.get(name, "")) for name in ("BootTime", "SlurmdStartTime"))), default=None
+        )
+        down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL"))
+        why = re.match(r"(.*?) \[([^\s@]+)@(\S+)\]", line.partition(" Reason=")[2])
+        reason = f"{why[1]} ({why[2]}, {why[3]})" if why else ""
+        fates += [NodeFate(node, down, since, state.lower(), reason)] if state and is_node(node) else []
+    return fates
 
 
 def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> tuple[list[Job], list[str]]:

@@ -29,17 +29,10 @@ class AskQueue:
 
 
 @dataclass(frozen=True)
-class AskNodeState:
-    """Ask for a node's state and the administrator's reason."""
+class AskNodeRecords:
+    """Ask for the states of nodes, the administrators' reasons, and since when they are up."""
 
-    node: str
-
-
-@dataclass(frozen=True)
-class AskNodeRecord:
-    """Ask whether a node is down, and since when it is up."""
-
-    node: str
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -115,8 +108,7 @@ Question = (
     AskOwnState
     | AskOwnNodes
     | AskQueue
-    | AskNodeState
-    | AskNodeRecord
+    | AskNodeRecords
     | ProbeNode
     | RunNodeChecks
     | SubmitPilots

@@ -26,10 +26,9 @@ from ftslurm.run.directory import RunDir
 from ftslurm.slurm import client, commands
 from ftslurm.submission import submitit_adapter
 from ftslurm.submission.capabilities import OPTIONS
-from ftslurm.submission.submit import batch_command, explained, sbatch_parameters
+from ftslurm.submission.submit import NOT_AVAILABLE, batch_command, explained, sbatch_parameters, submit_batch, without
 from ftslurm.submission.submit import submit as submit_controller
 
-NOT_AVAILABLE = "Requested node configuration is not available"  # of sbatch --test-only: too large, or all are down
 UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to submit")
 FROM_A_NODE = "; if jobs cannot be submitted from nodes here (ftslurm doctor tries it), set cluster.mode=steps"
@@ -51,28 +50,31 @@ def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = 
             if getattr(own, key) is not None:
                 options[key] = getattr(own, key)
         options |= {key.replace("_", "-"): value for key, value in own.sbatch.items()}
-    if exclude:
-        options["exclude"] = ",".join([*([str(options["exclude"])] if options.get("exclude") else []), *exclude])
-    return told
+    return without(exclude, told)
 
 
-def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence[str] = ()) -> list[str]:
-    """Submit jobs of one pool as one array. Return their names, as squeue shows them.
+def submit(
+    config: Config, run: RunDir, pool: int, count: int, exclude: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Submit jobs of one pool as one array.
+
+    Returns:
+        Their names, as squeue shows them, and the nodes of cluster.exclude_file that they do not get.
 
     Raises:
         EnvironmentProblem: sbatch refused all of them; its message is passed on.
     """
     told = parameters(config, run, pool, exclude)
     try:
-        job = submitit_adapter.submit_batch(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
+        job, noted = submit_batch(config, run, JobRole.PILOT, told, count)
     except submitit_adapter.SbatchRefused as error:
         if TOO_MANY not in str(error) or count == 1:
             raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {explained(error, told)}") from error
-        names = submit(config, run, pool, count // 2, exclude)  # the site's MaxArraySize, found without scontrol
+        names, noted = submit(config, run, pool, count // 2, exclude)  # the site's MaxArraySize, found without scontrol
         with suppress(EnvironmentProblem):  # some are better than none; the rest is requested again
-            names += submit(config, run, pool, count - count // 2, exclude)
-        return names
-    return [f"{job}_{task}" for task in range(count)] if count > 1 else [job]
+            names += submit(config, run, pool, count - count // 2, exclude)[0]
+        return names, noted
+    return ([f"{job}_{task}" for task in range(count)] if count > 1 else [job]), noted
 
 
 def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
@@ -115,7 +117,8 @@ def _some_nodes_are_down() -> bool:
 
 
 def main(words: Sequence[str]) -> int:
-    """Submit jobs and print their names as JSON, or an error.
+    """Submit jobs and print, as JSON, their names and the nodes of cluster.exclude_file that they do not get; or an
+    error.
 
     Args:
         words: RUN POOL COUNT NODE,NODE,... submits jobs that avoid these nodes; RUN alone submits the controller's
@@ -127,12 +130,12 @@ def main(words: Sequence[str]) -> int:
             submit_controller(configuration.of_run(run), run, hand_over=True)
             return 0
         bad = [node for node in words[3].split(",") if node]
-        names = submit(configuration.of_run(run), run, int(words[1]), int(words[2]), bad)
+        names, noted = submit(configuration.of_run(run), run, int(words[1]), int(words[2]), bad)
         run.remember(names, int(words[1]))
     except FtslurmError as error:
         print(f"{error}{FROM_A_NODE if PLACE.search(str(error)) else ''}")
         return 2
-    print(json.dumps(names))
+    print(json.dumps([names, noted]))
     return 0
 
 

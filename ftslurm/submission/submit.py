@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole, job_command
+from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
 from ftslurm.slurm import client, commands
@@ -36,6 +37,7 @@ _SET_BY = {
 }
 
 
+NOT_AVAILABLE = "Requested node configuration is not available"  # too large, or (sbatch --test-only) all are down
 _OF_A_NODE = re.compile(
     "gres|gpus.*|tres.*|mem.*|cpus-per-.*|exclusive|ntasks.*|cores.*|sockets.*|threads.*|spread-job"
 )
@@ -95,7 +97,7 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
             parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
         role = JobRole.SUCCESSOR if hand_over else batch_role(config)
         try:
-            job = submitit_adapter.submit_batch(run.submitit, batch_command(run, role), parameters)
+            job, _ = submit_batch(config, run, role, parameters)
         except submitit_adapter.SbatchRefused as error:
             if after is None and not hand_over:  # nothing was submitted: leave no run directory behind
                 shutil.rmtree(run.root, ignore_errors=True)
@@ -103,6 +105,33 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     replace_text(run.job_id, job)
     token.unlink()
     return job
+
+
+def without(nodes: Iterable[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a job that does not get these nodes either."""
+    options = parameters["additional_parameters"]
+    excluded = ",".join(map(str, filter(None, (options.get("exclude"), *nodes))))
+    return {**parameters, "additional_parameters": options | ({"exclude": excluded} if excluded else {})}
+
+
+def submit_batch(
+    config: Config, run: RunDir, role: JobRole, parameters: Mapping[str, Any], tasks: int = 1
+) -> tuple[str, list[str]]:
+    """Submit a job, or an array, without the nodes of cluster.exclude_file; where Slurm has too few others, the oldest
+    give way. Return its id, and the nodes of the file that it does not get.
+
+    Raises:
+        SbatchRefused: sbatch has refused it without them, too.
+    """
+    nodes = [*exclude_file.read(config, run)[0]]
+    while True:
+        told = without(nodes, parameters)
+        try:
+            return submitit_adapter.submit_batch(run.submitit, batch_command(run, role), told, tasks), nodes
+        except submitit_adapter.SbatchRefused as error:
+            if not nodes or not any(words in str(error) for words in (NOT_AVAILABLE, "Invalid node name")):
+                raise  # the latter: cluster.nodelist names one
+            nodes.pop()
 
 
 def _start_here(config: Config, run: RunDir) -> str:
@@ -145,9 +174,8 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         parameters: those of submitit's SlurmExecutor.
     """
     options = parameters["additional_parameters"]
+    options = {key: value for key, value in options.items() if (key, value) != ("cpus-per-task", 1)}
     words, asked = str(refusal).lower(), [option for option in (*OPTIONS, *_SET_BY) if option in options]
-    if options.get("cpus-per-task") == 1:  # no node has fewer
-        asked.remove("cpus-per-task")
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
     if "partition" in words and "partition" not in options:
@@ -171,7 +199,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         "ntasks-per-node": 1,
         "cpus-per-task": 1 if alone else cpus_per_node(config),
         "no-kill": not group,
-        "requeue" if cluster.requeue else "no-requeue": True,
+        "requeue" if cluster.requeue else "no-requeue": not cluster.requeue or client.requeue_value(),
         "signal": f"B:USR2@{cluster.signal_s}",
         "comment": run.mark(),
     }
@@ -226,9 +254,8 @@ def exported(config: Config) -> str | None:
 
 def sbatch_script(config: Config, run: RunDir) -> str:
     """Return the sbatch script of the controller's job, for `ftslurm plan`."""
-    return submitit_adapter.sbatch_script(
-        run.submitit, batch_command(run, batch_role(config)), sbatch_parameters(config, run)
-    )
+    told = without(exclude_file.read(config, run)[0], sbatch_parameters(config, run))
+    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, batch_role(config)), told)
 
 
 def batch_role(config: Config) -> JobRole:

@@ -40,7 +40,10 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
     first, second = node_of(run, 0, 0), node_of(run, 1, 0)
     assert run.ask("drain", "nowhere")[0] == 1
     code, said = run.ask("drain", second)
-    assert (code, said) == (0, f"drain: {second} gets nothing any more; group 1 moves\n")
+    assert (code, said) == (
+        0,
+        f"drain: {second} gets nothing any more; group 1: moved as soon as there is another place\n",
+    )
     run.wait_until_back(1)
     assert node_of(run, 1, 1) not in (first, second)
     shell = attach(run, 1)
@@ -80,7 +83,7 @@ def test_in_array_mode_a_drained_node_is_left_for_a_new_job(slurm: Backend) -> N
     code, said = run.ask("drain", node)
     assert (code, said) == (
         0,
-        f"drain: {node} gets nothing any more; group 1 stays until a node is free, for which a job is asked\n",
+        f"drain: {node} gets nothing any more; group 1: moved as soon as there is another place\n",
     )
     run.wait_until_back(1)
     assert node_of(run, 1, 1) != node

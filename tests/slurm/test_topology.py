@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from cluster import Cluster
-from harness import Backend
+from harness import Backend, Run, all_processes
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
 TREE = "SwitchName=odd Nodes=n[1,3,5]\nSwitchName=even Nodes=n[2,4,6]\nSwitchName=top Switches=odd,even\n"
@@ -42,3 +42,29 @@ def test_a_group_stays_within_its_leaf_switch_also_when_a_spare_node_replaces_on
     assert told in plan.stdout, plan.stderr
     assert "asked of Slurm: --switches=2\n" in plan.stdout
     assert "#SBATCH --switches=2\n" in plan.stdout
+
+
+@pytest.mark.nightly
+def test_a_group_across_switches_counts_its_ranks_as_slurm_orders_its_tasks_and_is_adopted(tree: Backend) -> None:
+    """Since Slurm 26.05 tasks follow the topology: n1, n3, n2, although SLURM_NODEID and the host list do not."""
+    run = tree.start("groups.count=1", "groups.nodes=4", "cluster.spare_nodes=2", args={"open-end": True})
+    run.wait_for_steps(3, groups=1)
+    (ready,), (launched,) = run.named("step_ready", group=0), run.named("step_launched", group=0)
+    table = {row["rank"]: row["node"] for row in ready.get("ranks") or launched["ranks"]}  # type: ignore[attr-defined]
+    assert table == nodes_of_tasks(run, "group-0000/0")
+    run.kill_controller()
+    run.wait_for("step_adopted", group=0)
+    run.wait_for_steps(len(run.steps(0)) + 8, groups=1)
+    run.end_soon()
+    run.finish()
+    assert len(run.named("step_launched", group=0)) == 1
+
+
+def nodes_of_tasks(run: Run, step: str) -> dict[int, str]:
+    """Return the node of each task of a step, by Slurm's number of the task."""
+    marks = {f"FTSLURM_RUN_DIR={run.dir}".encode(), f"FTSLURM_STEP={step}".encode()}
+    environs = [
+        dict(word.split(b"=", 1) for word in env if b"=" in word) for *_, env in all_processes() if marks < {*env}
+    ]
+    of_tasks = [env for env in environs if b"SLURM_PROCID" in env]
+    return {int(env[b"SLURM_PROCID"]): env[b"SLURMD_NODENAME"].decode() for env in of_tasks}

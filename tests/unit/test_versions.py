@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from versions import requirements
+from versions import MATRIX, SLURM_TESTS, TESTS, requirements
 
 from ftslurm.worker import patch_fit
 
@@ -45,6 +45,15 @@ def test_the_ends_of_the_range_of_torch_were_tried_and_are_named_in_errors() -> 
     numbers = sorted(int(version.partition(".")[2]) for version in tried)
     assert bounds == {">=": f"2.{numbers[0]}", "<": f"2.{numbers[-1] + 1}"}
     assert f"torch 2.{numbers[0]} to 2.{numbers[-1]}" in patch_fit.TRIED
+
+
+def test_each_slurm_of_the_matrix_was_tried_and_what_runs_there_exists() -> None:
+    told = (ROOT / "docs" / "versions.md").read_text()
+    for row in MATRIX:
+        if row.release:
+            series = re.escape(row.name.removeprefix("slurm-"))
+            assert re.search(rf"^\|.*\| {series}\.\d+ \| passed \| \d+ passed", told, re.MULTILINE), row.name
+    assert [path for path in (*TESTS, *SLURM_TESTS) if not (ROOT / path).exists()] == []
 
 
 def test_a_named_version_takes_the_place_of_what_is_declared() -> None:

@@ -7,7 +7,7 @@ from ftslurm.core.groups import fault_drills, placement, progress_lines, restart
 from ftslurm.core.groups.timings import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Action, AskState
+from ftslurm.core.state.actions import Action, NoteBroken
 from ftslurm.core.state.events import LAST_LINE, Ended
 from ftslurm.core.state.model import LIVE, OVER, Ending, Exit, Marks, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
@@ -73,13 +73,6 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     )
     if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
         state = queue.doubt(state, unit.place.allocation, now)
-    if (
-        unit.group is not None
-        and verdict.cause.row.telling
-        and verdict.node is not None
-        and config.cluster.kind != "local"
-    ):
-        actions.append(AskState(verdict.node))
     return _follows(state, unit, verdict, event, now, config, actions)
 
 
@@ -270,7 +263,8 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     for other in wrongly:
         suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, number))
         state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {other}, suspected=suspected))
-        actions.append(records.NodeRestored(node=other, reason=f"group {unit.group} fails elsewhere too"))
+        reason = f"group {unit.group} fails elsewhere too"
+        actions += [records.NodeRestored(node=other, reason=reason), NoteBroken(other)]
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     if last.cause is Cause.HARDWARE and last.node is not None:
         node, reason = last.node, f"broken hardware: {last.error}"
@@ -278,7 +272,7 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
         return state, actions
     if node not in broken and not _is_place_without(state, unit, node, config):
         return state, actions
-    actions.append(records.NodeExcluded(node=node, group=unit.group, reason=reason))
+    actions += [records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason)]
     suspected = (*state.nodes.suspected, (node, number))
     nodes = replace(state.nodes, avoid=state.nodes.avoid | {node}, suspected=suspected)
     return replace(state, nodes=nodes), actions

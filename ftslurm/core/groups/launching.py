@@ -38,6 +38,8 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
     if state.ending is not None or state.allocation is None:
         return state, actions
     due = _due(state, now, config)
+    if state.nodes.unanswered:
+        due = [unit for unit in due if unit.group is None or unit.marks.noticed is None]
     finder = PlaceFinder(now, config, many=len(due) > 4)
     nobody_to_heal_from = state.lineage.lost is not None or over_from(state, config) is not None
     for unit in due:
@@ -46,12 +48,13 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
         picked = standby.pick(state, unit, config) if unit.group is not None else None
         place = finder.find(state, unit) if picked is None else picked[1]
         if place is None and unit.group is not None and (place := _last_resort(state, unit, now, config)) is not None:
-            state, more = _forgive(state, place)
-            finder, actions = PlaceFinder(now, config, many=False), actions + more
+            finder = PlaceFinder(now, config, many=False)
         if place is None:
             if unit.group is not None and unit.waits_for is None:
                 state = swap(state, replace(unit, waits_for=""))  # explain fills in the reason
             continue
+        state, more = _forgive(state, place) if unit.group is not None else (state, [])
+        actions += more
         finder.remove(place, unit)
         state = replace(state, planned=state.planned + transitions.is_move(unit))
         if picked is not None:
@@ -165,12 +168,12 @@ class PlaceFinder:
     def _free_places(self, state: RunState, pool: int) -> list[FreePlaces]:
         """Return the free places, the best first: not on nodes that are drained, not in jobs that end soon."""
         groups, every = self._config.groups, state.allocations(pool)
-        lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, self._now, self._config)}
-        stay = tuple(allocation for allocation in every if allocation.own or allocation.name in lasting)
+        stay = supply.lasting(state, pool, self._now, self._config)
         living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
+        never = state.nodes.closed | supply.given_back(state, self._config)
         return [
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
-            for avoid in dict.fromkeys((state.nodes.closed | state.nodes.shunned, state.nodes.closed))
+            for avoid in dict.fromkeys((never | state.nodes.last, never))
             for there in dict.fromkeys((stay, every))
         ]
 
@@ -180,7 +183,7 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
     place = unit.place
     if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
         return False
-    bad = state.nodes.closed | state.nodes.shunned
+    bad = state.nodes.closed | state.nodes.last
     there = all(node in state.allocation.nodes for node in place.nodes) and bad.isdisjoint(place.nodes)
     others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
     taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
@@ -197,13 +200,16 @@ def _last_resort(state: RunState, unit: Unit, now: float, config: Config) -> Pla
 
 
 def _forgive(state: RunState, place: Place) -> Outcome:
-    """Use suspected nodes again, because no other is free."""
-    back = [node for node in dict.fromkeys(node for node, _ in state.nodes.suspected) if node in place.nodes]
-    suspected = tuple(pair for pair in state.nodes.suspected if pair[0] not in back)
-    restored: list[Action] = [records.NodeRestored(node=node, reason="no other node is free") for node in back]
-    return replace(
-        state, nodes=replace(state.nodes, avoid=state.nodes.avoid - set(back), suspected=suspected)
-    ), restored
+    """Use nodes again that are suspected, or that other runs have found broken, because no other is free."""
+    nodes = state.nodes
+    back = dict.fromkeys(node for node in (*(node for node, _ in nodes.suspected), *nodes.noted) if node in place.nodes)
+    if not back:
+        return state, []
+    suspected = tuple(pair for pair in nodes.suspected if pair[0] not in back)
+    nodes = replace(nodes, avoid=nodes.avoid - set(back), suspected=suspected, noted=nodes.noted - set(back))
+    return replace(state, nodes=nodes), [
+        records.NodeRestored(node=node, reason="no other node is free") for node in sorted(back)
+    ]
 
 
 def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.StepLaunched:

@@ -52,13 +52,13 @@ def _place(state: RunState, per_node: int, taken: list[Place], avoid: frozenset[
     return placement.place(config.groups.nodes, per_node, state.allocations(0), taken, avoid, leaf_of=leaf_of)
 
 
-def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | None:
+def pick(state: RunState, unit: Unit, config: Config, but: frozenset[str] = frozenset()) -> tuple[Unit, Place] | None:
     """Return the standby that becomes the next attempt of this group, and its place then; None: there is none.
 
     It must be ready and not stopped, on sound nodes that have not just fallen silent, and on a share of them that no
     living group has. The last place of the group comes first, then nodes without any other group.
     """
-    avoid = state.nodes.unusable | {look.node for look in state.nodes.looks}
+    avoid = state.nodes.unusable | state.nodes.last | {look.node for look in state.nodes.looks}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
     own = state.table.by_name.get(standby_unit(unit.group_id)) if standby_each(config) else None
     for standby in state.standbys if not standby_each(config) else () if own is None else (own,):

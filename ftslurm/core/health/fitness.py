@@ -16,7 +16,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.health import silence
 from ftslurm.core.jobs import supply
-from ftslurm.core.state.actions import Action, CheckNodes
+from ftslurm.core.state.actions import Action, CheckNodes, NoteBroken
 from ftslurm.core.state.events import NodeResult, NodesChecked
 from ftslurm.core.state.model import LIVE, Checking, Ending, NodeChecks, RunOutcome
 from ftslurm.core.state.run_state import RunState
@@ -125,6 +125,8 @@ def checked(state: RunState, event: NodesChecked, now: float, config: Config) ->
     for result in results.values():
         state, more = _failed(state, result) if result.reason is not None else _passed(state, result)
         actions += more
+        if result.reason is not None:
+            actions.append(NoteBroken(result.node, result.reason))
     missing = frozenset(node for node in event.nodes if node not in results)
     if missing:
         state, more = _no_result(state, missing, event, now, config)

@@ -12,7 +12,7 @@ from math import inf
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health import silence
-from ftslurm.core.state.actions import Action, AskFate
+from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Ended, NodeFate
 from ftslurm.core.state.model import LIVE, Evidence, Fate, StepId, Unit
 from ftslurm.core.state.run_state import RunState
@@ -52,7 +52,7 @@ def told(state: RunState, event: NodeFate) -> RunState:
 
 
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Ask Slurm about the nodes of doubtful steps; a node that is down, or has just restarted, is the cause."""
+    """Note the nodes of doubtful steps (node_states.py asks); one that is down, or has just restarted, is the cause."""
     actions: list[Action] = []
     failing = state.table.stopping()
     asked = {node for unit in failing for node in _nodes(unit)}
@@ -61,9 +61,8 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     fates = tuple(fate for fate in state.nodes.fates if fate.node in asked)
     if fates != state.nodes.fates:
         state = replace(state, nodes=replace(state.nodes, fates=fates))
-    for node in sorted(asked - {fate.node for fate in state.nodes.fates}):
-        state = replace(state, nodes=replace(state.nodes, fates=(*state.nodes.fates, Fate(node, now))))
-        actions.append(AskFate(node))
+    if new := tuple(sorted(asked - {fate.node for fate in state.nodes.fates})):
+        state = replace(state, nodes=replace(state.nodes, fates=(*fates, *(Fate(node, now) for node in new))))
     for unit in failing:
         lost = next((f for f in state.nodes.fates if f.node in _nodes(unit) and _lost(f, unit, now)), None)
         if lost is not None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Action, AskState, Probe
+from ftslurm.core.state.actions import Action, Probe
 from ftslurm.core.state.events import Alive, Looked
 from ftslurm.core.state.model import Evidence, Look, Phase, Pulse, Returning, Unit
 from ftslurm.core.state.run_state import RunState
@@ -28,8 +28,6 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
 LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
-DRAIN_AGAIN_S = 60.0  # interval of the questions to Slurm about a node that it drains
-_DOWN, _DRAINS = ("down", "fail", "power"), ("drain", "maint", "reboot")
 JITTER_S = 0.25  # times this close are the same moment: the delay of messages varies
 REFUSED_AGAIN_S = 2.0  # a probe that Slurm refused is sent again after this long
 FEW_STARTS = 8  # so many sruns at the same time do not delay each other; each further one may by EACH_START_S
@@ -290,16 +288,13 @@ def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunSta
 
 
 def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Probe the lost nodes in the run's jobs, at growing intervals, and ask Slurm about the nodes that it drains.
+    """Probe the lost nodes in the run's jobs, at growing intervals.
 
     Lost nodes outside the run's jobs are usable again after restart.window_s.
     """
     if state.ending is not None:
         return state, []
     actions: list[Action] = []
-    if state.nodes.shunned and now >= state.nodes.drain_asked + DRAIN_AGAIN_S:
-        actions += [AskState(node) for node in sorted(state.nodes.shunned)]
-        state = replace(state, nodes=replace(state.nodes, drain_asked=now))
     returning = []
     window_s = config.restart.window_s
     for back in state.nodes.returning:
@@ -325,29 +320,6 @@ def slurm_answered(state: RunState) -> RunState:
     return replace(
         state, nodes=replace(state.nodes, looks=tuple(replace(look, slurm=True) for look in state.nodes.looks))
     )
-
-
-def told_of(
-    state: RunState, node: str, word: str, reason: str, now: float, config: Config
-) -> tuple[RunState, list[Action]]:
-    """Apply Slurm's state of a node.
-
-    A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
-    job's steps there, but the administrator wants it back.
-    """
-    drains = word.startswith(_DRAINS)
-    shunned = state.nodes.shunned | {node} if drains else state.nodes.shunned - {node}
-    why = f"Slurm says {word}" + (f": {reason}" if reason and reason != "none" else "")
-    news: list[Action] = []
-    if drains and node not in state.nodes.shunned:
-        news.append(records.NodeShunned(node=node, reason=why))
-    elif not drains and node in state.nodes.shunned:
-        news.append(records.NodeUnshunned(node=node, reason=why))
-    state = replace(state, nodes=replace(state.nodes, shunned=shunned, drain_asked=now))
-    if word.startswith(_DOWN):
-        state, more = exclude(state, node, why, now, config)
-        news += more
-    return state, news
 
 
 def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[Action]]:
@@ -384,8 +356,6 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
         if look.again is not None:
             yield look.again
     yield from (back.next_look for back in state.nodes.returning)
-    if state.nodes.shunned:
-        yield state.nodes.drain_asked + DRAIN_AGAIN_S
 
 
 def heard(state: RunState, events: Iterable[Alive], now: float) -> RunState:

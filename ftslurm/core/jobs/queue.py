@@ -27,7 +27,7 @@ DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is used a
 MISSING_S = 3.0  # a pilot may start this much later than the first step in its job
 PILOT_AGAIN_S = 30.0  # minimum time between two starts of a pilot in a job
 REFUSED_S = (15.0, 300.0)  # delay before sbatch is tried again after a refusal, which then doubles, and its maximum
-BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING")
+BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING", "EXPEDITING", "REQUEUE_HOLD")
 ENDS = {
     "PREEMPTED": Cause.PREEMPTED,
     "TIMEOUT": Cause.TIME_LIMIT,

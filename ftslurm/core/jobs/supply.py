@@ -17,7 +17,7 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import Outcome, living
 from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import LIVE, OVER, Asking, Job, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Allocation, Asking, Job, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
@@ -75,12 +75,24 @@ def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
         return False
     if one.state in queue.BETWEEN and now < one.since + BETWEEN_S:
         return True
-    if not one.alive or not state.nodes.unusable.isdisjoint(one.nodes):
+    bad = state.nodes.unusable if any(living(state, one.name)) else state.nodes.unusable | given_back(state, config)
+    if not one.alive or not bad.isdisjoint(one.nodes):
         return False
     if one.leaving is not None:
         return _requeues(one, config)
     limit = handover_at(one, config)
     return limit is None or now < limit or not may_ask(config)
+
+
+def lasting(state: RunState, pool: int, now: float, config: Config) -> tuple[Allocation, ...]:
+    """Return where steps of a pool may be started for longer than the replacement of a job takes."""
+    known = state.job_pool.by_name
+    return tuple(one for one in state.allocations(pool) if one.own or lasts(known[one.name], state, now, config))
+
+
+def given_back(state: RunState, config: Config) -> frozenset[str]:
+    """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
+    return state.nodes.shunned if array(config) and may_ask(config) else frozenset()
 
 
 def _requeues(one: Job, config: Config) -> bool:
@@ -274,9 +286,10 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
     for one in mine:
         ends = one.alive and one.name not in lasting and one.state == "RUNNING"
         if ends and not any(living(state, one.name)):
-            gone = sorted(state.nodes.unusable.intersection(one.nodes))
+            drained = state.nodes.drained | given_back(state, config)
+            gone = sorted((state.nodes.avoid | drained).intersection(one.nodes))
             if gone and may_ask(config):
-                how = "drained" if state.nodes.drained.issuperset(gone) else "lost or bad"
+                how = "drained" if drained.issuperset(gone) else "lost or bad"
                 out[one.name] = f"{', '.join(gone)} is {how}"
             elif one.leaving is not None and not _requeues(one, config):
                 out[one.name] = f"its group has left it ({one.leaving.value})"

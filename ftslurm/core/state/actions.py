@@ -183,17 +183,18 @@ class TakeStacks:
 
 
 @dataclass(frozen=True)
-class AskState:
-    """Ask Slurm for the state of a node on which a process has died."""
+class AskNodes:
+    """Ask what Slurm says of nodes."""
 
-    node: str
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class AskFate:
-    """Ask Slurm whether a node is down, and when it was last started."""
+class NoteBroken:
+    """Tell other runs that a node is broken (cluster.exclude_file); without a reason: that it is not."""
 
     node: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -266,37 +267,24 @@ class Finish:
     reason: str
 
 
-Action = (
-    JournalRecord
-    | Launch
-    | Attach
-    | Assign
-    | Redirect
+# Those that send a message to a step, and those that ask Slurm for something.
+MessageAction = (
+    Redirect
     | Broken
     | Servers
     | Begin
     | Stop
     | SaveNow
-    | Kill
     | Announce
     | Evict
     | SetAside
     | NewHistory
     | Inject
-    | Cancel
     | Where
     | Dump
     | TakeStacks
-    | AskState
-    | AskFate
-    | Probe
-    | CheckNodes
-    | AskJobs
-    | RequestJobs
-    | Exclude
-    | CancelJobs
-    | RequeueJob
-    | StartPilot
-    | StartNow
-    | Finish
+)
+JobAction = AskJobs | RequestJobs | Exclude | CancelJobs | RequeueJob | StartPilot | StartNow | AskNodes | NoteBroken
+Action = (
+    JournalRecord | MessageAction | JobAction | Launch | Attach | Assign | Kill | Cancel | Probe | CheckNodes | Finish
 )

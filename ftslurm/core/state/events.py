@@ -402,21 +402,25 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class NodeState:
-    """A node's state as Slurm prints it (mixed, drained, down*) and the administrator's reason."""
+class NodesNoted:
+    """The nodes that other runs have found broken (cluster.exclude_file), and what a person is told of the file."""
 
-    node: str
-    state: str
-    reason: str
+    nodes: frozenset[str]
+    text: str
 
 
 @dataclass(frozen=True)
 class NodeFate:
-    """Whether a node is down or does not respond, and when it, or its slurmd, was last started (unix time)."""
+    """What Slurm says of a node: whether it is down or does not respond, and when it, or its slurmd, was last started.
+
+    state, reason: in Slurm's words, as "mixed+drain"; the administrator's, with name and time.
+    """
 
     node: str
     down: bool
     since: float | None = None
+    state: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -508,7 +512,7 @@ StepEvent = (
 # Of groups only:
 TrainingEvent = Progressed | Room | CanSave | Checkpointed | Restored | Serving | Served | SessionOpened
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
-NodeEvent = NodesLeft | Looked | NodeState | NodeFate | NodesChecked
+NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate | NodesChecked
 UserRequest = (
     RestartAsked | StacksAsked | CheckpointAsked | DrainAsked | UndrainAsked
 )  # each is answered with CommandDone or CommandRefused

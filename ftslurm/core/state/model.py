@@ -129,7 +129,14 @@ class Job:
     @property
     def alive(self) -> bool:
         """Whether the job provides nodes, now or later."""
-        return self.dismissed is None and self.state in ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED")
+        return self.dismissed is None and self.state in (
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "SUSPENDED",
+            "REQUEUED",
+            "EXPEDITING",
+        )
 
     @property
     def usable(self) -> bool:
@@ -501,7 +508,9 @@ class Nodes:
     returning: tuple[Returning, ...] = ()  # those of them that are checked now and then: they may come back
     shunned: frozenset[str] = frozenset()  # nodes that Slurm drains: used only if no other is free
     drained: frozenset[str] = frozenset()  # nodes that a user drains (`ftslurm drain`): nothing is placed there
-    drain_asked: float = 0.0  # when Slurm was asked about them last
+    noted: frozenset[str] = frozenset()  # nodes that other runs have found broken: used only if no other is free
+    asked: float = 0.0  # when Slurm was asked about the states of nodes last
+    unanswered: bool = False  # it has not answered, and groups that have failed wait for that
     suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
@@ -513,6 +522,11 @@ class Nodes:
     def unusable(self) -> frozenset[str]:
         """The nodes on which nothing is placed: excluded and drained ones."""
         return self.avoid | self.drained if self.drained else self.avoid
+
+    @property
+    def last(self) -> frozenset[str]:
+        """The nodes that are used only if no other is free."""
+        return self.shunned | self.noted
 
     @property
     def closed(self) -> frozenset[str]:

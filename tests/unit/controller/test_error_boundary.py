@@ -23,7 +23,7 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.leadership import Superseded
-from ftslurm.slurm.questions import AskNodeState
+from ftslurm.slurm.questions import AskNodeRecords
 
 
 @dataclass
@@ -140,7 +140,7 @@ def test_a_run_that_cannot_begin_ends_with_the_error(monkeypatch: pytest.MonkeyP
         (Received(A0, {}), "a message of group-0000/0"),
         (LauncherPrinted(A0, "x"), "a line of the launcher of group-0000/0"),
         (StepEnded(A0, (1,), killed=False), "the end of group-0000/0"),
-        (Answered(AskNodeState("n1"), 0, ""), "an answer of Slurm's (AskNodeState(node='n1'))"),
+        (Answered(AskNodeRecords(("n1",)), 0, ""), "an answer of Slurm's (AskNodeRecords(nodes=('n1',)))"),
     ],
 )
 def test_the_error_says_what_was_being_handled(news: News, words: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ftslurm.config.schema import Config
 from ftslurm.controller.loop import Controller
 from ftslurm.controller.signals import SIGNALS
-from ftslurm.core.state.actions import AskFate, Attach, Kill, Launch
+from ftslurm.core.state.actions import AskNodes, Attach, Kill, Launch
 from ftslurm.core.state.events import Ended, TaskFailed
 from ftslurm.core.state.model import Allocation, Place, StepId
 from ftslurm.run.directory import RunDir
@@ -46,7 +46,7 @@ def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
     killed: list[tuple[StepId, int]] = []
     monkeypatch.setattr(controller.children, "kill", lambda step, first, **_: killed.append((step, first)))
     controller.events = []
-    controller._act([Launch(STEP, 0, PLACE), Kill(STEP), AskFate("n1")])
+    controller._act([Launch(STEP, 0, PLACE), Kill(STEP), AskNodes(("n1",))])
     failed, ended = controller.events
     assert isinstance(failed, TaskFailed)
     assert isinstance(ended, Ended)  # the core does not wait for the end of a step that has not begun

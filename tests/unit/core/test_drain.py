@@ -53,7 +53,7 @@ def comes_back(story: Story, now: float, step: Any, node: str, number: int) -> N
 
 def test_a_group_moves_politely_to_the_spare_node_and_the_drained_one_stays_empty() -> None:
     story = play(*RUNNING, (21, drain("n2")), (22, ev.Ended(B0, code=0)), config=SLURM)
-    assert said(story) == ["n2 gets nothing any more; group 1 moves"]
+    assert said(story) == ["n2 gets nothing any more; group 1: moved as soon as there is another place"]
     assert story.ids(act.Stop) == [B0]
     assert story.records("step_exited")[0]["cause"] == "requested"
     assert story.records("step_launched")[-1]["nodes"] == ["n3"]
@@ -64,10 +64,11 @@ def test_a_group_moves_politely_to_the_spare_node_and_the_drained_one_stays_empt
 
 def test_a_group_without_another_place_stays_until_there_is_one_and_that_is_said() -> None:
     story = play((0, granted(2)), *RUNNING[1:], (21, drain("n2")), config=SLURM)
-    assert said(story) == ["n2 gets nothing any more; group 1 stays until a node is free"]
+    assert said(story) == ["n2 gets nothing any more; group 1: moved as soon as there is another place"]
     assert story.all(act.Stop) == []
     assert story.outcome() is None
     story.turn(30, killed(B0))
+    story.turn(30.1, [ev.NodeFate("n2", False)])
     assert story.phases() == [Phase.RUNNING, Phase.PENDING]
     assert story.records("group_waits")[-1]["reason"] == "a free node: n2 drained"
     story.wait(2000)
@@ -81,7 +82,7 @@ def test_a_job_is_asked_for_when_no_node_is_free_and_the_group_moves_into_it() -
     story = play((0, granted(2)), *RUNNING[1:], config=REPLACES)
     story.turn(20.5, [ev.JobsSeen((), asked=20.0)])
     story.turn(21, [drain("n2")])
-    assert said(story) == ["n2 gets nothing any more; group 1 stays until a node is free, for which a job is asked"]
+    assert said(story) == ["n2 gets nothing any more; group 1: moved as soon as there is another place"]
     assert story.all(act.RequestJobs) == [act.RequestJobs(0, 1, ("n2",))]
     story.turn(22, [ev.Submitted(0, ("90",))])
     story.turn(25, [ev.JobsSeen((pilot("90", "n7"),), asked=24.9)])
@@ -103,8 +104,8 @@ def test_groups_move_one_at_a_time() -> None:
 
 def test_the_lighthouse_leaves_the_drained_node_and_is_not_told_as_failed() -> None:
     story = play(*RUNNING, (21, drain("n1")), (21.5, ev.Ended(LIGHT0, code=143)), config=SLURM)
-    assert said(story) == ["n1 gets nothing any more; the Lighthouse moves; group 0 moves; the controller itself stays "
-                           "until its job ends"]  # fmt: skip
+    moved = "moved as soon as there is another place"
+    assert said(story) == [f"n1 gets nothing any more; lighthouse, group 0: {moved}"]
     (exited,) = story.records("step_exited")
     assert (exited["unit"], exited["cause"]) == ("lighthouse", "requested")
     launched = [r for r in story.records("step_launched") if r["unit"] == "lighthouse"]
@@ -115,7 +116,7 @@ def test_the_lighthouse_leaves_the_drained_node_and_is_not_told_as_failed() -> N
 def test_a_warm_standby_on_the_node_is_launched_elsewhere() -> None:
     standby = config(cluster={"kind": "slurm", "replace": False}, standby={"count": 1})
     story = play((0, granted(4)), *RUNNING[1:], (20.5, ready(S0, "n3")), (21, drain("n3")), config=standby)
-    assert said(story) == ["n3 gets nothing any more; standby-000 moves"]
+    assert said(story) == ["n3 gets nothing any more; standby-000: moved as soon as there is another place"]
     assert story.ids(act.Kill) == [S0]
     story.turn(22, [ev.Ended(S0, code=137)])
     story.wait(24)

@@ -193,6 +193,14 @@ class World:
         else:
             self.later(now, ev.TaskFailed(step, failed))  # and hangs until it is killed
 
+    def asked(self, now: float, node: str) -> None:
+        if self.fates.random() < 0.8:  # slurmctld may be away
+            since = self.fates.choice([0.0, now - self.fates.uniform(0, 60)])
+            down = node in self.dark | self.gone and self.fates.random() < 0.5
+            self.struck |= {node} if down else set()
+            state = "down" if down else self.fates.choice(["idle", "mixed", "mixed+drain", "quux"])
+            self.later(now + self.fates.uniform(0.05, 1), ev.NodeFate(node, down, since, state))
+
     def obey(self, now: float, action: act.Action) -> None:
         match action:
             case act.Launch():
@@ -203,11 +211,9 @@ class World:
                 self.looks(now, action.node)
             case act.CheckNodes():
                 self.checks(now, action.nodes)
-            case act.AskFate(node) if self.fates.random() < 0.8:  # slurmctld may be away
-                since = self.fates.choice([0.0, now - self.fates.uniform(0, 60)])
-                down = node in self.dark | self.gone and self.fates.random() < 0.5
-                self.struck |= {node} if down else set()
-                self.later(now + self.fates.uniform(0.05, 1), ev.NodeFate(node, down, since))
+            case act.AskNodes(nodes):
+                for node in nodes:
+                    self.asked(now, node)
             case act.SaveNow() if self.warned.random() < 0.7:
                 error = self.warned.choice([None, None, "OSError: disk full"])
                 step, after = self.step + self.warned.randint(0, 2), self.warned.uniform(0, 3)

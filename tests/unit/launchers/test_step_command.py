@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from ftslurm.guard.guard import options
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.launchers.local import LocalLauncher, visible_gpus
 from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.launchers.step_processes import Command
+from ftslurm.launchers.step_processes import Children, Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs
 from ftslurm.worker.cpu_binding import Seat
@@ -284,6 +286,40 @@ def test_a_standby_has_a_groups_tasks_and_sees_every_gpu_of_its_node() -> None:
     assert {"--ntasks=4", "--nodelist=n5", "--job-name=standby-000", "--mpi=none"} <= set(command.argv)
     assert not [word for word in command.argv if word.startswith("--gres")]
     assert command.env["FTSLURM_STEP"] == "standby-000/4"
+
+
+HANDLES_SIGPIPE = """
+import os, signal, sys
+signal.signal(signal.SIGPIPE, lambda *_: open(sys.argv[1], "a").write("ends its step "))
+print("up", flush=True)
+sys.stdin.read()
+try:
+    os.write(1, b"x")
+except BrokenPipeError:
+    open(sys.argv[1], "a").write("goes on")
+"""
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("role", ["launches", "adopts"])
+def test_an_srun_that_handles_sigpipe_goes_on_when_its_controller_is_killed(role: str, tmp_path: Path) -> None:
+    launcher, launch, told = SrunLauncher(config(), RUN), group(), tmp_path / "told"
+    made = {
+        "launches": launcher.commands(launch, tmp_path)[0],
+        "adopts": launcher.attach(launch.id, launch.place, True),
+    }
+    command = replace(made[role], argv=[sys.executable, "-c", HANDLES_SIGPIPE, str(told)], env=dict(os.environ))
+    children = Children(tmp_path, local=False)
+    assert children.launch(launch.id, [command], str(tmp_path), tmp_path / "step.log") is None
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    (child,) = children.by_pid.values()
+    assert child.process.stdout is not None
+    os.set_blocking(child.process.stdout.fileno(), True)
+    assert child.process.stdout.readline() == b"up\n"
+    for pipe in (child.process.stdout, child.process.stderr, child.process.stdin):  # as the death of a process does
+        pipe.close()  # type: ignore[union-attr]
+    assert child.process.wait() == 0
+    assert told.read_text() == "goes on"
 
 
 @pytest.mark.usefixtures("job")

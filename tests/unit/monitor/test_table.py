@@ -418,9 +418,9 @@ def test_nodes_that_are_left_out_have_a_line() -> None:
 
 def test_drained_nodes_are_shown_until_slurm_drains_them_no_longer() -> None:
     status = fold(at(15.15), ex.event(15.2, "node_shunned", node="n2", reason="Slurm says draining"))
-    assert drawn(render(status, ex.START + 16))[-1] == "drained: n2"
+    assert drawn(render(status, ex.START + 16))[-1] == "drained: n2 (Slurm says draining)"
     assert to_json(status, ex.START + 16)["draining_nodes"] == ["n2"]
     both = fold(status, ex.event(15.2, "node_excluded", node="n1", reason="lost"))
-    assert drawn(render(both, ex.START + 16))[-1] == "left out: n1; drained: n2"
+    assert drawn(render(both, ex.START + 16))[-1] == "left out: n1; drained: n2 (Slurm says draining)"
     status = fold(status, ex.event(15.3, "node_unshunned", node="n2", reason="Slurm says idle"))
     assert not any("drained" in line for line in drawn(render(status, ex.START + 16)))

@@ -16,7 +16,7 @@ from ftslurm.core.state.model import Evidence
 from ftslurm.protocol.causes import Cause
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.commands import scrubbed, srun_command
-from ftslurm.slurm.evidence import out_of_time, read_node_fate, read_srun
+from ftslurm.slurm.evidence import out_of_time, read_node_fates, read_srun
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import (
     UNKNOWN,
@@ -318,15 +318,17 @@ def test_srun_knows_first_that_the_time_of_the_job_is_over(job: str, why: str, o
 )
 def test_what_slurm_says_of_a_node_tells_whether_it_is_down_and_since_when_it_is_up(state: str, down: bool) -> None:
     times = "BootTime=2026-11-22T17:00:01 SlurmdStartTime=2026-11-22T21:11:50"
-    fate = read_node_fate(
-        "n2", f"NodeName=n2 Arch=x86_64 OS=Linux 6.1 State={state} Weight=1 {times} Reason=lost [root@x]\n"
-    )
+    (fate,) = read_node_fates(f"NodeName=n2 Arch=x86_64 OS=Linux 6.1 State={state} Weight=1 {times} Extra=x\n")
     started = time.mktime(time.strptime("2026-11-22T21:11:50", "%Y-%m-%dT%H:%M:%S"))
-    assert fate == NodeFate("n2", down, started)
-    assert read_node_fate("n2", "slurm_load_node error: Unable to contact slurm controller") is None
-    assert read_node_fate("n2", "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None") == NodeFate(
-        "n2", True, None
-    )
+    assert fate == NodeFate("n2", down, started, state.lower())
+    assert read_node_fates("slurm_load_node error: Unable to contact slurm controller") == []
+    two = "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None\nNodeName=n3 State=MIXED+DRAIN Comment=State=IDLE "
+    two += "Reason=bad disk | State=IDLE [x] [root@2026-11-25T22:10:00] Comment=x\n"
+    reason = "bad disk | State=IDLE [x] (root, 2026-11-25T22:10:00)"
+    assert read_node_fates(two) == [
+        NodeFate("n2", True, None, "down"),
+        NodeFate("n3", False, None, "mixed+drain", reason),
+    ]
 
 
 # --- the topology ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,15 @@ from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
-from ftslurm.slurm.evidence import out_of_time, read_attach, read_node_checks, read_probe, read_queue, read_srun
+from ftslurm.slurm.evidence import (
+    out_of_time,
+    read_attach,
+    read_node_checks,
+    read_node_fates,
+    read_probe,
+    read_queue,
+    read_srun,
+)
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import UNKNOWN, read_gpus, read_partitions, read_state
 from ftslurm.slurm.questions import AskQueue, SubmitPilots
@@ -146,6 +154,21 @@ def test_what_sinfo_prints_is_read_or_passed_over(cells: list[str]) -> None:
         assert row.nodes == UNKNOWN or 0 < row.nodes < 1 << 16
         assert row.gpus >= 0
     assert read_gpus(f"gpu:a:2,gpu:{cells[0]},{cells[1]}") >= 2
+
+
+RECORD = st.one_of(
+    TEXTS,
+    *(st.just(f"{word} ") for word in ("NodeName=n1", "State=MIXED+DRAIN", "BootTime=x", "Reason=x", "[a", "@b]")),
+)
+
+
+@given(words=st.lists(RECORD, max_size=8), times=st.sampled_from([1, 3000]))
+def test_what_scontrol_says_of_nodes_is_read_or_passed_over(words: list[str], times: int) -> None:
+    began = time.monotonic()
+    fates = read_node_fates("NodeName=n2 State=IDLE " + "".join(words)[:12] * times + "\nNodeName=n3 State=DOWN*\n")
+    assert all(is_node(fate.node) and fate.state for fate in fates)
+    assert fates[-1].down
+    assert time.monotonic() < began + 2
 
 
 @pytest.fixture

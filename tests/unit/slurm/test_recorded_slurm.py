@@ -21,7 +21,7 @@ from ftslurm.core.state.events import JobsSeen, JobsUnknown
 from ftslurm.doctor.slurm_checks import read_nodes, read_records, read_settings
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.run.directory import RunDir
-from ftslurm.slurm.evidence import out_of_time, read_node_fate, read_queue, read_srun
+from ftslurm.slurm.evidence import out_of_time, read_node_fates, read_queue, read_srun
 from ftslurm.slurm.parse import (
     STATES,
     UNKNOWN_STATE,
@@ -33,7 +33,7 @@ from ftslurm.slurm.parse import (
     read_state,
     read_topology,
 )
-from ftslurm.slurm.questions import AskNodeState, AskOwnNodes, AskQueue
+from ftslurm.slurm.questions import AskNodeRecords, AskOwnNodes, AskQueue
 from ftslurm.submission import jobs_of_run
 
 DATA = Path(__file__).parents[2] / "data/slurm"
@@ -61,8 +61,7 @@ READERS: dict[str, Callable[[str], set[Any]]] = {
     "job_state-failed": lambda text: {read_state(text)},
     "job_options": lambda text: set(map(tuple, read_rows(text, 4)[0])),
     "job_nodes": lambda text: set(map(tuple, read_rows(text, 3)[0])),
-    "node_state": lambda text: set(map(tuple, read_rows(text, 2)[0])),
-    "node_record": lambda text: {read_node_fate("n4", plain(text))},
+    "node_records": lambda text: set(read_node_fates(plain(text))),
     "nodes": lambda text: set(read_nodes(text)),
     "partitions": lambda text: {row.name for row in read_partitions(plain(text))},
     "partition_records": lambda text: {row.get("PartitionName") for row in read_records(plain(text))} - {None},
@@ -91,13 +90,13 @@ def test_each_answer_is_read(version: str) -> None:
     assert read("job_state-failed") == {("FAILED", 0, "NonZeroExitCode")}
     assert read_state(recorded(version, "job_state-no_output"))[2].startswith(jobs_of_run.NO_OUTPUT)
     assert read("job_options") == {("gpu", "(null)", "(null)", "10:00")}
-    assert read("node_state") == {("drained", "fan broken | see ticket 7")}
     assert read("topology") == {("n1", "leaf1"), ("n2", "leaf1"), ("n3", "leaf2"), ("n4", "leaf2")}
     assert ("KillWait", "5 sec") in read("settings")
     assert (read("partitions"), read("partition_records")) == ({"gpu"}, {"gpu"})
     assert all(str(job).isdecimal() for job in read("submit") | read("submit-in_words"))
-    (fate,) = read("node_record")
-    assert (fate.down, fate.since is not None) == (False, True)
+    (fate,) = read("node_records")
+    assert (fate.node, fate.down, fate.since is not None) == ("n4", False, True)
+    assert (fate.state, fate.reason.partition(" (user, ")[0]) == ("idle+drain", "fan broken | see ticket 7")
     assert {found.code for found in read("srun-exit_code")} == {3}
     assert {found.signal for found in read("srun-segfault")} == {11}
     assert any(found.node_lost for found in read("srun-node_failure"))
@@ -138,7 +137,7 @@ def test_banners_headings_colours_and_control_characters_change_nothing(version:
 
 
 CELLS = st.sampled_from(
-    ["4+", "1.5K", "unlimited", "NO_VAL", "(null)", "²", "٣", "EXPEDITING", "", "n[1-", "N/A", "-1", "9" * 30, "--me"]
+    ["4+", "1.5K", "unlimited", "NO_VAL", "(null)", "²", "٣", "PONDERING", "", "n[1-", "N/A", "-1", "9" * 30, "--me"]
 )
 
 
@@ -169,7 +168,7 @@ def test_damaged_lines_raise_nothing_and_the_whole_ones_are_read(version: str, n
     def read(data: st.DataObject) -> None:
         told, whole = damaged(data, text)
         found = READERS[name](told)
-        if not name.startswith(("node_record", "submit", "job_state")):  # one line, or the last of several
+        if not name.startswith(("node_records", "submit", "job_state")):  # one line, or the last of several
             one_by_one = {one for line in whole for one in READERS[name](line)}
             assert {str(one) for one in one_by_one} <= {str(one) for one in found} or name in ("topology", "settings")
         for line in told.splitlines():
@@ -211,11 +210,11 @@ def test_a_jobs_state_is_the_printed_one_or_unknown(version: str, name: str) -> 
         assert (state, restarts) in (known[:2], (UNKNOWN_STATE, 0))
 
     read()
-    assert read_state(text.replace(known[0], "EXPEDITING"))[0] == UNKNOWN_STATE
+    assert read_state(text.replace(known[0], "PONDERING"))[0] == UNKNOWN_STATE
     assert read_state("") == ("", 0, "")
 
 
-@pytest.mark.parametrize("word", ["EXPEDITING", "POWER_UP_NODE", "RUNNIN", "running", "R"])
+@pytest.mark.parametrize("word", ["PONDERING", "POWER_UP_NODE", "RUNNIN", "running", "R"])
 def test_a_state_that_is_new_leaves_the_job_as_it_was_and_is_told_once(
     word: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,9 +248,9 @@ def test_the_answers_about_one_node_and_the_own_nodes_are_read_between_other_lin
     run = RunDir(tmp_path / "run")
     run.create()
     requests = SlurmRequests(Config(), run, BackgroundCommands())
-    text = "CLUSTER: wice\nwarning: x\n" + recorded(VERSIONS[-1], "node_state")
-    (state,) = requests.answered(Answered(AskNodeState("n4"), 0, plain(text)))
-    assert (state.state, state.reason) == ("drained", "fan broken | see ticket 7")  # type: ignore[union-attr]
+    text = "CLUSTER: wice\nwarning: x\n" + recorded(VERSIONS[-1], "node_records")
+    (fate,) = requests.answered(Answered(AskNodeRecords(("n4",)), 0, plain(text)))
+    assert fate.state == "idle+drain"  # type: ignore[union-attr]
     own = recorded(VERSIONS[-1], "job_nodes")
     (left,) = requests.answered(Answered(AskOwnNodes(), 0, f"Welcome\n{own}"))
     assert left.nodes == ("n1",)  # type: ignore[union-attr]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from observed import until
+from programs import Programs
 
 from ftslurm.config.schema import Config
+from ftslurm.launchers.job_command import JobRole
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import submit
-from ftslurm.submission.submit import sbatch_parameters, sbatch_script
+from ftslurm.submission.submit import sbatch_parameters, sbatch_script, submit_batch
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
 
@@ -193,3 +197,42 @@ def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.SIGINT]
     until((tmp_path / "ended").exists, "the process goes on")
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("SlurmctldParameters     = enable_expedited_requeue", "expedite"),
+        ("SlurmctldParameters     = cloud_dns,enable_expedited_requeue,idle_on_node_suspend", "expedite"),
+        ("SlurmctldParameters     = (null)", True),
+        ("", True),
+    ],
+)
+def test_a_requeue_is_expedited_where_slurm_says_so(programs: Programs, said: str, asked: object) -> None:
+    programs.add("scontrol", body=f"echo 'SLURM_VERSION = 26.05.5'; echo '{said}'")
+    assert options()["requeue"] == asked
+    assert options(cluster={"requeue": False})["no-requeue"] is True
+    assert options(cluster={"sbatch": {"requeue": True}})["requeue"] is True
+
+
+def test_nodes_that_other_runs_have_found_broken_are_excluded_and_the_oldest_give_way(
+    programs: Programs, tmp_path: Path
+) -> None:
+    """sbatch refuses more than two excluded nodes here, as a partition of a few nodes does."""
+    file = tmp_path / "broken.jsonl"
+    rows = [{"node": f"n{number}", "reason": "XID 79", "run": "before", "time": time.time()} for number in range(1, 5)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    file.chmod(0o600)
+    refusal = "Batch job submission failed: Requested node configuration is not available"
+    programs.add("scontrol")
+    programs.add(
+        "sbatch",
+        record='"$(grep -h -e --exclude= "${@: -1}")"',
+        body=f"grep -q 'exclude=.*,.*,' \"${{@: -1}}\" && {{ echo 'sbatch: error: {refusal}' >&2; exit 1; }}\necho 81",
+    )
+    made = config(cluster={"exclude": "n9", "exclude_file": str(file)})
+    run = RunDir(tmp_path / "run")
+    run.create()
+    assert submit_batch(made, run, JobRole.STEPS, sbatch_parameters(made, run)) == ("81", ["n4"])
+    tried = [call.partition("=")[2] for call in programs.calls("#SBATCH --exclude=")]
+    assert tried == ["n9,n4,n3,n2,n1", "n9,n4,n3,n2", "n9,n4,n3", "n9,n4"]

@@ -237,29 +237,25 @@ def test_a_suspected_node_that_slurm_takes_away_does_not_come_back() -> None:
     assert story.state.nodes.avoid == {"n2"}
 
 
+def states(node: str, word: str, reason: str = "") -> ev.Event:
+    return ev.NodeFate(node, False, None, word, reason)
+
+
 def test_a_node_that_is_drained_is_used_only_where_no_other_is_free() -> None:
-    told = (30, ev.NodeState("n2", "draining", "maintenance"))
+    told = (30, states("n2", "draining", "maintenance"))
     elsewhere = play(*RUNNING, told, (40, killed(B0)), (60,))
     assert elsewhere.unit(B0).place == Place(("n3",))
     assert elsewhere.records("node_shunned") == [{"node": "n2", "reason": "Slurm says draining: maintenance"}]
     only = play((0, granted(2)), *RUNNING[1:], told, (40, killed(B0)), (60,))
     assert only.unit(B0).place == Place(("n2",))
-    again = play(*RUNNING, told, (35, ev.NodeState("n2", "mixed", "none")), (40, killed(B0)), (60,))
+    again = play(*RUNNING, told, (35, states("n2", "mixed")), (40, killed(B0)), (60,))
     assert again.unit(B0).place == Place(("n2",))
     assert again.records("node_unshunned") == [{"node": "n2", "reason": "Slurm says mixed"}]
 
 
-def test_slurm_is_asked_about_a_drained_node_until_it_drains_it_no_longer() -> None:
-    story = play(*RUNNING, (30, ev.NodeState("n2", "draining", "maintenance")), (160,))
-    assert story.all(act.AskState) == [act.AskState("n2")] * 2
-    story.turn(161, [ev.NodeState("n2", "mixed", "none")])
-    story.wait(400)
-    assert len(story.all(act.AskState)) == 2
-
-
 @pytest.mark.parametrize(("word", "unfit"), [("down*", True), ("fail", True), ("mixed", False), ("idle", False)])
 def test_nodes_that_slurm_finds_unfit_are_excluded_and_others_are_not(word: str, unfit: bool) -> None:
-    story = play(*RUNNING, (30, ev.NodeState("n2", word, "disk")), (31, ev.NodeState("n2", word, "disk")))
+    story = play(*RUNNING, (30, states("n2", word, "disk")), (31, states("n2", word, "disk")))
     reasons = [record["reason"] for record in story.records("node_excluded")]
     assert reasons == ([f"Slurm says {word}: disk"] if unfit else [])
     assert story.ids(act.Kill) == []  # what runs there may go on

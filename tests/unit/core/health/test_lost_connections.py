@@ -95,8 +95,8 @@ def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() ->
 def test_of_a_node_that_answers_without_its_processes_slurm_is_asked_why(fate: ev.NodeFate, cause: str) -> None:
     gone = (20.4, ev.Looked("n4", True, (("group-0000/0", "S"),)))
     story = at_20(gone, (20.5, fate), (20.8, ev.Ended(B0, 137)), until=21)
-    assert [(time, action) for time, action in story.done if isinstance(action, act.AskFate)] == [
-        (20.4, act.AskFate("n4"))
+    assert [(time, action) for time, action in story.done if isinstance(action, act.AskNodes)] == [
+        (20.4, act.AskNodes(("n4",)))
     ]
     assert story.times(act.Kill, B0)[0] == 20.4
     assert verdict(story) == (cause, "n4")

@@ -198,7 +198,7 @@ def test_a_node_that_answers_is_not_lost(
     looks = [(t, ev.Looked("n2", True, steps)) for t in (25.1, 35.2, 45.3, 55.4, 65.5, 75.6)]
     fate = (at + 0.1, ev.NodeFate("n2", False, since=0.0))
     story = silent_b(*looks, fate, (at + 0.2, ev.Ended(B0, 137)), until=at + 0.2)
-    asked = [time for time, action in story.done if isinstance(action, act.AskFate)]
+    asked = [time for time, action in story.done if isinstance(action, act.AskNodes)]
     assert (at in asked) == (expected == "killed")
     assert story.times(act.Kill, B0) == [at]
     why, error = cause(story)

@@ -444,7 +444,8 @@ def test_in_steps_mode_slurm_is_never_asked_as_long_as_no_job_is_needed() -> Non
 def satellites(**cluster: object) -> Story:
     """Play two groups on n1 and n2 in steps mode without a spare; n2 is lost."""
     start: tuple[Moment, ...] = ((0, granted(2)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)))
-    return play(*start, (12, node_lost(B0, "n2")), config=config(cluster={"kind": "slurm", **cluster}))
+    lost = (12, node_lost(B0, "n2")), (12.1, ev.NodeFate("n2", True))
+    return play(*start, *lost, config=config(cluster={"kind": "slurm", **cluster}))
 
 
 def test_in_steps_mode_a_lost_node_without_a_spare_is_replaced_by_a_satellite() -> None:
@@ -530,6 +531,7 @@ def test_the_next_lost_group_takes_the_new_spare_which_is_replaced_too() -> None
     story = spares((30, TAKEN_OUT), *given, until=40)
     assert story.records("node_restored")[-1]["node"] == "n2"
     story.turn(50, node_lost(B1, "n3"))
+    story.turn(50.1, [ev.NodeFate("n3", True)])
     assert story.records("step_launched")[-1].items() >= {"attempt": 2, "nodes": ["n2"], "allocation": "95"}.items()
     story.turn(55, [ev.NodesLeft(("n1",))])
     assert requests(story) == [act.RequestJobs(0, 1), act.RequestJobs(0, 1)]

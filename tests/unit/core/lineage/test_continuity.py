@@ -189,7 +189,7 @@ def test_a_lost_node_is_probed_before_it_is_used_and_a_bad_one_is_the_last_choic
 def test_a_drained_node_is_still_the_last_choice_of_the_next_controller() -> None:
     story = requeued(shunned=("n1",))
     assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n2",), ("n3",)]
-    assert story.all(act.AskState) == [act.AskState("n1")]
+    assert story.state.nodes.shunned == {"n1"}
 
 
 def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back() -> None:

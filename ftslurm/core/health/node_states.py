@@ -1,0 +1,75 @@
+"""Ask what Slurm says of the run's nodes when a group has failed, before its next attempt. Pure.
+
+An administrator who drains a node wants it back, mostly because it is bad: a group that starts again goes elsewhere, if
+it can. What runs there goes on. One question about all nodes is asked while the failed step is brought down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups.exits import Outcome
+from ftslurm.core.health import node_fate, silence
+from ftslurm.core.state.actions import Action, AskNodes
+from ftslurm.core.state.events import NodeFate
+from ftslurm.core.state.model import Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
+
+ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
+# Words of a state. One without any of them is of a newer Slurm, and changes nothing.
+_DOWN, _DRAINS = re.compile(r"\b(down|fail|power)"), re.compile(r"\b(drain|maint|reboot)")
+_SERVES = re.compile(r"\b(idle|mix|alloc|comp|reserved|planned)")
+
+
+def ask(state: RunState, now: float, config: Config) -> Outcome:
+    """Ask once after each failure, of nodes that may be its cause (node_fate.py)."""
+    nodes = state.nodes
+    about = {fate.node for fate in nodes.fates if fate.asked > nodes.asked}
+    if config.cluster.kind == "slurm" and state.ending is None:
+        if any(_failed(unit) > nodes.asked for unit in state.attended()):
+            about |= nodes.shunned.union(*(allocation.nodes for allocation in state.allocations()))
+            nodes = replace(nodes, unanswered=True)
+        elif nodes.unanswered and now >= nodes.asked + ANSWER_S:
+            nodes = replace(nodes, unanswered=False)
+    nodes = replace(nodes, asked=now) if about else nodes
+    state = state if nodes is state.nodes else replace(state, nodes=nodes)
+    return state, [AskNodes(tuple(sorted(about)))] if about else []
+
+
+def _failed(unit: Unit) -> float:
+    """Return when a group that is to start again has ended; 0: it has not."""
+    marks = {Phase.STOPPING: unit.current.failing, Phase.PENDING: unit.marks}.get(unit.phase)
+    return 0.0 if marks is None or unit.group is None else marks.noticed or 0.0
+
+
+def told(state: RunState, event: NodeFate, now: float, config: Config) -> Outcome:
+    """Apply Slurm's state of a node.
+
+    A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
+    job's steps there, but the administrator wants it back.
+    """
+    node, shunned, drains = event.node, state.nodes.shunned, _DRAINS.search(event.state)
+    why = f"Slurm says {event.state}" + (f": {event.reason}" if event.reason else "")
+    news: list[Action] = []
+    if drains and node not in shunned:
+        shunned = shunned | {node}
+        news.append(records.NodeShunned(node=node, reason=why))
+    elif not drains and _SERVES.search(event.state) and node in shunned:
+        shunned = shunned - {node}
+        news.append(records.NodeUnshunned(node=node, reason=why))
+    state = node_fate.told(state, event)
+    state = replace(state, nodes=replace(state.nodes, shunned=shunned, unanswered=False))
+    if _DOWN.search(event.state):
+        state, more = silence.exclude(state, node, why, now, config)
+        news += more
+    return state, news
+
+
+def deadlines(state: RunState) -> Iterator[float]:
+    """Yield the time at which `ask` must run without an event."""
+    if state.ending is None and state.nodes.unanswered:
+        yield state.nodes.asked + ANSWER_S

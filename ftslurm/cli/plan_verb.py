@@ -41,14 +41,13 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
-from ftslurm.doctor.slurm_checks import read_records
 from ftslurm.guard import interfaces
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
-from ftslurm.slurm import client, commands
+from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script, topology_options
@@ -176,11 +175,6 @@ def _allocation(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple
             yield f"left out     {said}"
         yield f"network      {_network(config.cluster.interface)}"
         yield from _topology(config)
-    if not here:
-        for row in read_records(client.call(commands.records("partition")).out):
-            name, places, wanted = row.get("PartitionName"), row.get("AllocNodes", "ALL"), config.cluster.partition
-            if places != "ALL" and (name == wanted if wanted else row.get("Default") == "YES"):
-                yield f"submission   {name} takes jobs from {places} alone (AllocNodes): ftslurm doctor tries its nodes"
 
 
 def _topology(config: Config) -> Iterator[str]:

@@ -39,7 +39,7 @@ SKIPPED = {
     r"(.venv/bin/)?pytest ": "the tests themselves",
     r"pip (install|uninstall)(?! '?ftslurm)": "the network's; packages of others",
     r"python (script|train)\.py|python -m (pkg|torchtitan)": "stands for the reader's own script",
-    r"python -m$|srun --(jobid|overlap)|sbatch --(segment|switches)": "a mention",
+    r"python -m$|srun --(jobid|overlap|async)|sbatch --(segment|switches)": "a mention",
     r"ftslurm run --config$|ftslurm job=\.\.\.": "a mention",
     r"python -m ftslurm\.": "a process of a run, started by ftslurm alone",
     r"ftslurm attach": "needs a terminal (tests/local/test_steering.py)",

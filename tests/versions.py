@@ -141,8 +141,8 @@ def entered(root: Path | None, command: list[str], *shared: Path) -> list[str]:
     if root is None:
         return command
     outside = {ROOT, *shared, Path(sys.prefix), Path(sys.base_prefix), Path.home() / ".pyenv"}
-    # torchft and gloo look up this machine's name.
-    script = ["R=$1; shift", 'touch "$R/etc/hosts"', 'mount --bind /etc/hosts "$R/etc/hosts"']
+    # The root is a mount point, or nothing in it could unshare mounts; torchft and gloo look up this machine's name.
+    script = ["R=$1; shift", 'mount --bind "$R" "$R"', 'touch "$R/etc/hosts"', 'mount --bind /etc/hosts "$R/etc/hosts"']
     for place in ("/proc", "/dev", *sorted(str(place) for place in outside if place.exists())):
         script += [f'mkdir -p "$R{place}"', f'mount --rbind "{place}" "$R{place}"']
     script.append('exec chroot "$R" "$@"')

@@ -56,7 +56,7 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
     code, said = run.ask("undrain", second)
     assert (code, said) == (0, f"undrain: {second} is used again\n")
     code, said = run.ask("drain", first)  # the Lighthouse and group 0; the controller stays
-    assert "the Lighthouse moves; group 0 moves; the controller itself stays" in said
+    assert "lighthouse, group 0: moved as soon as there is another place" in said
     run.wait_until_back(0)
     assert node_of(run, 0, 1) == second
     leaders = run.kill_controller()

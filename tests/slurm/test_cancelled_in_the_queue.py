@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slurm
 IDLE = "import time\ntime.sleep(600)\n"
 
 
+@pytest.mark.nightly
 def test_all_verbs_tell_of_a_run_cancelled_in_the_queue_in_the_same_words(
     slurm: Backend, slurm_cluster: Cluster
 ) -> None:

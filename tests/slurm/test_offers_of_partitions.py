@@ -176,6 +176,7 @@ WAYS = {
 }
 
 
+@pytest.mark.nightly
 def test_only_what_its_batch_script_starts_may_have_a_job_requeued(slurm_cluster: Cluster, tmp_path: Path) -> None:
     ask = tmp_path / "ask"
     code = "import os; from ftslurm.slurm.commands import is_batch; print('batch', is_batch(os.environ))"

@@ -14,6 +14,7 @@ from harness import Backend
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
 
 
+@pytest.mark.nightly
 def test_a_run_whose_node_cannot_write_its_output_says_so_and_names_the_setting(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend], tmp_path: Path
 ) -> None:

@@ -58,7 +58,7 @@ class Cluster:
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
         self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": f"{folder}/bin{os.pathsep}{PATH}"}
         listening = ["slurmctld", "slurmdbd", *self.nodes]
-        self._ports = dict(zip(listening, _free_ports(len(listening)), strict=True))
+        self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
         self._asleep: set[str] = set()  # their slurmds are started by ResumeProgram
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._entered: tuple[str, ...] = ()  # what starts a slurmd, if another program must
@@ -426,7 +426,7 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return free ports below the range that the kernel uses for clients' ports, so that no client gets one."""
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports: list[int] = []

@@ -6,6 +6,7 @@ import os
 import socket
 
 import pytest
+from cluster import free_ports
 from harness import Backend, quoted
 from old_kernel import on_an_old_kernel
 from quick import ask
@@ -13,6 +14,7 @@ from quick import ask
 # PyTorch's tutorial sets both variables. Its store is gone when the worker ends.
 OWN_STORE = """
 import os
+import socket
 import torch.distributed as dist
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", os.environ["PORT"]
@@ -35,8 +37,7 @@ print("done", flush=True)
     ],
 )
 def test_a_script_that_sets_master_port_by_itself_ends_as_it_should(then: str, local: Backend) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    (port,) = free_ports(1)
     words = ("groups.workers=2", "lighthouse=none", f"job.env.PORT='{port}'", f"job.env.THEN={quoted(then)}")
     run = local.start("groups.count=1", *words, script=local.script(OWN_STORE)).finish()
     assert [run.rank_log(0, rank=rank).count("done") for rank in range(2)] == [1, 1]

@@ -218,6 +218,6 @@ def test_the_summary_says_that_a_group_was_cancelled_by_hand_and_came_too_late(
     (given_up,) = run.named("group_given_up")
     assert str(given_up["reason"]).startswith("cancelled: Slurm cancelled the step")
     assert why in str(given_up["reason"])
-    (line,) = [line for line in run.text.splitlines() if line.startswith("group 1  ")]
+    (line,) = [line for line in run.text.splitlines() if line.startswith("group 1: ")]
     assert "Slurm cancelled the step" in line
     assert why in line

@@ -91,8 +91,9 @@ def _at_the_cluster(large_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the commands name."""
-    for name, source in {"train.py": "train_ddp.py", "plain_ddp.py": "plain_ddp.py"}.items():
-        (tmp_path / name).write_text((ROOT / "examples" / source).read_text())
+    for name in ("train.py", "train_ddp.py", "plain_ddp.py"):
+        source = ROOT / "examples" / ("train_ddp.py" if name == "train.py" else name)
+        (tmp_path / name).write_text(source.read_text())
     (tmp_path / "my_package.py").write_text("import ftslurm\n\nclass MyCallback(ftslurm.RunCallback):\n    pass\n")
     (tmp_path / "notify.sh").touch(0o700)
     monkeypatch.chdir(tmp_path)

@@ -181,9 +181,8 @@ class Cluster:
 
     @contextmanager
     def without_slurmctld(self) -> Iterator[None]:
-        """Kill slurmctld, and start it again at the end of the block."""
-        self._daemons["slurmctld"].kill()
-        self._daemons.pop("slurmctld").wait()
+        """Stop slurmctld, and start it again at the end of the block."""
+        self.stop_slurmctld()
         yield
         self.start_slurmctld()
 

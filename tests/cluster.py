@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+SITES = Path(__file__).parent / "sites"  # folders for the argument `files` of Cluster.start
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd", "slurmdbd", "mariadbd")  # slurmscriptd: slurmctld's child
 # An ordinary user's PATH lacks the folders where Debian keeps daemons.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])

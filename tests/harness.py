@@ -66,6 +66,12 @@ class Run:
         """Return the events of this name with these fields."""
         return [e for e in self.events if e["event"] == event and fields.items() <= e.items()]
 
+    def node_of(self, group: int, attempt: int) -> str:
+        """Return the node on which an attempt of a group of one node was launched."""
+        (launched,) = self.named("step_launched", group=group, attempt=attempt)
+        (node,) = launched["nodes"]  # type: ignore[misc]
+        return str(node)
+
     def wait_for(self, event: str, **fields: object) -> dict[str, object]:
         """Wait for such an event; return the first."""
         self.until(lambda: self.named(event, **fields) or self.process.poll() is not None, f"{event} {fields}")

@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import Backend, Run
+from harness import Backend
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
 OPEN = {"open-end": True, "step-time": 0.1}
-
-
-def node_of(run: Run, group: int, attempt: int) -> str:
-    (launched,) = run.named("step_launched", group=group, attempt=attempt)
-    (node,) = launched["nodes"]  # type: ignore[misc]
-    return str(node)
 
 
 def drain(cluster: Cluster, *nodes: str) -> None:
@@ -26,13 +20,13 @@ def drain(cluster: Cluster, *nodes: str) -> None:
 def test_a_group_that_fails_leaves_a_node_that_is_being_drained(slurm_cluster: Cluster, slurm: Backend) -> None:
     run = slurm.start("groups.count=2", "cluster.spare_nodes=2", "groups.gpus=0", args=OPEN)
     run.wait_for_steps(5, 2)
-    bad = node_of(run, 1, 0)
-    spares = {"n1", "n2", "n3", "n4"} - {node_of(run, 0, 0), bad}
+    bad = run.node_of(1, 0)
+    spares = {"n1", "n2", "n3", "n4"} - {run.node_of(0, 0), bad}
     worse = min(spares)
     drain(slurm_cluster, bad, worse)
     run.kill(1)
     run.wait_until_back(1)
-    assert {node_of(run, 1, 1)} == spares - {worse}
+    assert {run.node_of(1, 1)} == spares - {worse}
     told = {str(e["node"]): str(e["reason"]) for e in run.named("node_shunned")}
     assert set(told) == {bad, worse}
     assert "drain" in told[bad]
@@ -54,13 +48,13 @@ def test_in_array_mode_a_group_that_fails_on_a_drained_node_gets_another_job(
 ) -> None:
     run = slurm.start("groups.count=2", "cluster.mode=array", "groups.gpus=0", args=OPEN)
     run.wait_for_steps(5, 2)
-    bad = node_of(run, 1, 0)
+    bad = run.node_of(1, 0)
     drain(slurm_cluster, bad)
     run.kill(0)
     run.wait_until_back(0)
     run.kill(1)
     run.wait_until_back(1)
-    assert node_of(run, 1, 1) != bad
+    assert run.node_of(1, 1) != bad
     assert f"{bad} is drained" in [e["reason"] for e in run.named("allocation_lost")]
     run.end_soon()
     run.finish()
@@ -101,6 +95,6 @@ def test_what_one_run_knows_of_a_broken_node_the_next_one_does(slurm: Backend, t
     third = slurm.start("groups.count=2", "cluster.spare_nodes=2", shared, args=OPEN)  # all four nodes are needed
     third.wait_for_steps(2, groups=2)
     assert third.named("allocation_granted")[0]["nodes"] == ["n1", "n2", "n3", "n4"]
-    assert "n2" not in {node_of(third, 0, 0), node_of(third, 1, 0)}
+    assert "n2" not in {third.node_of(0, 0), third.node_of(1, 0)}
     third.end_soon()
     third.finish(warns=True)

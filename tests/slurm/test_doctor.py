@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
-from refusing_sites import WORDS, refuse_memory, refuse_on_nodes
+from cluster import SITES, Cluster
 
 pytestmark = pytest.mark.slurm
 
@@ -139,9 +139,9 @@ def test_a_doctor_killed_in_the_queue_leaves_no_job(slurm_cluster: Cluster, tmp_
 def test_a_step_that_the_site_refuses_and_a_node_without_sbatch_are_found_with_the_sites_words(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    cluster = new_cluster(nodes=1)
-    refuse_on_nodes(cluster)
-    refuse_memory(cluster)
+    conf = "CliFilterPlugins=cli_filter/lua"
+    cluster = new_cluster(nodes=1, files=SITES / "no-sbatch-on-nodes", extra_conf=conf)
+    shutil.copy(SITES / "filter-refuses-mem/cli_filter.lua", cluster.folder)
     code, out, err = doctor(cluster, tmp_path)
     assert code == 1, out + err
     found = {line.split()[1]: line for line in out.splitlines() if line.split()[1] in ("step", "sbatch")}
@@ -149,7 +149,7 @@ def test_a_step_that_the_site_refuses_and_a_node_without_sbatch_are_found_with_t
     assert "Requesting memory by node is not supported. Use --mem-per-cpu." in found["step"]
     assert "set cluster.srun" in found["step"]
     assert found["sbatch"].startswith("warn")
-    assert WORDS in found["sbatch"]
+    assert "ERROR: Job submission is not allowed from this host" in found["sbatch"]
     assert "set cluster.mode=steps" in found["sbatch"]
     _, out, err = doctor(cluster, tmp_path, "--srun=--mem-per-cpu=0")
     assert "a step with the options of a run starts" in out, out + err

@@ -17,12 +17,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.light]
 OPEN = {"open-end": True, "step-time": 0.1}
 
 
-def node_of(run: Run, group: int, attempt: int) -> str:
-    (launched,) = run.named("step_launched", group=group, attempt=attempt)
-    (node,) = launched["nodes"]  # type: ignore[misc]
-    return str(node)
-
-
 def attach(run: Run, group: int, rank: int = 0) -> Terminal:
     """Start `ftslurm attach` in a terminal, as a user types it there."""
     words = [sys.executable, "-m", "ftslurm", "attach", str(run.dir), f"--group={group}", f"--rank={rank}"]
@@ -37,7 +31,7 @@ def leave(shell: Terminal) -> None:
 def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None:
     run = slurm.start("groups.count=2", "cluster.spare_nodes=1", "groups.gpus=0", "restart.max_per_group=0", args=OPEN)
     run.wait_for_steps(5, 2)
-    first, second = node_of(run, 0, 0), node_of(run, 1, 0)
+    first, second = run.node_of(0, 0), run.node_of(1, 0)
     assert run.ask("drain", "nowhere")[0] == 1
     code, said = run.ask("drain", second)
     assert (code, said) == (
@@ -45,11 +39,11 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
         f"drain: {second} gets nothing any more; group 1: moved as soon as there is another place\n",
     )
     run.wait_until_back(1)
-    assert node_of(run, 1, 1) not in (first, second)
+    assert run.node_of(1, 1) not in (first, second)
     shell = attach(run, 1)
     shell.until("a shell beside rank 0 of group 1 (attempt 1), with its environment")
     shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$FTSLURM_ATTEMPT.$SLURMD_NODENAME.$FTSLURM_STEP.")
-    shell.until(f"IT=1.0.1.{node_of(run, 1, 1)}..")
+    shell.until(f"IT=1.0.1.{run.node_of(1, 1)}..")
     leave(shell)
     code, said = run.ask("status", "--once")
     assert f"drained: {second}" in said
@@ -58,7 +52,7 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
     code, said = run.ask("drain", first)  # the Lighthouse and group 0; the controller stays
     assert "lighthouse, group 0: moved as soon as there is another place" in said
     run.wait_until_back(0)
-    assert node_of(run, 0, 1) == second
+    assert run.node_of(0, 1) == second
     leaders = run.kill_controller()
     run.until(lambda: len(run.named("run_started")) > leaders, "another controller leads")
     run.wait_for("step_adopted", group=0)
@@ -79,14 +73,14 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
 def test_in_array_mode_a_drained_node_is_left_for_a_new_job(slurm: Backend) -> None:
     run = slurm.start("groups.count=2", "cluster.mode=array", "groups.gpus=0", "restart.max_per_group=1", args=OPEN)
     run.wait_for_steps(5, 2)
-    node = node_of(run, 1, 0)
+    node = run.node_of(1, 0)
     code, said = run.ask("drain", node)
     assert (code, said) == (
         0,
         f"drain: {node} gets nothing any more; group 1: moved as soon as there is another place\n",
     )
     run.wait_until_back(1)
-    assert node_of(run, 1, 1) != node
+    assert run.node_of(1, 1) != node
     assert run.wait_for("allocation_lost")["reason"] == f"{node} is drained"
     shell = attach(run, 1)
     shell.until("a shell beside rank 0 of group 1 (attempt 1)")

@@ -117,12 +117,15 @@ def test_a_state_is_read_in_the_words_of_any_version(base: str, flags: list[str]
 
 def test_in_array_mode_the_job_on_a_drained_node_goes_on_and_a_failed_group_gets_another() -> None:
     jobs = [pilot("11", "n1"), pilot("12", "n2")]
-    story = play(
+    trains = (
         (0, granted(0)),
         (1, ev.JobsSeen(tuple(jobs), asked=1), ev.LighthouseUp(ev.StepId("lighthouse", 0), "http://n1:1")),
         (2, ready(A0), ready(B0)),
         (3, store(A0), store(B0)),
         (20, stepped(A0, 10), stepped(B0, 10)),
+    )
+    story = play(
+        *trains,
         (40, killed(A0)),
         (40.1, states(n1="mixed", n2="draining")),
         (41, ready(A1)),
@@ -136,11 +139,7 @@ def test_in_array_mode_the_job_on_a_drained_node_goes_on_and_a_failed_group_gets
     assert story.all(act.CancelJobs) == [act.CancelJobs(("12",))]
     assert [record["reason"] for record in story.records("allocation_lost")] == ["n2 is drained"]
     kept = play(
-        (0, granted(0)),
-        (1, ev.JobsSeen(tuple(jobs), asked=1), ev.LighthouseUp(ev.StepId("lighthouse", 0), "http://n1:1")),
-        (2, ready(A0), ready(B0)),
-        (3, store(A0), store(B0)),
-        (20, stepped(A0, 10), stepped(B0, 10)),
+        *trains,
         (50, killed(B0)),
         (50.1, states(n1="mixed", n2="draining")),
         config=array_config(cluster={"replace": False}),

@@ -44,9 +44,12 @@ def test_it_succeeds_and_the_loss_is_said(local: Backend, form: str) -> None:
 @pytest.mark.nightly
 def test_a_training_that_closes_them_at_its_end_has_succeeded(local: Backend) -> None:
     text = f"""
-import atexit, os, runpy, sys
+import atexit, gc, os, runpy, sys
 sys.path.insert(0, {str(SCRIPTS)!r})
-runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+made = runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+made["manager"]._pg.shutdown()
+made.clear()
+gc.collect()  # ends Gloo's thread, which aborts the process when its descriptor is closed
 atexit.unregister(os._exit)
 """
     run = local.start("groups.count=2", script=local.script(text + ALL, "toy.py"), args={"steps": 10})

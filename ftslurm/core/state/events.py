@@ -8,11 +8,10 @@ from ftslurm.core.state.model import Allocation, Evidence, GuardReport, Job, Req
 from ftslurm.core.state.past import Past
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 
-@dataclass(frozen=True)
-class Granted:
+class Granted(Value):
     """Slurm has granted the allocation. Carries the newest checkpoint and the state left by an earlier controller."""
 
     allocation: Allocation
@@ -23,15 +22,13 @@ class Granted:
     leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
 
 
-@dataclass(frozen=True)
-class NodesLeft:
+class NodesLeft(Value):
     """The nodes that the controller's allocation still has, according to Slurm."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class JobsSeen:
+class JobsSeen(Value):
     """The jobs of this run that give groups their nodes, as squeue shows them."""
 
     jobs: tuple[Job, ...]
@@ -40,15 +37,13 @@ class JobsSeen:
     whole: bool = True  # False: the list is partial; jobs that are not in it may still exist
 
 
-@dataclass(frozen=True)
-class JobsUnknown:
+class JobsUnknown(Value):
     """squeue has not answered, or its answer is unusable."""
 
     took_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Submitted:
+class Submitted(Value):
     """sbatch has accepted jobs for a pool, or has refused."""
 
     pool: int
@@ -56,8 +51,7 @@ class Submitted:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class JobLeaving:
+class JobLeaving(Value):
     """A pilot reports that Slurm ends its job."""
 
     name: str
@@ -65,24 +59,21 @@ class JobLeaving:
     why: str
 
 
-@dataclass(frozen=True)
-class RequeueRefused:
+class RequeueRefused(Value):
     """scontrol requeue has failed."""
 
     name: str
     error: str
 
 
-@dataclass(frozen=True)
-class ScaleAsked:
+class ScaleAsked(Value):
     """A user requests this number of groups (`ftslurm scale`)."""
 
     groups: int
     by: Requester
 
 
-@dataclass(frozen=True)
-class RestartAsked:
+class RestartAsked(Value):
     """A user requests that a group starts again (`ftslurm restart`). rank: the one that it is for; a group is whole."""
 
     group: int
@@ -91,8 +82,7 @@ class RestartAsked:
     command: str  # the id of the command in the inbox
 
 
-@dataclass(frozen=True)
-class StacksAsked:
+class StacksAsked(Value):
     """A user requests the stacks of a rank of a group, or of all its ranks (`ftslurm stacks`)."""
 
     group: int
@@ -101,16 +91,14 @@ class StacksAsked:
     command: str
 
 
-@dataclass(frozen=True)
-class CheckpointAsked:
+class CheckpointAsked(Value):
     """A user requests a checkpoint now (`ftslurm save`)."""
 
     by: Requester
     command: str
 
 
-@dataclass(frozen=True)
-class DrainAsked:
+class DrainAsked(Value):
     """A user requests that nothing of the run stays on a node (`ftslurm drain`)."""
 
     node: str
@@ -118,8 +106,7 @@ class DrainAsked:
     command: str
 
 
-@dataclass(frozen=True)
-class UndrainAsked:
+class UndrainAsked(Value):
     """A user takes back the drain of a node (`ftslurm undrain`)."""
 
     node: str
@@ -127,8 +114,7 @@ class UndrainAsked:
     command: str
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(Value):
     """A task has started on this node; its interpreter has not imported torch yet."""
 
     id: StepId
@@ -137,24 +123,21 @@ class Hello:
     slurm_step: str | None = None  # JOB.STEP
 
 
-@dataclass(frozen=True)
-class Adopted:
+class Adopted(Value):
     """The guard of a task that an earlier controller has launched reports to this one."""
 
     id: StepId
     report: GuardReport
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(Value):
     """A task has imported everything and waits for its assignment."""
 
     id: StepId
     task: int
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(Value):
     """The memory that a node has left while a group trains there, in MiB."""
 
     id: StepId
@@ -163,8 +146,7 @@ class Room:
     worker_mb: int  # private memory of one worker when all was imported
 
 
-@dataclass(frozen=True)
-class Alive:
+class Alive(Value):
     """A heartbeat of a task's guard, with the position of its worker; see Pulse."""
 
     id: StepId
@@ -178,8 +160,7 @@ class Alive:
     answers: int | None = None  # number of the question that it answers (actions.Where)
 
 
-@dataclass(frozen=True)
-class StoreUp:
+class StoreUp(Value):
     """Rank 0 hosts the group's TCPStore."""
 
     id: StepId
@@ -187,30 +168,26 @@ class StoreUp:
     port: int
 
 
-@dataclass(frozen=True)
-class LighthouseUp:
+class LighthouseUp(Value):
     id: StepId
     url: str
 
 
-@dataclass(frozen=True)
-class QuorumRefused:
+class QuorumRefused(Value):
     """Our Lighthouse refuses a quorum to groups that would start a new history."""
 
     id: StepId
     reason: str
 
 
-@dataclass(frozen=True)
-class QuorumBroken:
+class QuorumBroken(Value):
     """A member of the last quorum that our Lighthouse has issued is gone."""
 
     id: StepId
     quorum_id: int
 
 
-@dataclass(frozen=True)
-class GroupAside:
+class GroupAside(Value):
     """Our Lighthouse forms quorums without a group that is silent; or it is heard again."""
 
     id: StepId
@@ -220,8 +197,7 @@ class GroupAside:
     seconds: float  # how long its manager has been silent, or was
 
 
-@dataclass(frozen=True)
-class Progressed:
+class Progressed(Value):
     """Rank 0 has seen torchft commit or abort steps; sampled."""
 
     id: StepId
@@ -233,8 +209,7 @@ class Progressed:
     gap_s: float | None = None  # the longest time between two commits since the last report
 
 
-@dataclass(frozen=True)
-class QuorumSeen:
+class QuorumSeen(Value):
     """Our Lighthouse has issued a quorum (sampled). A large quorum comes as several events, each with some members."""
 
     id: StepId
@@ -242,23 +217,20 @@ class QuorumSeen:
     members: tuple[tuple[int, int], ...]  # (group, requested step); the step is the number of its committed steps
 
 
-@dataclass(frozen=True)
-class FirstQuorum:
+class FirstQuorum(Value):
     """This attempt of a group is in a quorum for the first time."""
 
     id: StepId
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(Value):
     """A script has made a torchft ParameterServer."""
 
     id: StepId
     url: str
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(Value):
     """How many sessions a ParameterServer has open, and its `step`, if it has such an attribute; sampled."""
 
     id: StepId
@@ -266,16 +238,14 @@ class Served:
     step: int | None
 
 
-@dataclass(frozen=True)
-class SessionOpened:
+class SessionOpened(Value):
     """A script has a session with a ParameterServer; sampled."""
 
     id: StepId
     sessions: int  # how many it has had
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(Value):
     """A piece of the traceback of a script that is about to fail."""
 
     id: StepId
@@ -283,24 +253,21 @@ class Traced:
     text: str
 
 
-@dataclass(frozen=True)
-class Warned:
+class Warned(Value):
     """A worker's warning to the user."""
 
     id: StepId
     text: str
 
 
-@dataclass(frozen=True)
-class Dumped:
+class Dumped(Value):
     """The stacks of a task are in its log."""
 
     id: StepId
     task: int
 
 
-@dataclass(frozen=True)
-class StacksTaken:
+class StacksTaken(Value):
     """The stacks of a task are in a file beside its log, for the user's command of this id; or `error` says why not."""
 
     id: StepId
@@ -310,8 +277,7 @@ class StacksTaken:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class InjectRefused:
+class InjectRefused(Value):
     """A drill could not be done."""
 
     id: StepId
@@ -320,16 +286,14 @@ class InjectRefused:
     error: str
 
 
-@dataclass(frozen=True)
-class ScriptDone:
+class ScriptDone(Value):
     """The script of a task has ended without an error; its process ends next."""
 
     id: StepId
     task: int
 
 
-@dataclass(frozen=True)
-class TaskDone:
+class TaskDone(Value):
     """A task ended with 0."""
 
     id: StepId
@@ -340,23 +304,20 @@ SRUN_ABORTS = "srun aborts the step"  # prefix of the errors of a step whose sru
 LAST_LINE = "its log says: "  # prefix of an error that is only a line of the script's output
 
 
-@dataclass(frozen=True)
-class TaskFailed:
+class TaskFailed(Value):
     """A sign that a task failed; the step is brought down at once."""
 
     id: StepId
     evidence: Evidence
 
 
-@dataclass(frozen=True)
-class CanSave:
+class CanSave(Value):
     """A group's script saves with ftslurm.checkpoint when it is asked to."""
 
     id: StepId
 
 
-@dataclass(frozen=True)
-class Checkpointed:
+class Checkpointed(Value):
     """A group has saved a checkpoint, or could not."""
 
     id: StepId
@@ -366,8 +327,7 @@ class Checkpointed:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Restored:
+class Restored(Value):
     """A group has loaded a checkpoint, before its first step."""
 
     id: StepId
@@ -375,8 +335,7 @@ class Restored:
     path: str
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(Value):
     """All processes of a step are gone.
 
     code and signal are the launcher's: srun's own, or the first failing local process's. `checkpoint` is the newest
@@ -391,8 +350,7 @@ class Ended:
     checkpoint: Saved | None = None
 
 
-@dataclass(frozen=True)
-class Looked:
+class Looked(Value):
     """The result of a node's probe."""
 
     node: str
@@ -401,16 +359,14 @@ class Looked:
     refused: bool = False  # Slurm did not start the probe (slurmctld has just restarted): nothing is known of the node
 
 
-@dataclass(frozen=True)
-class NodesNoted:
+class NodesNoted(Value):
     """The nodes that other runs have found broken (cluster.exclude_file), and what a person is told of the file."""
 
     nodes: frozenset[str]
     text: str
 
 
-@dataclass(frozen=True)
-class NodeFate:
+class NodeFate(Value):
     """What Slurm says of a node: whether it is down or does not respond, and when it, or its slurmd, was last started.
 
     state, reason: in Slurm's words, as "mixed+drain"; the administrator's, with name and time.
@@ -423,8 +379,7 @@ class NodeFate:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class InjectAsked:
+class InjectAsked(Value):
     """A user requests a drill now. group None: any running group; ignored for the Lighthouse."""
 
     fault: str
@@ -433,8 +388,7 @@ class InjectAsked:
     by: Requester
 
 
-@dataclass(frozen=True)
-class StopAsked:
+class StopAsked(Value):
     """The run must end: because of a command, a signal from Slurm, or the time limit."""
 
     reason: str
@@ -444,8 +398,7 @@ class StopAsked:
     wait_s: float = 0.0  # how long the end may wait for Slurm's reason
 
 
-@dataclass(frozen=True)
-class JobEnds:
+class JobEnds(Value):
     """Slurm's job ends soon, and the run continues in another one."""
 
     reason: str
@@ -454,13 +407,11 @@ class JobEnds:
     left_s: float  # longest wait for a checkpoint
 
 
-@dataclass(frozen=True)
-class Explained:
+class Explained(Value):
     """Slurm has given the reason for the run's end, or will not give one."""
 
 
-@dataclass(frozen=True)
-class NodeResult:
+class NodeResult(Value):
     """The result of the check of one node."""
 
     node: str
@@ -469,8 +420,7 @@ class NodeResult:
     reason: str | None = None  # why it has failed; None: it has passed
 
 
-@dataclass(frozen=True)
-class NodesChecked:
+class NodesChecked(Value):
     """The step that checked these nodes is over; a node without a result has not answered."""
 
     nodes: tuple[str, ...]

@@ -21,11 +21,10 @@ from ftslurm.core.state.model import (
 )
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Value):
     """Everything the controller knows."""
 
     table: UnitTable

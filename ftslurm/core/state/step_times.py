@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log2
 
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 LEAST_S = 0.01  # shorter steps count as so long
 PER_DOUBLING = 2  # classes between a duration and twice that
@@ -14,8 +14,7 @@ RECENT = 512  # when so many are counted, all counts are halved: old ones fade a
 COMMON = 0.99  # so many steps are no longer than `common_s`: evaluations and checkpoints are rarer
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(Value):
     """The time from one committed step to the next, as the groups have reported it."""
 
     counts: tuple[int, ...] = (0,) * CLASSES  # of recent ones, by duration

@@ -17,7 +17,6 @@ from ftslurm.core.groups.verdict import aborts, after_abort
 from ftslurm.core.health import (
     fitness,
     hang_limit,
-    late_hello,
     lost_connections,
     node_states,
     set_aside,
@@ -259,7 +258,6 @@ def _hello(event: Hello, state: RunState, unit: Unit, now: float) -> Outcome:
     unit = replace(unit, current=replace(unit.current, hosts=tuple(hosts), slurm_step=slurm_step))
     unit = silence.beat(unit, Alive(event.id, event.task, now))
     if None not in hosts and unit.marks.hello is None:
-        state = late_hello.answered(state, unit, now)
         unit = replace(unit, marks=replace(unit.marks, hello=now))
     return swap(state, unit), []
 

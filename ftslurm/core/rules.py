@@ -23,7 +23,6 @@ from ftslurm.core.health import (
     first_step,
     fitness,
     hangs,
-    late_hello,
     lost_connections,
     node_fate,
     node_states,
@@ -172,7 +171,6 @@ def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
     yield from progress_lines.due_times(unit, state.table.groups)
     yield from start_report.due_times(unit, state.table.groups)
     yield from takeover.due_times(unit)
-    yield from late_hello.due_times(unit)
     if state.ending is None:
         yield from silence.due_times(unit, config)
         yield from lost_connections.due_times(state, unit, config)
@@ -373,7 +371,6 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     supply.recover,  # before the launch
     supply.settle,  # after `vacate`; `supply` requeues them
     queue.keep_pilots,  # after `vacate`: a job marked as leaving gets no pilot
-    late_hello.watch,  # after `watch` and `restore`, which know the lost nodes; before the launch
     _expire,  # a lost node or a hang explains a delay better than a limit
     continuity.guard,  # after everything that takes groups down, before the launch: a fresh group must not begin alone
     _end_if_over,  # after all verdicts, before anything new is started

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 
 from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.placement import FreePlaces
-from ftslurm.core.groups.timings import hello_limit
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Action, Launch
@@ -63,7 +61,6 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
         else:
             attempt = Attempt(
                 begin_after=_begin_after(unit, config),
-                answer_by=_answer_by(state, unit, place, now, config),
                 hosts=(None,) * tasks_of(unit, config),
             )
             unit = transitions.launch(unit, place, now + config.health.start_timeout_s, now, attempt)
@@ -284,14 +281,6 @@ def _a_free_node(state: RunState) -> str:
     )
     out = "; ".join(f"{', '.join(sorted(nodes))} {how}" for how, nodes in kinds if nodes)
     return f"a free node: {out}" if out else "a free node"
-
-
-def _answer_by(state: RunState, unit: Unit, place: Place, now: float, config: Config) -> float:
-    """Return when a step is late; never on a node that may first have to unpack an environment or a container image."""
-    unpacks = config.job.staged_python is not None or config.cluster.container_image is not None
-    if unpacks and (unit.place is None or unit.place.nodes != place.nodes):
-        return inf
-    return now + hello_limit(state.hello_times)
 
 
 def _begin_after(unit: Unit, config: Config) -> float:

@@ -260,7 +260,6 @@ class Attempt(Value):
 
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
     begin_after: float = 0.0  # earliest start of the script
-    answer_by: float = inf  # when all tasks must have said hello, else it is launched elsewhere (late_hello.py)
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error

@@ -35,7 +35,6 @@ class RunState(Value):
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
-    hello_times: tuple[float, ...] = ()  # seconds from the last launches to their answers; see health/late_hello.py
     silent: SilentGuards = field(default=SilentGuards())
     drills: Drills = field(default=Drills())
     lighthouse_url: str | None = None  # empty: there is none

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 
 from typing_extensions import assert_never
 
@@ -210,7 +209,6 @@ def _granted(state: RunState, event: Granted, now: float, config: Config) -> Out
             nodes=replace(
                 state.nodes,
                 leaf_of=event.leaf_of,
-                largest_leaf=max(Counter(event.leaf_of.values()).values(), default=0),
             ),
         ),
         event,

@@ -66,25 +66,7 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
             unit = transitions.launch(unit, place, now + config.health.start_timeout_s, now, attempt)
             state = swap(state, unit)
             actions += [_record(state, unit, now, config), Launch(unit.id, unit.group, place, fence(unit))]
-        state, more = _note_spread(state, unit, place, config)
-        actions += more
     return state, actions
-
-
-SPREAD = "groups are spread over leaf switches or blocks"
-
-
-def _note_spread(state: RunState, unit: Unit, place: Place, config: Config) -> Outcome:
-    """Warn once that a group is spread although its nodes would fit into one leaf."""
-    leaves = _leaves(unit, place, state.nodes.leaf_of)
-    fits = config.groups.nodes <= state.nodes.largest_leaf
-    if len(leaves) < 2 or not fits or any(text.startswith(SPREAD) for text in state.warnings):
-        return state, []
-    text = (
-        f"{SPREAD}, the first is group {unit.group} ({', '.join(leaves)}): none has {config.groups.nodes} free nodes "
-        f"left; cluster.switches or cluster.segment ask Slurm for nodes that lie together"
-    )
-    return replace(state, warnings=state.warnings | {text}), [records.Warned(group=unit.group, text=text)]
 
 
 def _due(state: RunState, now: float, config: Config) -> list[Unit]:

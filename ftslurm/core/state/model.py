@@ -487,7 +487,6 @@ class Nodes(Value):
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
     leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
-    largest_leaf: int = 0  # nodes of the largest of them
     checks: NodeChecks = NodeChecks()
 
     @property

@@ -618,7 +618,6 @@ class HangLimit(JournalRecord):
     in_step_s: Annotated[float | None, "the limit inside a step, from the request for a quorum to the vote"]
     between_s: Annotated[float | None, "the limit between two steps, where evaluations and checkpoints are"]
     steps: Annotated[int | None, "from how many times between two commits it was learnt"] = None
-    common_s: Annotated[float | None, "99 of 100 recent ones are no longer than this"] = None
     longest_s: Annotated[float | None, "the longest one"] = None
 
 

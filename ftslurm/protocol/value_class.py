@@ -5,12 +5,10 @@ second, before a controller could start anything. Here only `__init__` is compil
 frozen; nothing enforces it at run time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform as dataclass_transform
@@ -27,14 +25,15 @@ class Value:
     With `kw_only=True` the fields of a class are given by name, and so are those of the classes below it.
     """
 
-    _values: ClassVar[attrgetter[Any]]
-    _kw_only: ClassVar[bool] = False
+    _values = attrgetter("__doc__")  # what is compared: without fields the same for all values of a class
+    _kw_only = False
 
     def __init_subclass__(cls, kw_only: bool = False) -> None:
         cls._kw_only |= kw_only
         made: Any = dataclasses.dataclass(eq=False, repr=False, kw_only=cls._kw_only)(cls)
         compared = [one.name for one in dataclasses.fields(made) if one.compare]
-        cls._values = attrgetter(*compared) if compared else _nothing
+        if compared:
+            cls._values = attrgetter(*compared)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._values(self) == self._values(other)
@@ -44,6 +43,3 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-
-_nothing = attrgetter("__doc__")  # the same for all values of a class without fields

@@ -76,8 +76,6 @@ def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> t
     if config.health.hang_after_s == AUTO:
         allowed = limits(state.standstill, config).at(pulse.stage)
         reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
-        doubtful = pulse.stage is Stage.COMPUTING and pulse.state != "T"
-        state = replace(state, standstill=replace(state.standstill, doubts=state.standstill.doubts + doubtful))
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
     state, _ = condemn(state, unit, evidence, since, now, config)
     state = swap(state, replace(state.table.by_name[unit.name], due=now + DUMP_S))

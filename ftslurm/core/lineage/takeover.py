@@ -32,7 +32,6 @@ from ftslurm.core.state.model import (
 )
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.step_times import remembered
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.unit_names import STANDBY, group_unit
 from ftslurm.core.state.units import swap, tasks_of
@@ -84,9 +83,7 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
         lineage=replace(
             state.lineage, step=past.step, saved=past.saved, resuming=resuming, resume_step=past.resuming or 0
         ),
-        standstill=replace(
-            state.standstill, times=remembered(*past.step_times) if past.step_times else state.standstill.times
-        ),
+        standstill=replace(state.standstill, longest_s=past.longest_s, seen=past.seen),
         drills=replace(
             state.drills, injected=frozenset(range(past.drilled)), stepping_since=now if past.step > 0 else None
         ),

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from immutables import Map
 
-from ftslurm.core.state.step_times import StepTimes
 from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause
@@ -517,10 +516,10 @@ class Standstill(Value):
     next_look: float = 0.0  # earliest time of the next comparison of all groups
     ask: float | None = None  # when every task is asked for its position, if the groups go on as they did
     asked_where: float = 0.0  # when every task was last asked for its position
-    times: StepTimes = field(default=StepTimes())  # from which the limit is learnt; see health/hang_limit.py
-    learnt: float = -inf  # when the last time was added
-    doubts: int = 0  # groups found to hang between two steps, which may only have been slow
-    told: tuple[float, float] | None = None  # the limits that the journal has
+    longest_s: float = 0.0  # the longest time between two commits; see health/hang_limit.py
+    seen: int = 0  # such times
+    learnt: float = -inf  # when the last one was added
+    told_s: float = 0.0  # the limit inside a step that the journal has
 
 
 class SilentGroup(Value):

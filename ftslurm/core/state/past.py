@@ -64,4 +64,5 @@ class Past(Value):
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
     host: str = ""  # the machine where the last controller ran
     node: str = ""  # the first node of its allocation, where it ran, if it had one
-    step_times: tuple[float, float, int] | None = None  # arguments of step_times.remembered
+    longest_s: float = 0.0  # as in Standstill
+    seen: int = 0

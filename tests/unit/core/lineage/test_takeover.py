@@ -90,9 +90,9 @@ def test_what_runs_is_gone_to_and_nothing_but_the_lighthouse_is_launched() -> No
 
 
 def test_the_limit_for_hangs_goes_on_from_what_was_learnt() -> None:
-    story = play((10, opening(past(step_times=(1.0, 400.0, 99)))), (11, ALL), config=array())
-    times = story.state.standstill.times
-    assert (times.longest_s, times.seen) == (400.0, 99)
+    story = play((10, opening(past(longest_s=400.0, seen=99))), (11, ALL), config=array())
+    standstill = story.state.standstill
+    assert (standstill.longest_s, standstill.seen) == (400.0, 99)
 
 
 def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse() -> None:

@@ -40,8 +40,6 @@ def order(action: actions.MessageAction) -> tuple[StepId, bytes]:
             message = messages.Member(group, attempt, store)
         case actions.Evict(step, group, attempt, store, finished):
             message = messages.Evict(group, attempt, store, finished)
-        case actions.SetAside(step, groups, after_s):
-            message = messages.GuardsSilent(tuple(messages.SilentGroup(**vars(one)) for one in groups), after_s)
         case actions.NewHistory(step, number):
             message = messages.NewHistory(number)
         case actions.Inject(step, task, fault):

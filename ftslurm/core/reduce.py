@@ -18,10 +18,10 @@ from ftslurm.core.health import (
     hang_limit,
     lost_connections,
     node_states,
-    set_aside,
     silence,
 )
 from ftslurm.core.jobs import queue, scale, supply
+from ftslurm.core.lighthouse_orders import aside
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.actions import Action, Broken
 from ftslurm.core.state.events import (
@@ -159,7 +159,7 @@ def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, con
         case QuorumBroken():
             return _quorum_broken(event, state)
         case GroupAside():
-            return set_aside.told_of(state, event)
+            return aside(state, event)
         case QuorumSeen():
             return _quorum_seen(event, state)
         case FirstQuorum():

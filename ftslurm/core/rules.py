@@ -26,7 +26,6 @@ from ftslurm.core.health import (
     lost_connections,
     node_fate,
     node_states,
-    set_aside,
     silence,
     start_report,
 )
@@ -142,7 +141,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
     due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
     due += node_states.deadlines(state)
-    due += [*fitness.deadlines(state), *set_aside.deadlines(state, config)]
+    due += fitness.deadlines(state)
     due += [*supply.poll_times(state, config), state.jobs_due, *first_step.deadlines(state, config)]
     first = min((time for time in due if now < time), default=inf)
     first = min(first, state.table.next_due)
@@ -377,7 +376,6 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     rollover.roll,  # after `_end_if_over`: a run that finished meanwhile has succeeded
     orders,  # before the launch: the dead are evicted first
     redirect,  # with the orders
-    set_aside.watch,  # after `orders`: what is known to be over is evicted
     standby.follow,  # before the launch, which places the standbys that it notices
     node_states.ask,  # after all that stops steps; before the launch, which waits for the answer
     launching.launch,  # after nodes, evictions and the end of the run are settled

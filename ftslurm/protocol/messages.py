@@ -476,27 +476,6 @@ class Evict(Message, kind="evict"):
     finished: Truth = False
 
 
-class SilentGroup(Value):
-    """An attempt whose guards the controller does not hear.
-
-    sure: the guard of its manager's node is heard, but that of another node is not.
-    """
-
-    group: Count
-    attempt: Count
-    sure: Truth
-
-
-class GuardsSilent(Message, kind="silent"):
-    """All attempts whose guards are silent. Quorums are formed without those whose manager is silent too, or `sure`.
-
-    after_s: how long a manager must have sent no heartbeat. A list replaces the one before.
-    """
-
-    groups: tuple[SilentGroup, ...]
-    after_s: SecondsOrZero
-
-
 class NewHistory(Message, kind="new_history"):
     """All groups start over: no group needs to hold a step above this one."""
 
@@ -558,7 +537,6 @@ ToWorker = (
     | Kill
     | Member
     | Evict
-    | GuardsSilent
     | NewHistory
 )
 M = TypeVar("M")

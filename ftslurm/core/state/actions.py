@@ -5,7 +5,7 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 
 from __future__ import annotations
 
-from ftslurm.core.state.model import Place, Rank, RunOutcome, SilentGroup, StepId
+from ftslurm.core.state.model import Place, Rank, RunOutcome, StepId
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.protocol.value_class import Value
 
@@ -110,14 +110,6 @@ class Evict(Value):
     attempt: int
     store: str | None = None
     finished: bool = False
-
-
-class SetAside(Value):
-    """Send the Lighthouse (`id`) all groups whose guards are silent; a list replaces the one before."""
-
-    id: StepId
-    groups: tuple[SilentGroup, ...]
-    after_s: float  # a manager that is silent for so long is not waited for
 
 
 class NewHistory(Value):
@@ -246,7 +238,6 @@ MessageAction = (
     | SaveNow
     | Announce
     | Evict
-    | SetAside
     | NewHistory
     | Inject
     | Where

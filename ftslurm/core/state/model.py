@@ -522,24 +522,6 @@ class Standstill(Value):
     told_s: float = 0.0  # the limit inside a step that the journal has
 
 
-class SilentGroup(Value):
-    """A group whose guards are silent, as the Lighthouse is told it."""
-
-    group: int
-    attempt: int
-    sure: bool  # the manager's own node is heard, another one of the group is silent
-
-
-class SilentGuards(Value):
-    """The groups whose guards are silent; see health/set_aside.py."""
-
-    next_look: float = inf
-    awake: float = 0.0  # silence before this time does not count: the controller did not run
-    groups: tuple[SilentGroup, ...] = ()
-    told: tuple[SilentGroup, ...] = ()  # the list last sent to a Lighthouse
-    told_to: StepId | None = None
-
-
 class Drills(Value):
     """The drills that are done."""
 

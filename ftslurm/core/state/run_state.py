@@ -15,7 +15,6 @@ from ftslurm.core.state.model import (
     Lineage,
     Nodes,
     Phase,
-    SilentGuards,
     Standstill,
     Unit,
 )
@@ -35,7 +34,6 @@ class RunState(Value):
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
-    silent: SilentGuards = field(default=SilentGuards())
     drills: Drills = field(default=Drills())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another

@@ -32,7 +32,6 @@ UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the contr
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
-PRUNE_EVERY_S = 0.25  # between two looks at silent managers
 SAVE_EVERY_S = 10.0  # between two saves of the highest step
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
@@ -205,6 +204,7 @@ class Server:
     def decide(self) -> None:
         """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""
         moment = now()
+        self._set_aside(moment)  # before a quorum without the silent is formed
         if self.evicted:
             self.evicted = False
             self._turn_away()
@@ -263,7 +263,7 @@ class Server:
             log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
 
     async def tick(self) -> NoReturn:
-        """Decide every tick_s seconds; now and then set silent managers aside, and save what has changed."""
+        """Decide every tick_s seconds; every second forget silent managers and save what has changed."""
         next_prune = 0.0
         while True:
             await asyncio.sleep(self.tick_s)
@@ -271,8 +271,7 @@ class Server:
             if moment >= self.next_decision_at:
                 self.decide()
             if moment >= next_prune:
-                next_prune = moment + PRUNE_EVERY_S
-                self._set_aside(moment)
+                next_prune = moment + 1.0
                 self.book.prune(moment)
                 if moment - self.saved[1] >= SAVE_EVERY_S or self.book.memory.next_id > self.keep.reserved - BLOCK // 2:
                     self.save()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from immutables import Map
 
-from ftslurm.core.state.model import Allocation, Evidence, GuardReport, Job, Requester, RunOutcome, Saved, StepId
+from ftslurm.core.state.model import Allocation, Evidence, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.messages import FromLighthouse, FromWorker
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.value_class import Value
 
@@ -114,36 +115,11 @@ class UndrainAsked(Value):
     command: str
 
 
-class Hello(Value):
-    """A task has started on this node; its interpreter has not imported torch yet."""
+class Heard(Value):
+    """A message of a step: of a worker, its guard, or the Lighthouse. What tells of a failure comes as TaskFailed."""
 
     id: StepId
-    task: int
-    node: str
-    slurm_step: str | None = None  # JOB.STEP
-
-
-class Adopted(Value):
-    """The guard of a task that an earlier controller has launched reports to this one."""
-
-    id: StepId
-    report: GuardReport
-
-
-class Ready(Value):
-    """A task has imported everything and waits for its assignment."""
-
-    id: StepId
-    task: int
-
-
-class Room(Value):
-    """The memory that a node has left while a group trains there, in MiB."""
-
-    id: StepId
-    task: int
-    available_mb: int
-    worker_mb: int  # private memory of one worker when all was imported
+    message: FromWorker | FromLighthouse
 
 
 class Alive(Value):
@@ -157,147 +133,7 @@ class Alive(Value):
     stage: Stage = Stage.COMPUTING
     since_s: float = 0.0  # how long the worker has been at this stage
     pilot: bool | None = None  # whether the pilot of its job runs; None: unknown, or the job has none
-    answers: int | None = None  # number of the question that it answers (actions.Where)
-
-
-class StoreUp(Value):
-    """Rank 0 hosts the group's TCPStore."""
-
-    id: StepId
-    addr: str
-    port: int
-
-
-class LighthouseUp(Value):
-    id: StepId
-    url: str
-
-
-class QuorumRefused(Value):
-    """Our Lighthouse refuses a quorum to groups that would start a new history."""
-
-    id: StepId
-    reason: str
-
-
-class QuorumBroken(Value):
-    """A member of the last quorum that our Lighthouse has issued is gone."""
-
-    id: StepId
-    quorum_id: int
-
-
-class GroupAside(Value):
-    """Our Lighthouse forms quorums without a group that is silent; or it is heard again."""
-
-    id: StepId
-    group: int
-    attempt: int
-    aside: bool
-    seconds: float  # how long its manager has been silent, or was
-
-
-class Progressed(Value):
-    """Rank 0 has seen torchft commit or abort steps; sampled."""
-
-    id: StepId
-    step: int
-    quorum_id: int
-    participants: int
-    committed: int
-    aborted: int
-    gap_s: float | None = None  # the longest time between two commits since the last report
-
-
-class QuorumSeen(Value):
-    """Our Lighthouse has issued a quorum (sampled). A large quorum comes as several events, each with some members."""
-
-    id: StepId
-    quorum_id: int
-    members: tuple[tuple[int, int], ...]  # (group, requested step); the step is the number of its committed steps
-
-
-class FirstQuorum(Value):
-    """This attempt of a group is in a quorum for the first time."""
-
-    id: StepId
-
-
-class Serving(Value):
-    """A script has made a torchft ParameterServer."""
-
-    id: StepId
-    url: str
-
-
-class Served(Value):
-    """How many sessions a ParameterServer has open, and its `step`, if it has such an attribute; sampled."""
-
-    id: StepId
-    sessions: int
-    step: int | None
-
-
-class SessionOpened(Value):
-    """A script has a session with a ParameterServer; sampled."""
-
-    id: StepId
-    sessions: int  # how many it has had
-
-
-class Traced(Value):
-    """A piece of the traceback of a script that is about to fail."""
-
-    id: StepId
-    task: int
-    text: str
-
-
-class Warned(Value):
-    """A worker's warning to the user."""
-
-    id: StepId
-    text: str
-
-
-class Dumped(Value):
-    """The stacks of a task are in its log."""
-
-    id: StepId
-    task: int
-
-
-class StacksTaken(Value):
-    """The stacks of a task are in a file beside its log, for the user's command of this id; or `error` says why not."""
-
-    id: StepId
-    task: int
-    command: str
-    file: str
-    error: str | None = None
-
-
-class InjectRefused(Value):
-    """A drill could not be done."""
-
-    id: StepId
-    task: int
-    fault: str
-    error: str
-
-
-class ScriptDone(Value):
-    """The script of a task has ended without an error; its process ends next."""
-
-    id: StepId
-    task: int
-
-
-class TaskDone(Value):
-    """A task ended with 0."""
-
-    id: StepId
-    task: int
+    answers: int | None = None  # number of the question that it answers (messages.Where)
 
 
 SRUN_ABORTS = "srun aborts the step"  # prefix of the errors of a step whose srun has lost the connection to a node
@@ -309,30 +145,6 @@ class TaskFailed(Value):
 
     id: StepId
     evidence: Evidence
-
-
-class CanSave(Value):
-    """A group's script saves with ftslurm.checkpoint when it is asked to."""
-
-    id: StepId
-
-
-class Checkpointed(Value):
-    """A group has saved a checkpoint, or could not."""
-
-    id: StepId
-    step: int
-    path: str
-    seconds: float
-    error: str | None = None
-
-
-class Restored(Value):
-    """A group has loaded a checkpoint, before its first step."""
-
-    id: StepId
-    step: int
-    path: str
 
 
 class Ended(Value):
@@ -430,37 +242,7 @@ class NodesChecked(Value):
     unreachable: bool = False  # Slurm cannot start a step there
 
 
-StepEvent = (
-    Hello
-    | Adopted
-    | Ready
-    | StoreUp
-    | LighthouseUp
-    | QuorumRefused
-    | QuorumBroken
-    | GroupAside
-    | QuorumSeen
-    | FirstQuorum
-    | Room
-    | Progressed
-    | Serving
-    | Served
-    | SessionOpened
-    | Traced
-    | Warned
-    | Dumped
-    | StacksTaken
-    | InjectRefused
-    | CanSave
-    | Checkpointed
-    | Restored
-    | ScriptDone
-    | TaskDone
-    | TaskFailed
-    | Ended
-)
-# Of groups only:
-TrainingEvent = Progressed | Room | CanSave | Checkpointed | Restored | Serving | Served | SessionOpened
+StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate | NodesChecked
 UserRequest = (

@@ -17,6 +17,7 @@ from immutables import Map
 from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.value_class import Value
@@ -212,7 +213,7 @@ class Pulse(NamedTuple):
     stage: Stage = Stage.COMPUTING
     moved: float = 0.0  # when step or stage last changed
     stopped: float | None = None  # since when it has been stopped (state T) at every sign of life
-    answered: int | None = None  # number of the last question that its guard has answered (actions.Where)
+    answered: int | None = None  # number of the last question that its guard has answered (messages.Where)
 
 
 class Marks(Value):
@@ -230,19 +231,6 @@ class Marks(Value):
     joined: float | None = None  # its first committed step
 
 
-class GuardReport(Value):
-    """The report of one task's guard to a new controller about its worker."""
-
-    task: int
-    ready: bool = False
-    assigned: bool = False
-    begun: bool = False  # its script was started
-    store: tuple[str, int] | None = None  # address and port; only from rank 0
-    lighthouse: str | None = None
-    floor: int = 0
-    step: int | None = None  # the last step it has committed
-
-
 class Adoption(Value):
     """The adoption of a step that an earlier controller has launched: it ends when every guard has reported."""
 
@@ -251,7 +239,7 @@ class Adoption(Value):
     asked: bool = False  # a connection to its guards was started
     again: float = 0.0  # when the connection is tried again, after a failure
     joined: float | None = None  # when it committed its first step, if the journal has it
-    reports: tuple[GuardReport, ...] = ()
+    reports: tuple[Adopted, ...] = ()
 
 
 class Attempt(Value):

@@ -6,7 +6,7 @@ from dataclasses import field
 
 from immutables import Map
 
-from ftslurm.core.state.actions import Announce, Evict
+from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import (
     Allocation,
     Drills,
@@ -39,7 +39,7 @@ class RunState(Value):
     released: bool = False  # all groups have started: later ones do not wait for one another
     waited_for: int = 0  # until released: number of a group that the others wait for
     planned: int = 0  # see Past
-    told: Map[str, Announce | Evict] = Map()  # unit -> the last order about it sent to a Lighthouse
+    told: Map[str, Send] = Map()  # unit -> the last order about it sent to a Lighthouse
     warnings: frozenset[str] = frozenset()  # warnings that the user has been given
     stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported
     ending: Ending | None = None

@@ -8,13 +8,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import said
 from histories import config, granted, node_lost, play, ready, store
 from immutables import Map
 from steps import A0, B0, B1, LIGHT0, URL
 
 from ftslurm.core.groups.placement import FreePlaces, place
 from ftslurm.core.state import actions as act
-from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Place
 
 
@@ -76,7 +76,7 @@ def test_a_group_that_loses_a_node_moves_to_the_spare_of_its_leaf_and_the_journa
     of = Map({f"n{i}": "ab"[(i + 1) % 2] for i in range(1, 7)})
     story = play(
         (0.0, [replace(first, leaf_of=of)]),
-        (1.0, [ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)]),
+        (1.0, [said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)]),
         (2.0, [*ready(A0, "n1", "n3"), *ready(B0, "n2", "n4"), store(A0), store(B0)]),
         (10.0, node_lost(B0, "n2")),
         (40.0, []),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import said
 from histories import (
     LIGHTHOUSE_UP,
     NO_NODES,
@@ -227,7 +228,7 @@ def test_another_controller_knows_what_has_passed_and_failed() -> None:
     left = (LeftOut("n3", 1.0, unfit="bad GPU"),)
     past = Past(attempts=(), step=0, passed=("n1",), left_out=left, home="7.0")
     event = replace(granted(3), past=past, homes=frozenset({"7.0"}))
-    story = play((0, event), (1, ev.LighthouseUp(LIGHT0, URL)), config=settings())
+    story = play((0, event), (1, said.lighthouse_up(LIGHT0, URL)), config=settings())
     assert [one.nodes for one in story.all(act.CheckNodes)] == [("n2",)]
     assert story.state.nodes.unfit == {"n3"}
     assert story.unit(A0).phase is Phase.STARTING

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+import said
 from fuzz import numbers
 from histories import Moment, Story, config, granted, killed, play, ready, store
 from steps import A0, B0, C0, LIGHT0, URL
@@ -63,7 +64,7 @@ def test_the_longest_pause_widens_both_limits_for_good() -> None:
 
 STARTED: tuple[Moment, ...] = (
     (0, granted(4)),
-    (1, ev.LighthouseUp(LIGHT0, URL)),
+    (1, said.lighthouse_up(LIGHT0, URL)),
     (2, ready(A0), ready(B0), ready(C0)),
     (3, store(A0), store(B0), store(C0)),
 )
@@ -71,7 +72,7 @@ STEPS = (A0, B0, C0)
 
 
 def progress(step: StepId, number: int, gap_s: float | None) -> ev.Event:
-    return ev.Progressed(step, number, 3, 3, number, 0, gap_s)
+    return said.progressed(step, number, 3, 3, number, 0, gap_s)
 
 
 def trained(until: float, gap_s: float = 1.0, since: float = 20.0) -> list[Moment]:

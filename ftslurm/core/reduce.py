@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 from typing_extensions import assert_never
 
@@ -26,8 +27,7 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.events import (
     Alive,
-    CheckpointAsked,
-    DrainAsked,
+    Asked,
     Ended,
     Event,
     Explained,
@@ -40,13 +40,10 @@ from ftslurm.core.state.events import (
     NodesChecked,
     NodesLeft,
     NodesNoted,
-    RestartAsked,
     ScaleAsked,
-    StacksAsked,
     StepEvent,
     StopAsked,
     TaskFailed,
-    UndrainAsked,
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
@@ -97,16 +94,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return fitness.checked(state, event, now, config)
         case ScaleAsked():
             return scale.observe(state, event, now, config)
-        case DrainAsked():
-            return drain.drain(state, event, config)
-        case UndrainAsked():
-            return drain.undrain(state, event, config)
-        case StacksAsked():
-            return user_requests.stacks(state, event, config)
-        case CheckpointAsked():
-            return user_requests.save(state, event, now, config)
-        case RestartAsked():
-            return user_requests.restart(state, event, config)
+        case Asked():
+            return _asked(state, event, now, config)
         case InjectAsked():
             return fault_drills.inject_asked(state, event, now)
         case StopAsked():
@@ -117,6 +106,26 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return replace(state, ending=state.ending and replace(state.ending, until=0.0)), []
         case _:
             assert_never(event)
+
+
+REQUESTS = {
+    "restart": user_requests.restart,
+    "stacks": user_requests.stacks,
+    "save": user_requests.save,
+    "drain": drain.drain,
+    "undrain": drain.undrain,
+}
+
+
+def _asked(state: RunState, event: Asked, now: float, config: Config) -> Outcome:
+    """Do what a user asks for, and answer."""
+    about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by.name}
+    about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
+    try:
+        state, text, actions = REQUESTS[event.what](state, event, now, config)
+    except user_requests.Refused as error:
+        return state, [records.CommandRefused(reason=str(error), **about)]
+    return state, [records.CommandDone(text=text, **about), *actions] if text else actions
 
 
 OF_GROUPS = (

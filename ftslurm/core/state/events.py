@@ -74,47 +74,6 @@ class ScaleAsked(Value):
     by: Requester
 
 
-class RestartAsked(Value):
-    """A user requests that a group starts again (`ftslurm restart`). rank: the one that it is for; a group is whole."""
-
-    group: int
-    rank: int | None
-    by: Requester
-    command: str  # the id of the command in the inbox
-
-
-class StacksAsked(Value):
-    """A user requests the stacks of a rank of a group, or of all its ranks (`ftslurm stacks`)."""
-
-    group: int
-    rank: int | None
-    by: Requester
-    command: str
-
-
-class CheckpointAsked(Value):
-    """A user requests a checkpoint now (`ftslurm save`)."""
-
-    by: Requester
-    command: str
-
-
-class DrainAsked(Value):
-    """A user requests that nothing of the run stays on a node (`ftslurm drain`)."""
-
-    node: str
-    by: Requester
-    command: str
-
-
-class UndrainAsked(Value):
-    """A user takes back the drain of a node (`ftslurm undrain`)."""
-
-    node: str
-    by: Requester
-    command: str
-
-
 class Heard(Value):
     """A message of a step: of a worker, its guard, or the Lighthouse. What tells of a failure comes as TaskFailed."""
 
@@ -191,6 +150,17 @@ class NodeFate(Value):
     reason: str = ""
 
 
+class Asked(Value):
+    """A user asks for something of the running training; reduce.REQUESTS has what. Answered: CommandDone or Refused."""
+
+    what: str
+    by: Requester
+    command: str  # the id of the command in the inbox
+    group: int | None = None
+    rank: int | None = None  # the one that it is for; a group is restarted as a whole
+    node: str = ""
+
+
 class InjectAsked(Value):
     """A user requests a drill now. group None: any running group; ignored for the Lighthouse."""
 
@@ -245,8 +215,5 @@ class NodesChecked(Value):
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate | NodesChecked
-UserRequest = (
-    RestartAsked | StacksAsked | CheckpointAsked | DrainAsked | UndrainAsked
-)  # each is answered with CommandDone or CommandRefused
-RunEvent = Granted | ScaleAsked | UserRequest | InjectAsked | StopAsked | JobEnds | Explained
+RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -34,11 +34,11 @@ REPLACES = config(cluster={"kind": "slurm"})
 
 
 def drain(node: str) -> ev.Event:
-    return ev.DrainAsked(node, ANN, "c1")
+    return ev.Asked("drain", ANN, "c1", node=node)
 
 
 def undrain(node: str) -> ev.Event:
-    return ev.UndrainAsked(node, ANN, "c2")
+    return ev.Asked("undrain", ANN, "c2", node=node)
 
 
 def said(story: Story) -> list[str]:

@@ -92,12 +92,12 @@ class World:
         self.wishes = random.Random(seed)
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
             group, rank = self.wishes.randint(0, groups.count), self.wishes.choice([None, 0, 1])
-            self.later(self.wishes.uniform(0, 60), ev.RestartAsked(group, rank, ANN, "c1"))
+            self.later(self.wishes.uniform(0, 60), ev.Asked("restart", ANN, "c1", group, rank))
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
-            self.later(self.wishes.uniform(0, 60), ev.CheckpointAsked(ANN, "c3"))
+            self.later(self.wishes.uniform(0, 60), ev.Asked("save", ANN, "c3"))
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
-            node, kind = self.wishes.choice(self.allocation.nodes), self.wishes.choice([ev.DrainAsked, ev.UndrainAsked])
-            self.later(self.wishes.uniform(0, 60), kind(node, ANN, "c2"))
+            node, what = self.wishes.choice(self.allocation.nodes), self.wishes.choice(["drain", "undrain"])
+            self.later(self.wishes.uniform(0, 60), ev.Asked(what, ANN, "c2", node=node))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))

@@ -31,7 +31,7 @@ from ftslurm.protocol import records
 
 
 def restart(group: int, rank: int | None = None) -> ev.Event:
-    return ev.RestartAsked(group, rank, ANN, "c1")
+    return ev.Asked("restart", ANN, "c1", group, rank)
 
 
 def done(story: Story) -> list[str]:
@@ -163,7 +163,7 @@ def test_a_recalled_script_that_ended_with_0_under_no_controller_has_not_succeed
 
 
 def asks(name: str = "c1") -> ev.Event:
-    return ev.CheckpointAsked(ANN, name)
+    return ev.Asked("save", ANN, name)
 
 
 def saved(step: int, error: str | None = None) -> ev.Event:
@@ -215,7 +215,7 @@ def test_stacks_are_asked_of_one_rank_or_of_all_and_the_files_are_told() -> None
     two = config(groups={"workers": 2})
     begun = ((0, granted(3)), (1, said.lighthouse_up(LIGHT0, URL)), (2, *ready(A0, "n1", "n1"), *ready(B0, "n2", "n2")))
     story = play(*begun, (3, store(A0), store(B0)), (4, stepped(A0, 1), stepped(B0, 1)), config=two)
-    story.turn(5, [ev.StacksAsked(1, 1, ANN, "c1"), ev.StacksAsked(0, None, ANN, "c2")])
+    story.turn(5, [ev.Asked("stacks", ANN, "c1", 1, 1), ev.Asked("stacks", ANN, "c2", 0, None)])
     assert story.all(msg.TakeStacks) == [
         act.Send(B0, msg.TakeStacks("c1", 1, "ftslurm stacks")),
         act.Send(A0, msg.TakeStacks("c2", None, "ftslurm stacks")),
@@ -225,10 +225,10 @@ def test_stacks_are_asked_of_one_rank_or_of_all_and_the_files_are_told() -> None
     )
     taken = [(r.group, r.rank, r.node, r.file, r.error) for r in story.all(records.StacksTaken)]
     assert taken == [(1, 1, "n2", "stacks-rank-1-0.txt", None), (0, 0, "n1", "", "no space")]
-    story.turn(7, [ev.StacksAsked(1, 2, ANN, "c3"), ev.StacksAsked(5, 0, ANN, "c4")])
+    story.turn(7, [ev.Asked("stacks", ANN, "c3", 1, 2), ev.Asked("stacks", ANN, "c4", 5, 0)])
     assert refused(story) == [
         "group 1 has no rank 2; it has ranks 0 to 1",
         "there is no group 5; the run has groups 0 to 1",
     ]
-    story = play(*begun[:2], (2, ev.StacksAsked(1, 0, ANN, "c1")), config=two)
+    story = play(*begun[:2], (2, ev.Asked("stacks", ANN, "c1", 1, 0)), config=two)
     assert refused(story) == ["group 1 is starting: its ranks are not assigned yet"]

@@ -82,7 +82,7 @@ def test_a_node_that_fails_is_left_out_and_new_jobs_avoid_it() -> None:
 
 def test_undrain_has_a_node_checked_again_that_has_failed() -> None:
     story = play((0, granted(3)), (1, LIGHTHOUSE_UP), (2, failed("n1")), (3, passed("n2")), config=settings())
-    story.turn(4, [ev.UndrainAsked("n1", ANN, "c1")])
+    story.turn(4, [ev.Asked("undrain", ANN, "c1", node="n1")])
     assert [one.nodes for one in story.all(act.CheckNodes)][3:] == [("n1",)]
     assert "n1 is checked again" in story.records("command_done")[0]["text"]
     assert [r["node"] for r in story.records("node_restored")] == ["n1"]

@@ -88,11 +88,11 @@ class Slurm:
             self.later(now, ev.ScaleAsked(self.dice.randint(1, 5), ANN))
         elif running:
             job = self.dice.choice(running)
-            wish = self.wishes.choice([None, None, ev.DrainAsked, ev.DrainAsked, ev.UndrainAsked, ev.RestartAsked])
-            if wish is ev.RestartAsked:
-                self.later(now, ev.RestartAsked(self.wishes.randint(0, 4), None, ANN, "c1"))
+            wish = self.wishes.choice([None, None, "drain", "drain", "undrain", "restart"])
+            if wish == "restart":
+                self.later(now, ev.Asked("restart", ANN, "c1", self.wishes.randint(0, 4), None))
             elif wish is not None:
-                self.later(now, wish(job.node, ANN, "c2"))
+                self.later(now, ev.Asked(wish, ANN, "c2", node=job.node))
             if lot < 0.4:
                 cause = self.dice.choice([Cause.PREEMPTED, Cause.TIME_LIMIT])
                 self.later(now, ev.JobLeaving(job.name, cause, "Slurm sent SIGTERM to it"))

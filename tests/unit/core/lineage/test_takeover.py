@@ -492,6 +492,6 @@ def test_a_late_first_word_of_an_older_kind_changes_nothing() -> None:
 
 
 def test_a_drain_of_a_node_whose_step_is_being_adopted_names_the_unit() -> None:
-    story = play(*ADOPTED[:2], (11.2, ev.DrainAsked("n2", ANN, "c1")), config=array())
+    story = play(*ADOPTED[:2], (11.2, ev.Asked("drain", ANN, "c1", node="n2")), config=array())
     (answer,) = story.all(records.CommandDone)
     assert answer.text.startswith("n2 gets nothing any more; group 1: moved as soon as")

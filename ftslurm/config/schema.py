@@ -189,8 +189,8 @@ class LighthouseConfig:
     """The Lighthouse. The defaults were measured: benchmarks/lighthouse_timing.py, benchmarks/false_evictions.py.
 
     The controller tells our own Lighthouse of each death within milliseconds, so heartbeat_timeout_ms matters only when
-    a node vanishes. The step under way then fails by torchft's own time-outs, which are longer. Hence torchft's 5 s: a
-    group whose machine stalls for less (file system, swapping, a moved VM) stays in the quorum. To drop it would cost
+    a node vanishes: then the quorum is broken, and the next ones are formed without the group, until it is heard again.
+    A group whose machine stalls for less (file system, swapping, a moved VM) stays in the quorum. To drop it would cost
     more, because a quorum without it builds all process groups anew, and the next one with it does so again.
 
     The stock Lighthouse learns of each death by silence, and survivors stall for that long: 1.07 s at 1000 ms, 5.15 s
@@ -205,7 +205,7 @@ class LighthouseConfig:
     kind: str = "ftslurm"
     port: int = 0  # 0: any free port
     join_timeout_ms: int = 10000  # how long a quorum waits for a healthy group that is not ready
-    heartbeat_timeout_ms: int = 5000  # a group that is silent for so long counts as dead
+    heartbeat_timeout_ms: int = 3000  # a group that is silent for so long is left out of quorums until it is heard
     quorum_tick_ms: int = 20  # how often the Lighthouse looks for a quorum; at 20 ms its CPU load is negligible
     # true: no quorum of groups that lack the training's state, or are ahead of it. false: any quorum, as torchft's own
     # Lighthouse, for scripts whose steps do not rise one by one; a restarted group still never begins anew.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from ftslurm.config.schema import Config
 from ftslurm.core import rules as core
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Event, Granted
+from ftslurm.core.state.events import Event, Granted, Heard
 from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol.records import ControllerError, JournalRecord
 from ftslurm.run.leadership import Superseded
@@ -82,7 +82,8 @@ def decide(
             raise
     state, actions = core.decide(state, [], now, config)
     for event in events:
-        with errors.contain(f"an event ({type(event).__name__})", event):
+        what = event.message if isinstance(event, Heard) else event
+        with errors.contain(f"an event ({type(what).__name__})", event):
             state, more = core.decide(state, [event], now, config)
             actions += more
     return state, actions

@@ -14,10 +14,9 @@ from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.slurm_requests import SlurmRequests, srun_names
-from ftslurm.controller.translate import order
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Ended, Event, InjectRefused, NodesChecked, TaskFailed
+from ftslurm.core.state.events import Ended, Event, Heard, NodesChecked, TaskFailed
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -25,6 +24,7 @@ from ftslurm.launchers.assignment import assignment
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.step_processes import Children
+from ftslurm.protocol import messages
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.directory import RunDir
 from ftslurm.security import sharing
@@ -51,8 +51,8 @@ class Executor:
 
     def carry_out(self, action: Action, now: float) -> Sequence[Event]:
         """Carry out an action. Return the events that are known at once."""
-        if isinstance(action, act.MessageAction):
-            self.children.send(*order(action))
+        if isinstance(action, act.Send):
+            self.children.send(action.id, messages.encode(action.message))
             return []
         if isinstance(action, act.JobAction):
             return self.slurm.carry_out(action, now)
@@ -100,7 +100,7 @@ class Executor:
         slurm_id = self.children.steps[step].slurm_id if step in self.children.steps else None
         if slurm_id is None:
             error = "scancel needs a Slurm step" if self.local else "Slurm has not named the step"
-            return [InjectRefused(step, 0, "cancel", error)]
+            return [Heard(step, messages.Injected("cancel", error))]
         self.slurm.background.ask(CancelStep(slurm_id), commands.cancel(slurm_id))
         return []
 

@@ -52,7 +52,7 @@ from ftslurm.core.jobs.supply import array, over
 from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state.actions import Action, Attach
-from ftslurm.core.state.events import Alive, Checkpointed, Event, Explained, Granted, Hello, StopAsked, TaskFailed
+from ftslurm.core.state.events import Alive, Event, Explained, Granted, Heard, StopAsked, TaskFailed
 from ftslurm.core.state.model import SRUN, Allocation, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
@@ -315,11 +315,12 @@ class Controller:
             self.saved = newest_checkpoint(self.config, self.run_dir)
         return self.saved
 
-    def _checkpointed(self, event: Checkpointed) -> None:
+    def _checkpointed(self, said: messages.Checkpointed) -> None:
         """Remember what a worker has saved in an object store."""
         url, known = stored_checkpoints.url(self.config), (self.saved.step if self.saved is not None else None) or 0
-        if url is not None and event.error is None and event.path.startswith(f"{url}/") and event.step >= known:
-            self.saved = Saved(event.path, event.step)
+        path = said.path or ""
+        if url is not None and said.error is None and path.startswith(f"{url}/") and said.step >= known:
+            self.saved = Saved(path, said.step)
 
     def _received(self, news: Received) -> None:
         """Translate a message of a worker or guard."""
@@ -329,12 +330,13 @@ class Controller:
         except messages.BadMessage as error:
             log.warning("%s: bad message %s: %r", where, brief(news.message), error)
             return
-        if isinstance(event, Hello) and event.slurm_step is not None:
-            self.children.identify(news.id, event.slurm_step)
-        elif isinstance(event, Hello) and (named := news.message.get("slurm_step")) is not None:
+        said = event.message if isinstance(event, Heard) else None
+        if isinstance(said, messages.Hello) and said.slurm_step is not None:
+            self.children.identify(news.id, said.slurm_step)
+        elif isinstance(said, messages.Hello) and (named := news.message.get("slurm_step")) is not None:
             log.warning("%s: not the name of a Slurm step, ignored: %s", where, brief(named))
-        if isinstance(event, Checkpointed):
-            self._checkpointed(event)
+        if isinstance(said, messages.Checkpointed):
+            self._checkpointed(said)
         if isinstance(event, Alive):
             self.alive[event.id, event.task] = event
         elif event is not None:

@@ -1,4 +1,4 @@
-"""Translates input of workers, signals and Slurm to events of the core, and its actions to messages. Pure."""
+"""Translates input of workers, signals and Slurm to events of the core. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from typing_extensions import assert_never
-
 from ftslurm.config.schema import Config
 from ftslurm.config.validate import FAULTS
-from ftslurm.core.state import actions, events
-from ftslurm.core.state.model import SLURM, Evidence, GuardReport, Requester, RunOutcome, Saved, Source, StepId
+from ftslurm.core.state import events
+from ftslurm.core.state.model import SLURM, Evidence, Requester, RunOutcome, Saved, Source, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
@@ -19,42 +17,6 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
 from ftslurm.protocol.stages import Stage
 from ftslurm.security.json_text import is_whole
-
-
-def order(action: actions.MessageAction) -> tuple[StepId, bytes]:
-    """Return the Slurm step that an action sends a message to, and its line."""
-    match action:
-        case actions.Redirect(step, url):
-            message: messages.Message = messages.LighthouseMoved(url)
-        case actions.Servers(step, urls):
-            message = messages.Servers(urls)
-        case actions.Begin(step, addr, port, heals, floor):
-            message = messages.Begin(addr, port, heals, floor)
-        case actions.Broken(step, quorum):
-            message = messages.Broken(quorum)
-        case actions.SaveNow(step, number):
-            message = messages.Save(number)
-        case actions.Stop(step):
-            message = messages.Stop()
-        case actions.Announce(step, group, attempt, store):
-            message = messages.Member(group, attempt, store)
-        case actions.Evict(step, group, attempt, store, finished):
-            message = messages.Evict(group, attempt, store, finished)
-        case actions.SetAside(step, groups, after_s):
-            message = messages.GuardsSilent(tuple(messages.SilentGroup(**vars(one)) for one in groups), after_s)
-        case actions.NewHistory(step, number):
-            message = messages.NewHistory(number)
-        case actions.Inject(step, task, fault):
-            message = messages.Inject(fault, task)
-        case actions.Where(step, question):
-            message = messages.Where(question)
-        case actions.Dump(step):
-            message = messages.Dump()
-        case actions.TakeStacks(step, command, task, by):
-            message = messages.TakeStacks(command, task, by)
-        case _:
-            assert_never(action)
-    return step, messages.encode(message)
 
 
 def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events.Event | None:
@@ -77,67 +39,16 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
     return _event(step, message, now)
 
 
-def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse, now: float) -> events.Event | None:
+def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse, now: float) -> events.Event:
     match message:
-        case messages.Hello(host, _, slurm_step, task=task):
-            return events.Hello(step, task, host, slurm_step)
-        case messages.Adopted():
-            return events.Adopted(step, _guard_report(message))
-        case messages.Ready(task=task):
-            return events.Ready(step, task)
         case messages.Alive(state, number, stage, since_s, pilot, answers, task=task):
             at = stage or Stage.COMPUTING
             return events.Alive(step, task, now, state, number, at, since_s or 0.0, pilot, answers)
-        case messages.Room(available_mb, worker_mb, task=task):
-            return events.Room(step, task, available_mb, worker_mb)
-        case messages.FirstQuorum():
-            return events.FirstQuorum(step)
-        case messages.Trace(text, task=task):
-            return events.Traced(step, task, text)
-        case messages.Notice(text):
-            return events.Warned(step, text)
-        case messages.Dumped(task=task):
-            return events.Dumped(step, task)
-        case messages.StacksTaken(command, file, error, task=task):
-            return events.StacksTaken(step, task, command, file, error)
-        case messages.Injected(fault, error, task=task):
-            return events.InjectRefused(step, task, fault, error) if error else None
-        case messages.StoreUp(addr, port):
-            return events.StoreUp(step, addr, port)
-        case messages.Progress(number, quorum_id, participants, committed, aborted, _, gap_s):
-            return events.Progressed(step, number, quorum_id, participants, committed, aborted, gap_s)
-        case messages.Serving(url):
-            return events.Serving(step, url)
-        case messages.Served(sessions, number):
-            return events.Served(step, sessions, number)
-        case messages.SessionOpened(sessions):
-            return events.SessionOpened(step, sessions)
-        case messages.Restored(number, path):
-            return events.Restored(step, number, path or "")
-        case messages.CanSave():
-            return events.CanSave(step)
-        case messages.Checkpointed(number, path, seconds, error):
-            return events.Checkpointed(step, number, path or "", seconds, error)
         case messages.Failed():
             return events.TaskFailed(step, _evidence_of_exception(message))
-        case messages.Done(task=task):
-            return events.ScriptDone(step, task)
-        case messages.Exited(code=0, task=task):
-            return events.TaskDone(step, task)
-        case messages.Exited():
+        case messages.Exited() if message.code != 0:
             return events.TaskFailed(step, _evidence_of_exit(message))
-        case messages.LighthouseUp(url):
-            return events.LighthouseUp(step, url)
-        case messages.QuorumIssued(quorum_id, members, steps):
-            both = zip(members, steps, strict=False)
-            return events.QuorumSeen(step, quorum_id, tuple((group, at) for group, at in both if group is not None))
-        case messages.QuorumRefused(reason):
-            return events.QuorumRefused(step, reason)
-        case messages.QuorumBroken(quorum_id):
-            return events.QuorumBroken(step, quorum_id)
-        case messages.GroupAside(group, attempt, aside, seconds):
-            return events.GroupAside(step, group, attempt, aside, seconds)
-    assert_never(message)
+    return events.Heard(step, message)
 
 
 def _evidence_of_exception(failed: messages.Failed) -> Evidence:
@@ -163,19 +74,6 @@ def _evidence_of_exit(exited: messages.Exited) -> Evidence:
         out_of_memory=exited.oom,
         error=error,
         hardware=exited.hardware or None,
-    )
-
-
-def _guard_report(adopted: messages.Adopted) -> GuardReport:
-    return GuardReport(
-        adopted.task,
-        ready=adopted.ready,
-        assigned=adopted.group is not None,
-        begun=adopted.begun,
-        store=adopted.store,
-        lighthouse=adopted.lighthouse,
-        floor=adopted.floor or 0,
-        step=adopted.step,
     )
 
 

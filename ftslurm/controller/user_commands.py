@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ftslurm.controller.translate import requester
-from ftslurm.core.state.events import CheckpointAsked, DrainAsked, RestartAsked, StacksAsked, UndrainAsked, UserRequest
+from ftslurm.core.reduce import REQUESTS
+from ftslurm.core.state.events import Asked
 from ftslurm.protocol.field_types import MOST_TEXT
 from ftslurm.security.json_text import is_whole
 
 
-def user_request(command: Mapping[str, Any]) -> UserRequest | None:
+def user_request(command: Mapping[str, Any]) -> Asked | None:
     """Translate a command from the inbox; None: it is another one, or invalid."""
-    by, name = requester(command), str(command.get("id"))[:100]
-    node, group, rank = command.get("node"), command.get("group"), command.get("rank")
-    if rank is not None and not is_whole(rank):
+    what, group, rank, node = command["what"], command.get("group"), command.get("rank"), command.get("node")
+    if what not in REQUESTS or (rank is not None and not is_whole(rank)):
         return None
-    match command["what"]:
-        case "stacks" if is_whole(group):
-            return StacksAsked(group, rank, by, name)
-        case "save":
-            return CheckpointAsked(by, name)
-        case "drain" if isinstance(node, str):
-            return DrainAsked(node[:MOST_TEXT], by, name)
-        case "undrain" if isinstance(node, str):
-            return UndrainAsked(node[:MOST_TEXT], by, name)
-        case "restart" if is_whole(group):
-            return RestartAsked(group, rank, by, name)
-        case _:
-            return None
+    asked = Asked(what, requester(command), str(command.get("id"))[:100])
+    match what:
+        case "restart" | "stacks":
+            return replace(asked, group=group, rank=rank) if is_whole(group) else None
+        case "drain" | "undrain":
+            return replace(asked, node=node[:MOST_TEXT]) if isinstance(node, str) else None
+    return asked

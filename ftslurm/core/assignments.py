@@ -13,13 +13,13 @@ from ftslurm.core.groups import ranks
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.launching import fence, store_within_s
 from ftslurm.core.lineage import continuity
-from ftslurm.core.state.actions import Action, Assign, Begin
+from ftslurm.core.state.actions import Action, Assign, Send
 from ftslurm.core.state.model import LIVE, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import run
 from ftslurm.core.state.units import independent, swap, tasks_of
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 
 
 def assign(state: RunState, now: float, config: Config) -> Outcome:
@@ -76,7 +76,7 @@ def _begin(state: RunState, now: float, config: Config) -> Outcome:
             continue
         heals, floor = (False, 0) if alone else (continuity.heals(state, config), continuity.floor(state, config))
         begun = records.ScriptBegun(unit=unit.name, group=unit.group, attempt=unit.attempt)
-        actions += [begun, Begin(unit.id, *store, heals, floor)]
+        actions += [begun, Send(unit.id, messages.Begin(*store, heals, floor))]
         current = replace(unit.current, floor=floor)
         state = swap(state, run(replace(unit, marks=replace(unit.marks, begun=now), current=current)))
         if alone and state.drills.stepping_since is None:  # without a quorum drills count from here

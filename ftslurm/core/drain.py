@@ -13,36 +13,33 @@ from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.health import fitness
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import DrainAsked, UndrainAsked
+from ftslurm.core.state.events import Asked
 from ftslurm.core.state.model import LIVE, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, places, pool_of
 from ftslurm.core.state.values import replace
-from ftslurm.core.user_requests import RUNS, recall, why_stuck
+from ftslurm.core.user_requests import RUNS, Answer, Refused, recall, why_stuck
 from ftslurm.protocol import records
 
 
-def drain(state: RunState, event: DrainAsked, config: Config) -> Outcome:
-    """Leave a node out, or refuse to."""
-    why_not = _why_not(state, event.node, config)
-    if why_not is not None:
-        return state, [_refused("drain", event, why_not)]
+def drain(state: RunState, event: Asked, now: float, config: Config) -> Answer:
+    """Leave a node out."""
+    if (why_not := _why_not(state, event.node, config)) is not None:
+        raise Refused(why_not)
     state = replace(state, nodes=replace(state.nodes, drained=state.nodes.drained | {event.node}))
     there = [f"group {u.group}" if u.group is not None else u.name for u in _near(state, frozenset({event.node}))]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
-    text = f"{event.node} gets nothing any more; {moves}"
     drained = records.NodeDrained(node=event.node, by=event.by.name)
-    return state, [drained, _done("drain", event, text), *supply.told_to_avoid(state, config)]
+    return state, f"{event.node} gets nothing any more; {moves}", [drained, *supply.told_to_avoid(state, config)]
 
 
-def undrain(state: RunState, event: UndrainAsked, config: Config) -> Outcome:
-    """Use a drained node again, or check one again that has failed its check; or refuse to."""
+def undrain(state: RunState, event: Asked, now: float, config: Config) -> Answer:
+    """Use a drained node again, or check one again that has failed its check."""
     node, drained, restored = event.node, state.nodes.drained, list[Action]()
     unfit = node in state.nodes.unfit
     if not unfit and node not in drained:
-        there = ", ".join(sorted(drained)) or "none is"
-        return state, [_refused("undrain", event, f"{node} is not drained; drained: {there}")]
+        raise Refused(f"{node} is not drained; drained: {', '.join(sorted(drained)) or 'none is'}")
     text = f"{node} is used again" + (
         ", when it is found to be sound: it was lost" if node in state.nodes.avoid else ""
     )
@@ -51,7 +48,7 @@ def undrain(state: RunState, event: UndrainAsked, config: Config) -> Outcome:
         text = f"{node} is checked again (health.preflight), and used if it passes"
         state, restored = fitness.forgive(state, node)
     undrained = records.NodeUndrained(node=node, by=event.by.name)
-    return state, [undrained, *restored, _done("undrain", event, text), *supply.told_to_avoid(state, config)]
+    return state, text, [undrained, *restored, *supply.told_to_avoid(state, config)]
 
 
 def move(state: RunState, now: float, config: Config) -> Outcome:
@@ -121,11 +118,3 @@ def _why_not(state: RunState, node: str, config: Config) -> str | None:
     if not nodes - state.nodes.unusable - {node}:
         return f"{node} is the last node that the run may use: to end the run, ftslurm stop"
     return None
-
-
-def _done(what: str, event: DrainAsked | UndrainAsked, text: str) -> records.CommandDone:
-    return records.CommandDone(command=event.command, what=what, by=event.by.name, text=text, node=event.node)
-
-
-def _refused(what: str, event: DrainAsked | UndrainAsked, why: str) -> records.CommandRefused:
-    return records.CommandRefused(command=event.command, what=what, by=event.by.name, reason=why, node=event.node)

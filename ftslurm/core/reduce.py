@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
+from typing import Any
 
 from typing_extensions import assert_never
 
@@ -17,64 +17,33 @@ from ftslurm.core.groups.verdict import aborts, after_abort
 from ftslurm.core.health import (
     fitness,
     hang_limit,
-    late_hello,
     lost_connections,
     node_states,
-    set_aside,
     silence,
 )
 from ftslurm.core.jobs import queue, scale, supply
+from ftslurm.core.lighthouse_orders import aside
 from ftslurm.core.lineage import continuity, rollover, takeover
-from ftslurm.core.state.actions import Action, Broken
+from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.events import (
-    Adopted,
     Alive,
-    CanSave,
-    CheckpointAsked,
-    Checkpointed,
-    DrainAsked,
-    Dumped,
+    Asked,
     Ended,
     Event,
     Explained,
-    FirstQuorum,
     Granted,
-    GroupAside,
-    Hello,
     InjectAsked,
-    InjectRefused,
     JobEnds,
     JobEvent,
-    LighthouseUp,
     Looked,
     NodeFate,
     NodesChecked,
     NodesLeft,
     NodesNoted,
-    Progressed,
-    QuorumBroken,
-    QuorumRefused,
-    QuorumSeen,
-    Ready,
-    RestartAsked,
-    Restored,
-    Room,
     ScaleAsked,
-    ScriptDone,
-    Served,
-    Serving,
-    SessionOpened,
-    StacksAsked,
-    StacksTaken,
     StepEvent,
     StopAsked,
-    StoreUp,
-    TaskDone,
     TaskFailed,
-    Traced,
-    TrainingEvent,
-    UndrainAsked,
-    Warned,
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
@@ -82,7 +51,7 @@ from ftslurm.core.state.traces import added
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.units import independent, swap, tasks_of
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
@@ -103,9 +72,13 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
         unit = state.table.living(event.id)
         if unit is None:
             return state, []  # late: that attempt is over
-        if unit.group is None and isinstance(event, TrainingEvent):
+        if isinstance(event, TaskFailed):
+            return _task_failed(event, state, unit, now, config)
+        if isinstance(event, Ended):
+            return _ended(event, state, unit, now, config)
+        if unit.group is None and isinstance(event.message, OF_GROUPS):
             return state, []  # the Lighthouse and standbys do not train
-        return _observe_step(state, event, unit, now, config)
+        return _heard(state, event.message, unit, now, config)
     match event:
         case Granted():
             return _granted(state, event, now, config)
@@ -121,16 +94,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return fitness.checked(state, event, now, config)
         case ScaleAsked():
             return scale.observe(state, event, now, config)
-        case DrainAsked():
-            return drain.drain(state, event, config)
-        case UndrainAsked():
-            return drain.undrain(state, event, config)
-        case StacksAsked():
-            return user_requests.stacks(state, event, config)
-        case CheckpointAsked():
-            return user_requests.save(state, event, now, config)
-        case RestartAsked():
-            return user_requests.restart(state, event, config)
+        case Asked():
+            return _asked(state, event, now, config)
         case InjectAsked():
             return fault_drills.inject_asked(state, event, now)
         case StopAsked():
@@ -143,61 +108,94 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             assert_never(event)
 
 
-def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, config: Config) -> Outcome:
-    """Fold an event of a live step into the state; `unit` is the unit of the step."""
-    match event:
-        case Hello():
-            return _hello(event, state, unit, now)
-        case Adopted():
-            return takeover.guard_reported(event, state, unit, now, config)
-        case Ready():
-            return _ready(event, state, unit, now, config)
-        case StoreUp():
-            return _store_up(event, state, unit)
-        case LighthouseUp():
-            return _lighthouse_up(event, state, unit, now)
-        case QuorumRefused():
-            return state, [records.QuorumRefused(reason=event.reason)]
-        case QuorumBroken():
-            return _quorum_broken(event, state)
-        case GroupAside():
-            return set_aside.told_of(state, event)
-        case QuorumSeen():
-            return _quorum_seen(event, state)
-        case FirstQuorum():
+REQUESTS = {
+    "restart": user_requests.restart,
+    "stacks": user_requests.stacks,
+    "save": user_requests.save,
+    "drain": drain.drain,
+    "undrain": drain.undrain,
+}
+
+
+def _asked(state: RunState, event: Asked, now: float, config: Config) -> Outcome:
+    """Do what a user asks for, and answer."""
+    about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by.name}
+    about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
+    try:
+        state, text, actions = REQUESTS[event.what](state, event, now, config)
+    except user_requests.Refused as error:
+        return state, [records.CommandRefused(reason=str(error), **about)]
+    return state, [records.CommandDone(text=text, **about), *actions] if text else actions
+
+
+OF_GROUPS = (
+    messages.Progress
+    | messages.Room
+    | messages.CanSave
+    | messages.Checkpointed
+    | messages.Restored
+    | messages.Serving
+    | messages.Served
+    | messages.SessionOpened
+)
+
+
+def _heard(
+    state: RunState, said: messages.FromWorker | messages.FromLighthouse, unit: Unit, now: float, config: Config
+) -> Outcome:
+    """Fold a message of a live step into the state; `unit` is the unit of the step."""
+    match said:
+        case messages.Hello():
+            return _hello(said, state, unit, now)
+        case messages.Adopted():
+            return takeover.guard_reported(said, state, unit, now, config)
+        case messages.Ready():
+            return _ready(said, state, unit, now, config)
+        case messages.StoreUp(addr, port):
+            return swap(state, replace(unit, current=replace(unit.current, store=(addr, port)))), []
+        case messages.LighthouseUp():
+            return _lighthouse_up(said, state, unit, now)
+        case messages.QuorumRefused(reason):
+            return state, [records.QuorumRefused(reason=reason)]
+        case messages.QuorumBroken(quorum):
+            return state, [Send(u.id, messages.Broken(quorum)) for u in state.table.in_phase(Phase.RUNNING)]
+        case messages.GroupAside():
+            return aside(state, said)
+        case messages.QuorumIssued():
+            return _quorum_issued(said, state)
+        case messages.FirstQuorum():
             return _first_quorum(state, unit, now)
-        case Room():
-            return standby.told_room(state, event, unit, config)
-        case Progressed():
-            return _progressed(event, state, unit, now, config)
-        case Serving() | Served() | SessionOpened():
-            return parameter_servers.observe(event, state, unit, now, config)
-        case Traced():
-            return _traced(event, state, unit)
-        case Warned():
-            return _warn(state, unit.group, event.text)
-        case Dumped():
-            return _dumped(event, state, unit, now, config)
-        case StacksTaken():
-            return user_requests.stacks_taken(state, event, unit)
-        case InjectRefused():
-            return _drill_refused(event, state, unit)
-        case CanSave():
+        case messages.Room():
+            return standby.told_room(state, said, unit, config)
+        case messages.Progress():
+            return _progressed(said, state, unit, now, config)
+        case messages.Serving() | messages.Served() | messages.SessionOpened():
+            return parameter_servers.observe(said, state, unit, now, config)
+        case messages.Trace(text, task=task):
+            traces = added(unit.current.traces, task, text)
+            return swap(state, replace(unit, current=replace(unit.current, traces=traces))), []
+        case messages.Notice(text):
+            return _warn(state, unit.group, text)
+        case messages.Dumped():
+            return _dumped(said, state, unit, now, config)
+        case messages.StacksTaken():
+            return user_requests.stacks_taken(state, said, unit)
+        case messages.Injected():
+            return _injected(said, state, unit)
+        case messages.CanSave():
             return swap(state, replace(unit, current=replace(unit.current, saves=True))), []
-        case Checkpointed():
-            return _checkpointed(event, state, unit)
-        case Restored():
-            return _restored(event, state, unit)
-        case ScriptDone():
-            return _script_done(event, state, unit)
-        case TaskDone():
-            return _task_done(event, state, unit)
-        case TaskFailed():
-            return _task_failed(event, state, unit, now, config)
-        case Ended():
-            return _ended(event, state, unit, now, config)
+        case messages.Checkpointed():
+            return _checkpointed(said, state, unit)
+        case messages.Restored():
+            return _restored(said, state, unit)
+        case messages.Done(task=task):
+            return swap(state, replace(unit, current=replace(unit.current, over=unit.current.over | {task}))), []
+        case messages.Exited(task=task):
+            return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {task}))), []
+        case messages.Alive() | messages.Failed():
+            raise AssertionError(f"{said} is an event of its own")
         case _:
-            assert_never(event)
+            assert_never(said)
 
 
 def _granted(state: RunState, event: Granted, now: float, config: Config) -> Outcome:
@@ -211,7 +209,6 @@ def _granted(state: RunState, event: Granted, now: float, config: Config) -> Out
             nodes=replace(
                 state.nodes,
                 leaf_of=event.leaf_of,
-                largest_leaf=max(Counter(event.leaf_of.values()).values(), default=0),
             ),
         ),
         event,
@@ -251,21 +248,20 @@ def _explained(state: RunState, event: StopAsked) -> RunState:
     return replace(state, ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
 
 
-def _hello(event: Hello, state: RunState, unit: Unit, now: float) -> Outcome:
+def _hello(said: messages.Hello, state: RunState, unit: Unit, now: float) -> Outcome:
     hosts = list(unit.current.hosts)
-    if event.task < len(hosts):
-        hosts[event.task] = event.node
-    slurm_step = event.slurm_step or unit.current.slurm_step
+    if said.task < len(hosts):
+        hosts[said.task] = said.host
+    slurm_step = said.slurm_step or unit.current.slurm_step
     unit = replace(unit, current=replace(unit.current, hosts=tuple(hosts), slurm_step=slurm_step))
-    unit = silence.beat(unit, Alive(event.id, event.task, now))
+    unit = silence.beat(unit, Alive(unit.id, said.task, now))
     if None not in hosts and unit.marks.hello is None:
-        state = late_hello.answered(state, unit, now)
         unit = replace(unit, marks=replace(unit.marks, hello=now))
     return swap(state, unit), []
 
 
-def _ready(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    unit = replace(unit, current=replace(unit.current, ready=unit.current.ready | {event.task}))
+def _ready(said: messages.Ready, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    unit = replace(unit, current=replace(unit.current, ready=unit.current.ready | {said.task}))
     if len(unit.current.ready) < tasks_of(unit, config):
         return swap(state, unit), []
     unit = replace(unit, marks=replace(unit.marks, ready=now))
@@ -278,16 +274,12 @@ def _ready(event: Ready, state: RunState, unit: Unit, now: float, config: Config
     return swap(state, unit), [_step_ready(unit, now, ranks=rows)]
 
 
-def _store_up(event: StoreUp, state: RunState, unit: Unit) -> Outcome:
-    return swap(state, replace(unit, current=replace(unit.current, store=(event.addr, event.port)))), []
-
-
-def _lighthouse_up(event: LighthouseUp, state: RunState, unit: Unit, now: float) -> Outcome:
+def _lighthouse_up(said: messages.LighthouseUp, state: RunState, unit: Unit, now: float) -> Outcome:
     if unit.phase is not Phase.STARTING:
         return state, []  # it is already being brought down
     up = run(replace(unit, current=replace(unit.current, ready=frozenset({0}))))
-    state = replace(swap(state, up), lighthouse_url=event.url)
-    return state, [] if unit.reason == "adopted" else [_step_ready(unit, now, url=event.url)]
+    state = replace(swap(state, up), lighthouse_url=said.url)
+    return state, [] if unit.reason == "adopted" else [_step_ready(unit, now, url=said.url)]
 
 
 def _step_ready(
@@ -304,97 +296,91 @@ def _step_ready(
     )
 
 
-def _quorum_broken(event: QuorumBroken, state: RunState) -> Outcome:
-    return state, [Broken(u.id, event.quorum_id) for u in state.table.in_phase(Phase.RUNNING)]
+def _quorum_issued(said: messages.QuorumIssued, state: RunState) -> Outcome:
+    """Note the step that each group asks to take. A large quorum comes as several messages, each with some members."""
+    steps = {group: step for group, step in zip(said.members, said.steps, strict=False) if group is not None}
+    units = [state.table.group(group) for group in steps if 0 <= group < state.table.groups]
+    seen = (
+        replace(unit, current=replace(unit.current, seen=(said.quorum_id, steps[unit.group_id])))
+        for unit in units
+        if unit.phase is Phase.RUNNING
+    )
+    return replace(state, table=state.table.put_unnoticed(seen)), []
 
 
-def _quorum_seen(event: QuorumSeen, state: RunState) -> Outcome:
-    groups = (number for number, _ in event.members if 0 <= number < state.table.groups)
-    units = {number: u for number in groups if (u := state.table.group(number)).phase is Phase.RUNNING}
-    steps = ((units[number], step) for number, step in event.members if number in units)
-    seen = (replace(u, current=replace(u.current, seen=(event.quorum_id, step))) for u, step in steps)
-    state = replace(state, table=state.table.put_unnoticed(seen))
-    return state, []
-
-
-def _progressed(event: Progressed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+def _progressed(said: messages.Progress, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     # An adopted attempt may have joined before: takeover.guard_reported writes its line.
-    joins = unit.current.step is None and event.committed > 0 and unit.current.adoption is None
-    if joins and not independent(config) and continuity.is_new_history(event, unit, state):
-        return _began_new_history(event, state, unit, now, config)
+    joins = unit.current.step is None and said.committed > 0 and unit.current.adoption is None
+    if joins and not independent(config) and continuity.is_new_history(said, unit, state):
+        return _began_new_history(said, state, unit, now, config)
     if joins:
         unit = replace(unit, marks=replace(unit.marks, joined=now))
-        actions.append(takeover.joined(unit, now, event.step, event.quorum_id, event.participants))
+        actions.append(takeover.joined(unit, now, said.step, said.quorum_id, said.participants))
     progress = records.Progress(
         group=unit.group_id,
         attempt=unit.attempt,
-        step=event.step,
-        quorum_id=event.quorum_id,
-        participants=event.participants,
-        committed=event.committed,
-        aborted=event.aborted,
-        gap_s=event.gap_s,
+        step=said.step,
+        quorum_id=said.quorum_id,
+        participants=said.participants,
+        committed=said.committed,
+        aborted=said.aborted,
+        gap_s=said.gap_s,
     )
-    unit = replace(unit, current=replace(unit.current, aborted=event.aborted))
+    unit = replace(unit, current=replace(unit.current, aborted=said.aborted))
     unit, line = progress_lines.reported(unit, progress, now, state.table.groups)
     actions += line
-    if event.committed > 0:
-        unit = replace(unit, current=replace(unit.current, step=event.step))
+    if said.committed > 0:
+        unit = replace(unit, current=replace(unit.current, step=said.step))
         lineage = state.lineage
-        reached = event.step if lineage.resuming else max(lineage.step, event.step)
+        reached = said.step if lineage.resuming else max(lineage.step, said.step)
         state = replace(state, lineage=replace(lineage, step=reached, resuming=False))
         if state.drills.stepping_since is None:
             state = replace(state, drills=replace(state.drills, stepping_since=now))
-    state = hang_limit.learn(swap(state, unit), event.gap_s, now, config)
+    state = hang_limit.learn(swap(state, unit), said.gap_s, now, config)
     state, drills = fault_drills.inject_planned(state, unit, now, config)
-    text = continuity.unsaved(state, event, config)
+    text = continuity.unsaved(state, said, config)
     state, warning = (state, []) if text is None else _warn(state, unit.group, text)
     return state, actions + drills + warning
 
 
-def _began_new_history(event: Progressed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+def _began_new_history(said: messages.Progress, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     """Bring down a group that trains from the start although the run is further."""
     reached = max(unit.current.floor, state.lineage.step)
-    error = f"ended by ftslurm: it had begun a new history (step {event.step}, the run had reached {reached})"
+    error = f"ended by ftslurm: it had begun a new history (step {said.step}, the run had reached {reached})"
     unit = replace(unit, current=replace(unit.current, intent=Cause.UNKNOWN))
     return _task_failed(TaskFailed(unit.id, Evidence(None, None, error=error)), swap(state, unit), unit, now, config)
 
 
-def _checkpointed(event: Checkpointed, state: RunState, unit: Unit) -> Outcome:
-    state = rollover.checkpointed(replace(state, lineage=replace(state.lineage, saved=True)), event)
-    if event.error is not None:
+def _checkpointed(said: messages.Checkpointed, state: RunState, unit: Unit) -> Outcome:
+    state = rollover.checkpointed(replace(state, lineage=replace(state.lineage, saved=True)), said)
+    if said.error is not None:
         failed = records.CheckpointFailed(
             group=unit.group_id,
             attempt=unit.attempt,
-            step=event.step,
-            path=event.path,
-            seconds=event.seconds,
-            error=event.error,
+            step=said.step,
+            path=said.path,
+            seconds=said.seconds,
+            error=said.error,
         )
         return state, [failed]
     if not state.lineage.resuming:  # progress is reported once a second, and may be behind
-        state = replace(state, lineage=replace(state.lineage, step=max(state.lineage.step, event.step)))
+        state = replace(state, lineage=replace(state.lineage, step=max(state.lineage.step, said.step)))
     saved = records.CheckpointSaved(
-        group=unit.group_id, attempt=unit.attempt, step=event.step, path=event.path, seconds=event.seconds
+        group=unit.group_id, attempt=unit.attempt, step=said.step, path=said.path, seconds=said.seconds
     )
     return state, [saved]
 
 
-def _restored(event: Restored, state: RunState, unit: Unit) -> Outcome:
-    record = records.CheckpointRestored(group=unit.group_id, attempt=unit.attempt, step=event.step, path=event.path)
-    return swap(state, continuity.restored(unit, event, state)), [record]
+def _restored(said: messages.Restored, state: RunState, unit: Unit) -> Outcome:
+    record = records.CheckpointRestored(group=unit.group_id, attempt=unit.attempt, step=said.step, path=said.path)
+    return swap(state, continuity.restored(unit, said, state)), [record]
 
 
 def _first_quorum(state: RunState, unit: Unit, now: float) -> Outcome:
     if unit.marks.quorum is not None:
         return state, []
     return swap(state, replace(unit, marks=replace(unit.marks, quorum=now))), []
-
-
-def _traced(event: Traced, state: RunState, unit: Unit) -> Outcome:
-    traces = added(unit.current.traces, event.task, event.text)
-    return swap(state, replace(unit, current=replace(unit.current, traces=traces))), []
 
 
 def _warn(state: RunState, group: int | None, text: str) -> Outcome:
@@ -404,24 +390,18 @@ def _warn(state: RunState, group: int | None, text: str) -> Outcome:
     return state, [records.Warned(group=group, text=text)]
 
 
-def _dumped(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    unit = replace(unit, current=replace(unit.current, dumped=unit.current.dumped | {event.task}))
+def _dumped(said: messages.Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    unit = replace(unit, current=replace(unit.current, dumped=unit.current.dumped | {said.task}))
     if unit.phase is Phase.STOPPING and len(unit.current.dumped) == tasks_of(unit, config):
         unit = replace(unit, due=min(unit.due, now))  # all stacks are written
     return swap(state, unit), []
 
 
-def _drill_refused(event: InjectRefused, state: RunState, unit: Unit) -> Outcome:
-    refused = records.FaultRefused(kind=event.fault, group=unit.group, rank=event.task, reason=event.error)
+def _injected(said: messages.Injected, state: RunState, unit: Unit) -> Outcome:
+    if said.error is None:
+        return state, []
+    refused = records.FaultRefused(kind=said.fault, group=unit.group, rank=said.task, reason=said.error)
     return swap(state, replace(unit, current=replace(unit.current, drilled=None))), [refused]
-
-
-def _task_done(event: TaskDone, state: RunState, unit: Unit) -> Outcome:
-    return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {event.task}))), []
-
-
-def _script_done(event: ScriptDone, state: RunState, unit: Unit) -> Outcome:
-    return swap(state, replace(unit, current=replace(unit.current, over=unit.current.over | {event.task}))), []
 
 
 def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:

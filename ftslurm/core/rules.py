@@ -23,11 +23,9 @@ from ftslurm.core.health import (
     first_step,
     fitness,
     hangs,
-    late_hello,
     lost_connections,
     node_fate,
     node_states,
-    set_aside,
     silence,
     start_report,
 )
@@ -143,7 +141,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
     due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
     due += node_states.deadlines(state)
-    due += [*fitness.deadlines(state), *set_aside.deadlines(state, config)]
+    due += fitness.deadlines(state)
     due += [*supply.poll_times(state, config), state.jobs_due, *first_step.deadlines(state, config)]
     first = min((time for time in due if now < time), default=inf)
     first = min(first, state.table.next_due)
@@ -172,7 +170,6 @@ def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
     yield from progress_lines.due_times(unit, state.table.groups)
     yield from start_report.due_times(unit, state.table.groups)
     yield from takeover.due_times(unit)
-    yield from late_hello.due_times(unit)
     if state.ending is None:
         yield from silence.due_times(unit, config)
         yield from lost_connections.due_times(state, unit, config)
@@ -373,14 +370,12 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     supply.recover,  # before the launch
     supply.settle,  # after `vacate`; `supply` requeues them
     queue.keep_pilots,  # after `vacate`: a job marked as leaving gets no pilot
-    late_hello.watch,  # after `watch` and `restore`, which know the lost nodes; before the launch
     _expire,  # a lost node or a hang explains a delay better than a limit
     continuity.guard,  # after everything that takes groups down, before the launch: a fresh group must not begin alone
     _end_if_over,  # after all verdicts, before anything new is started
     rollover.roll,  # after `_end_if_over`: a run that finished meanwhile has succeeded
     orders,  # before the launch: the dead are evicted first
     redirect,  # with the orders
-    set_aside.watch,  # after `orders`: what is known to be over is evicted
     standby.follow,  # before the launch, which places the standbys that it notices
     node_states.ask,  # after all that stops steps; before the launch, which waits for the answer
     launching.launch,  # after nodes, evictions and the end of the run are settled

@@ -301,7 +301,7 @@ class Guard:
                 self.pass_on(self.network.begun(order))
             case messages.Broken():
                 self.pass_on(order, may_drop=True)  # a script without torchft does not read these
-            case messages.Member() | messages.Evict() | messages.GuardsSilent() | messages.NewHistory():
+            case messages.Member() | messages.Evict() | messages.NewHistory():
                 self.pass_on(order)  # the worker is the Lighthouse
 
     def take_stacks(self, order: messages.TakeStacks) -> None:

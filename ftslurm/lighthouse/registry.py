@@ -10,11 +10,10 @@ no manager can have reached is refused before it is kept (`_beyond`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, has_state, judge
-from ftslurm.protocol.messages import GroupAside, SilentGroup
+from ftslurm.protocol.messages import GroupAside
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
 SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor is let in: before the next quorum
@@ -52,11 +51,11 @@ class Taken:
 
 @dataclass(frozen=True)
 class Aside:
-    """An attempt that was set aside, with the replica ids of its managers."""
+    """The attempt of a manager that was set aside."""
 
+    group: int
     attempt: int
-    names: frozenset[str]
-    since: float
+    heard: float  # when its manager was last heard
 
 
 @dataclass
@@ -95,9 +94,7 @@ class Book:
         self._inherited = frozenset(memory.last.ids) if memory.last else frozenset()  # ids of the predecessor's quorum
         self.gone: dict[str, None] = {}  # replica ids whose attempt is over
         self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
-        self.silent: dict[int, SilentGroup] = {}  # group -> its attempt whose guards the controller does not hear
-        self.silent_after_s = rules.heartbeat_timeout_s
-        self.aside: dict[int, Aside] = {}  # those of them without which quorums are formed
+        self.aside: dict[str, Aside] = {}  # replica ids of silent managers, without which quorums are formed
         self.finished: set[int] = set()  # groups that have succeeded; the controller tells each Lighthouse of them
         self.broken_id: int | None = None  # the quorum that lost a member when that was set aside
         self.missed: dict[str, Member] = {}  # members that may not have got the last quorum before the predecessor died
@@ -235,7 +232,7 @@ class Book:
             beats=self.beats,
             asking=self.asking,
             last=self.memory.last,
-            gone=self.gone.keys() | self._names_aside() if self.aside else self.gone.keys(),
+            gone=self.gone.keys() | self.aside.keys(),
             broken=self.memory.last is not None and self.memory.last.id == self.broken_id,
             strangers=self.beats.keys() - self.known.keys() if self.memory.checked else None,
             expected=len(stores.keys() - self.known.values()),
@@ -286,49 +283,32 @@ class Book:
             for name in list(self._known_at.get(address, ())):
                 self._bury(name)
 
-    def hear_of_silence(self, groups: Iterable[SilentGroup], after_s: float) -> None:
-        """Take the controller's list of the attempts whose guards are silent, in place of the one before."""
-        self.silent = {one.group: one for one in groups}
-        self.silent_after_s = after_s
-
     def set_aside(self, now: float) -> list[GroupAside]:
-        """Set aside the silent attempts, and let those take part again that are heard. Return what has changed.
+        """Set aside the silent members of the last quorum, and those no longer that are heard. Return what has changed.
 
-        A manager is silent after the seconds that the controller has named, or if its attempt is `sure`.
+        When a node vanishes (a power failure, a broken cable), no connection closes: the others wait for it in a
+        collective. Its quorum is broken, as after a death. If more than half of the members are silent, the Lighthouse
+        has lost its own network, or did not run: then silence is no evidence.
         """
-        if not self.silent and not self.aside:
-            return []
-        changes = []
-        for group, aside in list(self.aside.items()):
-            one = self.silent.get(group)
-            if one is None or one.attempt != aside.attempt or not self._is_silent(one, aside.names, now):
-                del self.aside[group]
-                if self.memory.over.get(group, -1) < aside.attempt:
-                    changes.append(GroupAside(group, aside.attempt, False, round(now - aside.since, 3)))
-        for group, one in self.silent.items():
-            names = self._managers(one)
-            if group in self.aside or not names or not self._is_silent(one, names, now):
-                continue
-            since = max(self.beats.get(name, now) for name in names)
-            self.aside[group] = Aside(one.attempt, names, now)
-            self.missed.clear()
-            changes.append(GroupAside(group, one.attempt, True, round(now - since, 3)))
-            last = self.memory.last
-            if last is not None and not names.isdisjoint(last.ids):
+        changes, limit = [], now - self.rules.heartbeat_timeout_s
+        for name, one in list(self.aside.items()):
+            if self.memory.over.get(one.group, -1) >= one.attempt:
+                del self.aside[name]
+            elif self.beats.get(name, one.heard) > one.heard:
+                del self.aside[name]
+                changes.append(GroupAside(one.group, one.attempt, False, round(now - one.heard, 3)))
+        last = self.memory.last
+        silent = [m for m in last.members if self.beats.get(m.replica_id, now) <= limit] if last is not None else []
+        if last is None or 2 * len(silent) > len(last.members):
+            return changes
+        for member in silent:
+            owner, name = self.memory.stores.get(member.store_address), member.replica_id
+            if owner is not None and name not in self.aside:
+                self.aside[name] = Aside(*owner, self.beats[name])
+                self.missed.clear()
                 self.broken_id = last.id
+                changes.append(GroupAside(*owner, True, round(now - self.beats[name], 3)))
         return changes
-
-    def _managers(self, one: SilentGroup) -> frozenset[str]:
-        """Return the replica ids of an attempt's managers."""
-        stores = (s for s in self._stores_of.get(one.group, ()) if self.memory.stores[s] == (one.group, one.attempt))
-        return frozenset(name for store in stores for name in self._known_at.get(store, ()))
-
-    def _is_silent(self, one: SilentGroup, names: frozenset[str], now: float) -> bool:
-        last = max((self.beats[name] for name in names if name in self.beats), default=now - self.silent_after_s)
-        return one.sure or now >= last + self.silent_after_s
-
-    def _names_aside(self) -> set[str]:
-        return {name for aside in self.aside.values() for name in aside.names}
 
     def broken(self) -> int | None:
         """Return the id of the last quorum if one of its members was evicted or set aside, else None.

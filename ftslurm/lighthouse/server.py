@@ -204,6 +204,7 @@ class Server:
     def decide(self) -> None:
         """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""
         moment = now()
+        self._set_aside(moment)  # before a quorum without the silent is formed
         if self.evicted:
             self.evicted = False
             self._turn_away()
@@ -267,7 +268,6 @@ class Server:
         while True:
             await asyncio.sleep(self.tick_s)
             moment = now()
-            self._set_aside(moment)
             if moment >= self.next_decision_at:
                 self.decide()
             if moment >= next_prune:
@@ -289,9 +289,6 @@ class Server:
                 self.evicted = True
                 if (broken := self.book.broken()) is not None:
                     self.report(messages.QuorumBroken(broken))
-            case messages.GuardsSilent(groups, after_s):
-                self.book.hear_of_silence(groups, after_s)
-                self._set_aside(now())
             case messages.NewHistory(step):
                 self.book.new_history(step)
                 self.keep.forget_quorum()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.state.model import Phase
 from ftslurm.protocol.causes import is_failure
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
@@ -37,8 +37,7 @@ class Recovery(NamedTuple):
     phases: Mapping[str, float | None] | None = None  # seconds of each phase: detect, end, wait, start, ...
 
 
-@dataclass(frozen=True)
-class LighthouseStatus:
+class LighthouseStatus(Value):
     """The status of the Lighthouse."""
 
     phase: Phase = Phase.PENDING
@@ -48,8 +47,7 @@ class LighthouseStatus:
     last_cause: str | None = None  # why
 
 
-@dataclass(frozen=True)
-class Starting:
+class Starting(Value):
     """What an attempt that has not committed a step waits for, as in step_starting."""
 
     stage: str
@@ -59,8 +57,7 @@ class Starting:
     other: int | None = None
 
 
-@dataclass(frozen=True)
-class GroupStatus:
+class GroupStatus(Value):
     """The status of one replica group."""
 
     group: int
@@ -116,8 +113,7 @@ class GroupStatus:
         return ended and self.last_error is not None and is_failure(self.last_cause)
 
 
-@dataclass(frozen=True)
-class StandbyStatus:
+class StandbyStatus(Value):
     """One warm standby. PENDING: it has no Slurm step, because its last one became a group's or has ended."""
 
     name: str
@@ -131,8 +127,7 @@ class StandbyStatus:
         return self.phase is Phase.RUNNING
 
 
-@dataclass(frozen=True)
-class JobStatus:
+class JobStatus(Value):
     """A Slurm job that gives groups their nodes: a pilot or a satellite."""
 
     name: str  # as squeue shows it: 81_2
@@ -148,8 +143,7 @@ class JobStatus:
         return left if left is not None and left <= NEVER_S else None
 
 
-@dataclass(frozen=True)
-class JobsStatus:
+class JobsStatus(Value):
     """All jobs that give groups their nodes."""
 
     there: tuple[JobStatus, ...] = ()  # oldest first
@@ -172,8 +166,7 @@ class JobsStatus:
         return [job for job in self.there if not job.nodes]
 
 
-@dataclass(frozen=True)
-class HangLimit:
+class HangLimit(Value):
     """How long a group may stand still before it counts as hung, as learnt from the run's own steps."""
 
     in_step_s: float
@@ -182,8 +175,7 @@ class HangLimit:
     longest_s: float = 0.0  # the longest of them
 
 
-@dataclass(frozen=True)
-class RunStatus:
+class RunStatus(Value):
     """The status of a whole run. `RunStatus()`: nothing is known yet."""
 
     run_id: str = ""

@@ -22,7 +22,6 @@ class Cause(str, Enum):
     HANG = "hang"
     START_FAILED = "start_failed"
     START_TIMEOUT = "start_timeout"
-    LATE_START = "late_start"
     PREEMPTED = "preempted"
     TIME_LIMIT = "time_limit"
     LIGHTHOUSE_LOST = "lighthouse_lost"
@@ -131,15 +130,6 @@ ROWS: Mapping[Cause, Row] = {
     Cause.HANG: Row("hung", "the group takes no step", "another attempt; the stacks are in the logs", telling=True),
     Cause.START_FAILED: Row("could not start", "the script was not reached", hopeless=1),
     Cause.START_TIMEOUT: Row("took too long to start", "the script was not reached in time", telling=True, hopeless=2),
-    Cause.LATE_START: Row(
-        "did not answer, started elsewhere",
-        "a new step did not answer in twice the time that is usual in this run, and another node or a standby was free",
-        "started there at once; the node is left out until a probe reaches it",
-        orderly="did not answer, and starts elsewhere",
-        blame=Blame.NOTHING,
-        again=Again.AT_ONCE,
-        telling=True,
-    ),
     Cause.LIGHTHOUSE_LOST: Row(
         "lost the Lighthouse",
         "the Lighthouse was away, and the script has raised an error because of that",

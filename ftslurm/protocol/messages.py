@@ -6,15 +6,14 @@ so versions can differ; a field that is missing, or outside of its bounds, raise
 
 docs/channel.md lists all messages. It is made from the types below, by docs/channel.py.
 
-The guard of every worker imports this, so only light modules may be imported here. To make 40 frozen dataclasses would
-take it 20 ms: `Value` compares and prints its fields itself, and only a type checker keeps them frozen.
+The guard of every worker imports this, so only light modules may be imported here.
 """
 
 import dataclasses
 import json
 from dataclasses import field
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
 
 from ftslurm.protocol.field_types import (
     AnyCount,
@@ -41,15 +40,8 @@ from ftslurm.protocol.field_types import (
     Truth,
     Url,
 )
+from ftslurm.protocol.value_class import Value
 from ftslurm.security.json_text import read_object
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_):
-        return lambda decorated: decorated
-
 
 # srun passes a task's output on in pieces of 1,024 bytes: longer lines of several tasks get mixed (measured on Slurm
 # 22.05: no damaged line in 24,000 of up to 980 bytes from 8 tasks at once, a third of them damaged at 1,100).
@@ -62,23 +54,6 @@ Raw = dict[str, Any]  # an object with a `type`: a message whose fields have not
 
 class BadMessage(ValueError):
     """A message of a known type with a field that is missing or must not be used."""
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class Value:
-    """Fields with types, to be treated as frozen. Subclasses are made dataclasses."""
-
-    def __init_subclass__(cls) -> None:
-        dataclasses.dataclass(eq=False, repr=False)(cls)
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 class Message(Value):
@@ -501,27 +476,6 @@ class Evict(Message, kind="evict"):
     finished: Truth = False
 
 
-class SilentGroup(Value):
-    """An attempt whose guards the controller does not hear.
-
-    sure: the guard of its manager's node is heard, but that of another node is not.
-    """
-
-    group: Count
-    attempt: Count
-    sure: Truth
-
-
-class GuardsSilent(Message, kind="silent"):
-    """All attempts whose guards are silent. Quorums are formed without those whose manager is silent too, or `sure`.
-
-    after_s: how long a manager must have sent no heartbeat. A list replaces the one before.
-    """
-
-    groups: tuple[SilentGroup, ...]
-    after_s: SecondsOrZero
-
-
 class NewHistory(Message, kind="new_history"):
     """All groups start over: no group needs to hold a step above this one."""
 
@@ -583,7 +537,6 @@ ToWorker = (
     | Kill
     | Member
     | Evict
-    | GuardsSilent
     | NewHistory
 )
 M = TypeVar("M")

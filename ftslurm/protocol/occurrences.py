@@ -10,17 +10,16 @@ from typing import ClassVar
 
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import cause_of
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value, dataclass_transform
 
 
-@dataclass(frozen=True, kw_only=True)
-class Occurrence:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Occurrence(Value, kw_only=True):
     """Something that happened in a run."""
 
     kind: ClassVar[str] = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunBegins(Occurrence):
     """The run starts, or goes on in its next Slurm job."""
 
@@ -29,7 +28,6 @@ class RunBegins(Occurrence):
     groups: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunPauses(Occurrence):
     """The run stops here and goes on in another Slurm job, after a time limit or preemption."""
 
@@ -38,7 +36,6 @@ class RunPauses(Occurrence):
     step: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunEnds(Occurrence):
     """The run is over."""
 
@@ -49,14 +46,12 @@ class RunEnds(Occurrence):
     restarts: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class OfGroup(Occurrence):
     """Something that happened to a replica group."""
 
     group: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupStarting(OfGroup):
     """An attempt of a group is launched."""
 
@@ -66,7 +61,6 @@ class GroupStarting(OfGroup):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupStarted(OfGroup):
     """All workers of an attempt are up."""
 
@@ -75,7 +69,6 @@ class GroupStarted(OfGroup):
     seconds: float | None  # since the launch; None: a warm standby has become this attempt
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupRestarted(OfGroup):
     """A group that failed, or had to move, is back at work."""
 
@@ -85,7 +78,6 @@ class GroupRestarted(OfGroup):
     recovery_s: float  # since it failed
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupFailed(OfGroup):
     """An attempt of a group has failed."""
 
@@ -99,7 +91,6 @@ class GroupFailed(OfGroup):
     log: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupShutDown(OfGroup):
     """An attempt of a group has ended in order: it has finished, was stopped, or leaves its nodes."""
 
@@ -109,7 +100,6 @@ class GroupShutDown(OfGroup):
     step: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupGivenUp(OfGroup):
     """A group gets no further attempt."""
 
@@ -117,7 +107,6 @@ class GroupGivenUp(OfGroup):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class AllRestart(Occurrence):
     """No group holds the training's state any more: all start again from a checkpoint."""
 
@@ -126,7 +115,6 @@ class AllRestart(Occurrence):
     checkpoint_step: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint(OfGroup):
     """A checkpoint is complete."""
 
@@ -135,7 +123,6 @@ class SavedCheckpoint(OfGroup):
     path: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class NodeLeftOut(Occurrence):
     """No further step is placed on a node: it is lost, has failed its check, or a group keeps failing there."""
 
@@ -144,7 +131,6 @@ class NodeLeftOut(Occurrence):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Caution(Occurrence):
     """Something that the user should know."""
 

@@ -1,51 +1,45 @@
-"""A `dataclass` that is made faster, for the many small types of the journal and the core, which every start imports.
+"""The base of the many small types of the channel, the journal and the core, which every start imports.
 
 `dataclasses.dataclass(frozen=True)` compiles six methods for each class: for these types together it took a tenth of a
 second, before a controller could start anything. Here only `__init__` is compiled. To the type checker the classes are
-frozen; nothing enforces it at run time, as for the messages of ftslurm/protocol/messages.py.
+frozen; nothing enforces it at run time.
 """
 
-from __future__ import annotations
-
+import dataclasses
+from dataclasses import field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass
+    from typing_extensions import dataclass_transform as dataclass_transform
 else:
-    import dataclasses
-    from collections.abc import Callable
-    from operator import attrgetter
-    from reprlib import recursive_repr
 
-    def dataclass(*, frozen: bool, kw_only: bool = False) -> Callable[[type], type]:  # noqa: ARG001 for the type checker
-        """Return a decorator as `dataclasses.dataclass` does, for frozen classes that are compared by value."""
+    def dataclass_transform(**_):
+        return lambda decorated: decorated
 
-        def make(cls: type) -> type:
-            own = {
-                name for name, method in vars(cls).items() if method is not None
-            }  # __hash__ is None beside an __eq__
-            made = dataclasses.dataclass(cls, kw_only=kw_only, repr=False, eq=False)
-            for name, method in _methods(dataclasses.fields(made)).items():
-                if name not in own:
-                    setattr(made, name, method)
-            return made
 
-        return make
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Value:
+    """Fields with types, to be treated as frozen. Subclasses are made dataclasses, and compared by value.
 
-    def _methods(fields: tuple[dataclasses.Field[Any], ...]) -> dict[str, Callable[..., Any]]:
-        """Return what a class with these fields needs to be shown, compared and hashed as a frozen dataclass is."""
-        compared = [field.name for field in fields if field.compare]
-        values = attrgetter(*compared) if compared else lambda _: ()
+    With `kw_only=True` the fields of a class are given by name, and so are those of the classes below it.
+    """
 
-        @recursive_repr()
-        def shown(self: Any) -> str:
-            words = (f"{field.name}={getattr(self, field.name)!r}" for field in fields if field.repr)
-            return f"{type(self).__qualname__}({', '.join(words)})"
+    _values = attrgetter("__doc__")  # what is compared: without fields the same for all values of a class
+    _kw_only = False
 
-        def is_equal(self: Any, other: object) -> bool:
-            return values(self) == values(other) if type(other) is type(self) else NotImplemented
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
+        cls._kw_only |= kw_only
+        made: Any = dataclasses.dataclass(eq=False, repr=False, kw_only=cls._kw_only)(cls)
+        compared = [one.name for one in dataclasses.fields(made) if one.compare]
+        if compared:
+            cls._values = attrgetter(*compared)
 
-        def hashed(self: Any) -> int:
-            return hash(values(self))
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._values(self) == self._values(other)
 
-        return {"__repr__": shown, "__eq__": is_equal, "__hash__": hashed}
+    def __hash__(self) -> int:
+        return hash((type(self), self._values(self)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"

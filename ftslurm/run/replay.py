@@ -110,7 +110,8 @@ class Reading:
     node: str = ""
     leaving: dict[str, Job] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
-    step_times: tuple[float, float, int] | None = None
+    longest_s: float = 0.0
+    seen: int = 0
 
     @property
     def past(self) -> Past | None:
@@ -136,7 +137,8 @@ class Reading:
             scheduled=tuple(self.scheduled.values()),
             home=self.home,
             host=self.host,
-            step_times=self.step_times,
+            longest_s=self.longest_s,
+            seen=self.seen,
         )
 
     def fold(self, event: Event) -> None:
@@ -266,8 +268,7 @@ class Reading:
                 if record.step is not None and self.resuming is None:
                     self.step = max(self.step, record.step)
             case records.HangLimit():
-                if record.common_s is not None and record.longest_s is not None and record.steps is not None:
-                    self.step_times = record.common_s, record.longest_s, record.steps
+                self.longest_s, self.seen = record.longest_s or 0.0, record.steps or 0
             case records.FullRestart():
                 self.resuming = record.checkpoint_step or 0
             case (

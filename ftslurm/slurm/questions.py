@@ -7,98 +7,84 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 
-@dataclass(frozen=True)
-class AskOwnState:
+class AskOwnState(Value):
     """Ask for the state of the controller's own job, to learn why Slurm ends it."""
 
 
-@dataclass(frozen=True)
-class AskOwnNodes:
+class AskOwnNodes(Value):
     """Ask which nodes the controller's own job still has."""
 
 
-@dataclass(frozen=True)
-class AskQueue:
+class AskQueue(Value):
     """Ask for the jobs of this run and their states."""
 
     asked: float = field(compare=False)  # by the controller's clock
     asked_monotonic: float = field(compare=False)
 
 
-@dataclass(frozen=True)
-class AskNodeRecords:
+class AskNodeRecords(Value):
     """Ask for the states of nodes, the administrators' reasons, and since when they are up."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ProbeNode:
+class ProbeNode(Value):
     """Start a probe on a node, which shows whether it is reachable and which processes of the run it has."""
 
     node: str
 
 
-@dataclass(frozen=True)
-class RunNodeChecks:
+class RunNodeChecks(Value):
     """Run the commands of health.preflight on these nodes."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SubmitPilots:
+class SubmitPilots(Value):
     """Submit jobs for groups."""
 
     pool: int
 
 
-@dataclass(frozen=True)
-class SubmitSuccessor:
+class SubmitSuccessor(Value):
     """Submit another job for the controller (array mode)."""
 
 
-@dataclass(frozen=True)
-class RunPilot:
+class RunPilot(Value):
     """Run a pilot in a job that has lost its own. `number` makes each attempt a separate question."""
 
     name: str
     number: int
 
 
-@dataclass(frozen=True)
-class CancelStep:
+class CancelStep(Value):
     """Cancel a Slurm step."""
 
     slurm_step: str
 
 
-@dataclass(frozen=True)
-class CancelNamed:
+class CancelNamed(Value):
     """Cancel jobs."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Requeue:
+class Requeue(Value):
     """Requeue a job."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class StartAtOnce:
+class StartAtOnce(Value):
     """Start a requeued job without Slurm's delay."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class ExcludeNodes:
+class ExcludeNodes(Value):
     """Set the nodes that a pending job must not get."""
 
     name: str

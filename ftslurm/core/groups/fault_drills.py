@@ -13,14 +13,14 @@ from random import Random
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
-from ftslurm.core.state.actions import Action, Cancel, Inject
+from ftslurm.core.state.actions import Action, Cancel, Send
 from ftslurm.core.state.events import InjectAsked
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LOCAL_ALLOCATION
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 
 FRESH_S = 120.0  # a failure within this time of a drill is attributed to the drill
 GROUPLESS = frozenset({"lighthouse"})  # kinds that hit no group
@@ -198,5 +198,6 @@ def _inject(
     injected = records.FaultInjected(
         kind=kind, group=group, attempt=attempt, rank=rank, node=node, step=step, by=by, reason=None
     )
-    act = Cancel(target.id) if kind == "cancel" else Inject(target.id, task, "kill" if kind in GROUPLESS else kind)
-    return state, [injected, act]
+    if kind == "cancel":
+        return state, [injected, Cancel(target.id)]
+    return state, [injected, Send(target.id, messages.Inject("kill" if kind in GROUPLESS else kind, task))]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 
 from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.placement import FreePlaces
-from ftslurm.core.groups.timings import hello_limit
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Action, Launch
@@ -63,31 +61,12 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
         else:
             attempt = Attempt(
                 begin_after=_begin_after(unit, config),
-                answer_by=_answer_by(state, unit, place, now, config),
                 hosts=(None,) * tasks_of(unit, config),
             )
             unit = transitions.launch(unit, place, now + config.health.start_timeout_s, now, attempt)
             state = swap(state, unit)
             actions += [_record(state, unit, now, config), Launch(unit.id, unit.group, place, fence(unit))]
-        state, more = _note_spread(state, unit, place, config)
-        actions += more
     return state, actions
-
-
-SPREAD = "groups are spread over leaf switches or blocks"
-
-
-def _note_spread(state: RunState, unit: Unit, place: Place, config: Config) -> Outcome:
-    """Warn once that a group is spread although its nodes would fit into one leaf."""
-    leaves = _leaves(unit, place, state.nodes.leaf_of)
-    fits = config.groups.nodes <= state.nodes.largest_leaf
-    if len(leaves) < 2 or not fits or any(text.startswith(SPREAD) for text in state.warnings):
-        return state, []
-    text = (
-        f"{SPREAD}, the first is group {unit.group} ({', '.join(leaves)}): none has {config.groups.nodes} free nodes "
-        f"left; cluster.switches or cluster.segment ask Slurm for nodes that lie together"
-    )
-    return replace(state, warnings=state.warnings | {text}), [records.Warned(group=unit.group, text=text)]
 
 
 def _due(state: RunState, now: float, config: Config) -> list[Unit]:
@@ -284,14 +263,6 @@ def _a_free_node(state: RunState) -> str:
     )
     out = "; ".join(f"{', '.join(sorted(nodes))} {how}" for how, nodes in kinds if nodes)
     return f"a free node: {out}" if out else "a free node"
-
-
-def _answer_by(state: RunState, unit: Unit, place: Place, now: float, config: Config) -> float:
-    """Return when a step is late; never on a node that may first have to unpack an environment or a container image."""
-    unpacks = config.job.staged_python is not None or config.cluster.container_image is not None
-    if unpacks and (unit.place is None or unit.place.nodes != place.nodes):
-        return inf
-    return now + hello_limit(state.hello_times)
 
 
 def _begin_after(unit: Unit, config: Config) -> float:

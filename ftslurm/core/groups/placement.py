@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from immutables import Map
 
-from ftslurm.core.groups.leaves import Leaves
 from ftslurm.core.groups.restart import unexplained
 from ftslurm.core.state.model import Allocation, Exit, Place
 from ftslurm.protocol.causes import Blame
@@ -38,7 +37,7 @@ class FreePlaces:
         """
         used = {(spot.allocation, spot.slot, node) for spot in taken for node in spot.nodes}
         self._nodes, self._per_node = nodes, per_node
-        self._names = {_key(allocation): allocation.nodes for allocation in allocations}
+        self._names = {_key(allocation): _by_leaf(allocation.nodes, leaf_of) for allocation in allocations}
         self._index = {key: {node: i for i, node in enumerate(names)} for key, names in self._names.items()}
         self._free = {  # indices of nodes, in order
             (key, slot): [i for i, node in enumerate(names) if (key, slot, node) not in used and node not in avoid]
@@ -46,14 +45,13 @@ class FreePlaces:
             for slot in range(per_node)
         }
         self._leaf_of = leaf_of
-        self._leaves: dict[str | None, Leaves | None] = {}  # of the allocations that were searched
 
     def find(self, prefer: Place | None = None) -> Place | None:
         """Return a free place for one group, or None if it has to wait.
 
         The last place again if it is free and sound (its page cache is warm and its data may be there); else nodes of
-        one leaf switch or block, if Slurm knows them (leaves.py); else neighbours in Slurm's order, since that order
-        follows the network on most clusters; else the nodes closest together.
+        one leaf switch or block, if Slurm knows them and one has room, first one of the last place; else neighbours in
+        Slurm's order, since that order follows the network on most clusters; else the nodes closest together.
         Earlier allocations, and in them earlier nodes, are filled first, so that spare nodes stay empty until they are
         needed. All nodes of a group are in one allocation, because a Slurm step is.
 
@@ -71,19 +69,6 @@ class FreePlaces:
         for i in there:
             if _holds(free, i):
                 del free[bisect_left(free, i)]
-        if (leaves := self._leaves.get(place.allocation)) is not None:
-            leaves.remove(place.slot, there)
-
-    def _leaves_of(self, key: str | None) -> Leaves | None:
-        """Return the leaves of an allocation; None: they make no difference to its groups."""
-        if key not in self._leaves:
-            names, leaf_of = self._names[key], self._leaf_of
-            different = (
-                self._nodes > 1 and leaf_of and 1 < len({leaf_of.get(name, name) for name in names}) < len(names)
-            )
-            free = {slot: self._free[key, slot] for slot in range(self._per_node)}
-            self._leaves[key] = Leaves(names, leaf_of, free, self._nodes) if different else None
-        return self._leaves[key]
 
     def _is_free(self, place: Place) -> bool:
         index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
@@ -91,23 +76,23 @@ class FreePlaces:
 
     def _first(self, key: str | None, prefer: Place | None) -> Place | None:
         """Return the first of the places in one allocation whose nodes are closest together; None: none is free."""
-        if (leaves := self._leaves_of(key)) is not None:
-            last = prefer.nodes if prefer is not None and prefer.allocation == key else ()
-            found = leaves.find(last, self._index[key])
-            return None if found is None else Place(tuple(self._names[key][i] for i in found[1]), found[0], key)
-        best: tuple[int, int, int] | None = None  # (how far apart, first node, slot): the smallest wins
+        names = self._names[key]
+        last = None if prefer is None else {self._leaf_of.get(node) for node in prefer.nodes}
+        best: tuple[int, bool, int, int, int] | None = None  # (leaves, moved, apart, first, slot): the smallest wins
         choice: list[int] = []
         for slot in range(self._per_node):
             free = self._free[key, slot]
             for first in range(len(free) - self._nodes + 1):
-                score = (free[first + self._nodes - 1] - free[first], free[first], slot)
+                window = free[first : first + self._nodes]
+                leaves = {self._leaf_of.get(names[i]) for i in window}
+                apart = window[-1] - window[0]
+                moved = last is not None and not leaves <= last
+                score = (len(leaves), moved, apart, window[0], slot)
                 if best is None or score < best:
-                    best, choice = score, free[first : first + self._nodes]
-                if score[0] == self._nodes - 1:
+                    best, choice = score, window
+                if score[:3] == (1, False, self._nodes - 1):
                     break  # adjacent nodes: no later place is better
-        if best is None:
-            return None
-        return Place(tuple(self._names[key][i] for i in choice), best[2], key)
+        return None if best is None else Place(tuple(names[i] for i in choice), best[-1], key)
 
 
 def place(
@@ -121,6 +106,12 @@ def place(
 ) -> Place | None:
     """Return a free place for one group, as FreePlaces.find does."""
     return FreePlaces(nodes, per_node, allocations, taken, avoid, leaf_of).find(prefer)
+
+
+def _by_leaf(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> Sequence[str]:
+    """Return nodes with those of one leaf beside each other."""
+    order = {leaf: i for i, leaf in enumerate(dict.fromkeys(leaf_of.get(node) for node in nodes))}
+    return sorted(nodes, key=lambda node: order[leaf_of.get(node)])
 
 
 def _key(allocation: Allocation) -> str | None:

@@ -12,14 +12,13 @@ from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
 from ftslurm.core.groups import placement
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.events import Room
 from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.unit_names import standby_number, standby_unit
 from ftslurm.core.state.units import independent, places, pool_of, swap
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
 WARM_RATIO = 1.5  # private memory of a warm process to that of a worker with torch imported (measured: 221 and 148 MB)
@@ -140,19 +139,19 @@ def _belongs(own: Unit, state: RunState, number: int) -> bool:
     return group.phase not in (Phase.STARTING, Phase.RUNNING) or group.place == own.place
 
 
-def told_room(state: RunState, event: Room, unit: Unit, config: Config) -> Outcome:
+def told_room(state: RunState, said: messages.Room, unit: Unit, config: Config) -> Outcome:
     """Record whether a node on which a group trains has memory to spare for a standby; say so once if it has not."""
     if config.standby.count != AUTO or not standby_each(config):
         return state, []
-    need = needs_mb(event.worker_mb, config)
-    if need <= event.available_mb * SPARE_SHARE:
-        roomy = unit.current.roomy | {event.task}
+    need = needs_mb(said.worker_mb, config)
+    if need <= said.available_mb * SPARE_SHARE:
+        roomy = unit.current.roomy | {said.task}
         return swap(state, replace(unit, current=replace(unit.current, roomy=roomy))), []
     if NO_ROOM in state.warnings:
         return state, []
-    node = unit.current.hosts[event.task] if event.task < len(unit.current.hosts) else None
+    node = unit.current.hosts[said.task] if said.task < len(unit.current.hosts) else None
     reason = (
-        f"{node} has {event.available_mb / 1024:.1f} GiB of memory left beside group {unit.group}, and warm processes "
+        f"{node} has {said.available_mb / 1024:.1f} GiB of memory left beside group {unit.group}, and warm processes "
         f"there would take {need / 1024:.1f} GiB, more than half: standby.count=each starts them all the same"
     )
     given_up = records.StandbyGivenUp(unit=standby_unit(unit.group_id), reason=reason)

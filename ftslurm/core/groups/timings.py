@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
-
 from ftslurm.core.state.model import Marks
 
 NAMES = ("earlier", "detect", "end", "wait", "start", "import", "assign", "join", "commit")
@@ -35,17 +32,3 @@ def phases(marks: Marks) -> dict[str, float | None]:
 def recovery_s(marks: Marks, now: float) -> float | None:
     """Return how long a group was away that works again at `now`; None: this is its first start."""
     return since(marks.noticed if marks.away is None else marks.away, now)
-
-
-TIMES = 2.0  # the usual time from a launch to its answer, after which a step is late
-LEAST_S = 3.0  # no step is late sooner: a busy node takes its time
-KNOWN = 2  # launches that have answered before the usual time is known
-
-
-def hello_limit(took: Sequence[float]) -> float:
-    """Return how long a step that is launched now may take to answer; infinite: not known yet.
-
-    Args:
-        took: how long the last launches have taken, of which the median is the usual time.
-    """
-    return max(LEAST_S, TIMES * sorted(took)[len(took) // 2]) if len(took) >= KNOWN else inf

@@ -1,13 +1,10 @@
 """How long a group may stand still before it counts as hung: health.hang_after_s, or learnt from this run's steps.
 
-With `auto` a group inside a step (from its request for a quorum to its vote) gets a multiple of what 99 of 100 recent
-steps took. A group between two steps may be evaluating or writing a checkpoint, which is rare and long: it gets twice
-the least limit, or a multiple of the longest time between two commits that any group has ended by itself. A time in
-which a group failed or joined teaches nothing, because the others waited for it: else each hang would raise the limit
-for the next one.
+With `auto` a group gets a multiple of the longest time between two commits that any group has ended by itself, and
+twice that between two steps, where it may be evaluating or writing a checkpoint. A time in which a group failed or
+joined teaches nothing, because the others waited for it: else each hang would raise the limit for the next one.
 
-A healthy group that is killed costs more than a hang that is found late: the factors are generous, and each group that
-was found to hang between two steps doubles the limit there, in case it was only slow.
+A healthy group that is killed costs more than a hang that is found late: the factors are generous.
 """
 
 from __future__ import annotations
@@ -26,11 +23,9 @@ from ftslurm.protocol.stages import Stage
 
 LOOK_S_PER_GROUP = 1e-4  # interval between looks at all groups, per group: they use at most a tenth of the time
 ENOUGH = 20  # times that must be known; before, the limit is health.join_timeout_s
-COMMON_TIMES = 8.0  # the limit inside a step, as a multiple of what steps commonly take
-LONGEST_TIMES = 3.0  # the limit between two steps, as a multiple of the longest time so far
-MOST_DOUBLINGS = 3
+LONGEST_TIMES = 3.0  # the limit inside a step, as a multiple of the longest time so far
 REPORT_S = 5.0  # a report comes at most so long after the time between two commits that it tells of
-CHANGE = 1.25  # the journal gets the limits again when one has changed by this factor
+CHANGE = 1.25  # the journal gets the limits again when they have grown by this factor
 
 
 class Limits(NamedTuple):
@@ -46,18 +41,17 @@ class Limits(NamedTuple):
 
 def limits(standstill: Standstill, config: Config) -> Limits:
     """Return the present limits."""
-    health, times = config.health, standstill.times
+    health = config.health
     if health.hang_after_s != AUTO:
         fixed = health.hang_after_s or inf
         return Limits(fixed, fixed)
     if independent(config):
         return Limits(inf, inf)  # no steps are reported
-    if times.seen < ENOUGH:
+    if standstill.seen < ENOUGH:
         start = health.join_timeout_s or inf
         return Limits(start, start)
-    longest = LONGEST_TIMES * times.longest_s
-    between = max(2 * health.hang_least_s, longest) * 2.0 ** min(standstill.doubts, MOST_DOUBLINGS)
-    return Limits(max(health.hang_least_s, min(COMMON_TIMES * times.common_s, longest)), between)
+    in_step = max(health.hang_least_s, LONGEST_TIMES * standstill.longest_s)
+    return Limits(in_step, 2 * in_step)
 
 
 def learn(state: RunState, gap_s: float | None, now: float, config: Config) -> RunState:
@@ -66,31 +60,29 @@ def learn(state: RunState, gap_s: float | None, now: float, config: Config) -> R
     if config.health.hang_after_s != AUTO or gap_s is None or not 0 < gap_s < inf:
         return state
     due = now >= standstill.learnt + LOOK_S_PER_GROUP * state.table.groups
-    if gap_s <= standstill.times.longest_s and not due:
+    if gap_s <= standstill.longest_s and not due:
         return state  # the groups step together: one of them is enough
     joining = state.table.count(Phase.RUNNING) != len(state.table.having_trait(Trait.JOINED))
     if joining or last_change(state) >= now - gap_s - REPORT_S:
         return state
-    return replace(state, standstill=replace(standstill, times=standstill.times.plus(gap_s), learnt=now))
+    longest_s = max(standstill.longest_s, gap_s)
+    return replace(state, standstill=replace(standstill, longest_s=longest_s, seen=standstill.seen + 1, learnt=now))
 
 
 def told(standstill: Standstill, config: Config) -> tuple[Standstill, list[records.HangLimit]]:
     """Return the line about learnt limits, if they are new or have changed much."""
-    times = standstill.times
-    if config.health.hang_after_s != AUTO or times.seen < ENOUGH:
+    if config.health.hang_after_s != AUTO or standstill.seen < ENOUGH:
         return standstill, []
     present = limits(standstill, config)
-    before = standstill.told
-    if before is not None and all(b / CHANGE < a < b * CHANGE for a, b in zip(present, before, strict=True)):
+    if present.in_step_s < CHANGE * standstill.told_s:
         return standstill, []
     line = records.HangLimit(
         in_step_s=round(present.in_step_s, 3),
         between_s=round(present.between_s, 3),
-        steps=times.seen,
-        common_s=round(times.common_s, 4),
-        longest_s=round(times.longest_s, 4),
+        steps=standstill.seen,
+        longest_s=round(standstill.longest_s, 4),
     )
-    return replace(standstill, told=(present.in_step_s, present.between_s)), [line]
+    return replace(standstill, told_s=present.in_step_s), [line]
 
 
 def last_change(state: RunState) -> float:

@@ -14,13 +14,13 @@ from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health import hang_limit
 from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP, Limits, last_change, limits
 from ftslurm.core.health.silence import condemn
-from ftslurm.core.state.actions import Action, Dump, Where
+from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
 
@@ -49,7 +49,7 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
     standstill = replace(state.standstill, next_look=now + LOOK_S_PER_GROUP * state.table.groups, ask=ask)
     if ask is not None and now >= ask:
         standstill = replace(standstill, asked_where=now, ask=now + config.health.heartbeat_s)
-        actions += [Where(unit.id) for unit in groups]
+        actions += [Send(unit.id, messages.Where()) for unit in groups]
     state = replace(state, standstill=replace(standstill, overtaken=tuple(overtaken(state, now, config))))
     culprits = hung(state, now, config)
     for culprit in culprits:
@@ -76,8 +76,6 @@ def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> t
     if config.health.hang_after_s == AUTO:
         allowed = limits(state.standstill, config).at(pulse.stage)
         reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
-        doubtful = pulse.stage is Stage.COMPUTING and pulse.state != "T"
-        state = replace(state, standstill=replace(state.standstill, doubts=state.standstill.doubts + doubtful))
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
     state, _ = condemn(state, unit, evidence, since, now, config)
     state = swap(state, replace(state.table.by_name[unit.name], due=now + DUMP_S))
@@ -90,7 +88,7 @@ def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> t
         silent_s=round(now - since, 3),
         reason=reason,
     )
-    return state, [found, Dump(unit.id)]
+    return state, [found, Send(unit.id, messages.Dump())]
 
 
 def joined(state: RunState) -> list[Unit]:

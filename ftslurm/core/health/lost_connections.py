@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
 from ftslurm.core.health import silence
-from ftslurm.core.state.actions import Action, Probe, Where
+from ftslurm.core.state.actions import Action, Probe, Send
 from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
+from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 
 AGAIN_S = 0.2  # a node whose processes are there, and whose guard is silent, is probed again after this long
@@ -63,7 +64,7 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
                     if unit.current.spared and not unit.current.asked:
                         unit = replace(unit, current=replace(unit.current, asked=True))
                         state = swap(state, unit)
-                        actions.append(Where(unit.id, question(_noticed(unit))))
+                        actions.append(Send(unit.id, messages.Where(question(_noticed(unit)))))
                 continue
             sign = _sign(state, unit, look, now, config)
             if sign is not None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Granted, Progressed, Restored
+from ftslurm.core.state.events import Granted
 from ftslurm.core.state.model import LIVE, Ending, Phase, RunOutcome, Saved, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import is_move, stop
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, swap
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
 
@@ -86,17 +86,17 @@ def floor(state: RunState, config: Config) -> int:
     return reached(state, config) or (state.lineage.resume_step if state.lineage.resuming else 0)
 
 
-def is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
+def is_new_history(said: messages.Progress, unit: Unit, state: RunState) -> bool:
     """Return whether a group's first committed step shows that it neither healed nor resumed.
 
     Either the step is not above the floor given to the group when its script began. Or the group joined late, has
     committed every step itself, and has fewer steps than the run. (At the first start, fewer steps only mean that its
     first report arrived after the second one of another group.)
     """
-    if event.step <= unit.current.floor:
+    if said.step <= unit.current.floor:
         return True
     comes_late = unit.attempt > 0 or bool(state.table.count(Phase.SUCCEEDED))
-    return comes_late and event.step <= event.committed and event.step < state.lineage.step
+    return comes_late and said.step <= said.committed and said.step < state.lineage.step
 
 
 def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -165,12 +165,12 @@ def why_no_restart(saved: Saved | None, config: Config) -> str | None:
     )
 
 
-def unsaved(state: RunState, event: Progressed, config: Config) -> str | None:
+def unsaved(state: RunState, said: messages.Progress, config: Config) -> str | None:
     """Return a warning if checkpoints are configured but none is saved; None: all is well, or it is too early."""
     every = config.checkpoint.every
     if (
         every == 0
-        or event.committed < PATIENT * every
+        or said.committed < PATIENT * every
         or state.lineage.saved
         or config.restart.on_state_loss == "checkpoint"
     ):
@@ -182,15 +182,15 @@ def unsaved(state: RunState, event: Progressed, config: Config) -> str | None:
     )
 
 
-def restored(unit: Unit, event: Restored, state: RunState) -> Unit:
+def restored(unit: Unit, said: messages.Restored, state: RunState) -> Unit:
     """Record the checkpoint that a group has loaded; an older one of the run's own checkpoints lowers its floor.
 
     A checkpoint from elsewhere is the script's choice and does not lower the floor.
     """
     saved = state.lineage.checkpoint
-    if saved is None or event.path.rpartition("/")[0] != saved.path.rpartition("/")[0]:
+    if saved is None or (said.path or "").rpartition("/")[0] != saved.path.rpartition("/")[0]:
         return unit
-    return replace(unit, current=replace(unit.current, restored=event.step, floor=min(unit.current.floor, event.step)))
+    return replace(unit, current=replace(unit.current, restored=said.step, floor=min(unit.current.floor, said.step)))
 
 
 def _older_checkpoint(state: RunState) -> RunState:

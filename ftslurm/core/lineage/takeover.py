@@ -16,7 +16,7 @@ from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.health import node_fate
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, Attach
-from ftslurm.core.state.events import Adopted, Ended
+from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import (
     LIVE,
     Adoption,
@@ -32,12 +32,11 @@ from ftslurm.core.state.model import (
 )
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.step_times import remembered
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.unit_names import STANDBY, group_unit
 from ftslurm.core.state.units import swap, tasks_of
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
 AGAIN_S = 2.0  # delay after an srun that could not start
@@ -84,9 +83,7 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
         lineage=replace(
             state.lineage, step=past.step, saved=past.saved, resuming=resuming, resume_step=past.resuming or 0
         ),
-        standstill=replace(
-            state.standstill, times=remembered(*past.step_times) if past.step_times else state.standstill.times
-        ),
+        standstill=replace(state.standstill, longest_s=past.longest_s, seen=past.seen),
         drills=replace(
             state.drills, injected=frozenset(range(past.drilled)), stepping_since=now if past.step > 0 else None
         ),
@@ -268,13 +265,13 @@ def never_reached(unit: Unit) -> Unit:
     )
 
 
-def guard_reported(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+def guard_reported(said: messages.Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     """Record the report of one task's guard; the last report completes the adoption."""
     adoption = unit.current.adoption
     if adoption is None:
         return state, []
-    reports = (*(report for report in adoption.reports if report.task != event.report.task), event.report)
-    known = unit.current.assigned or event.report.assigned  # its script has begun, even if no other guard reports
+    reports = (*(report for report in adoption.reports if report.task != said.task), said)
+    known = unit.current.assigned or said.group is not None  # its script has begun, even if no other guard reports
     unit = replace(unit, current=replace(unit.current, adoption=replace(adoption, reports=reports), assigned=known))
     if len(reports) < tasks_of(unit, config) or unit.phase not in LIVE:
         return swap(state, unit), []
@@ -320,7 +317,7 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
     assert unit.current.adoption is not None
     reports, first = unit.current.adoption.reports, unit.current.adoption.joined
     ready = frozenset(report.task for report in reports if report.ready)
-    assigned, begun = all(report.assigned for report in reports), all(report.begun for report in reports)
+    assigned, begun = all(report.group is not None for report in reports), all(report.begun for report in reports)
     steps = [report.step for report in reports if report.step is not None]
     marks = replace(unit.marks, hello=now, ready=now if len(ready) == len(reports) else None)
     unit = replace(
@@ -334,7 +331,7 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
             assigned=assigned,
             store=next((report.store for report in reports if report.store is not None), None),
             lighthouse=reports[0].lighthouse if assigned else None,
-            floor=max(report.floor for report in reports),
+            floor=max(report.floor or 0 for report in reports),
             step=max(steps, default=None),
         ),
     )

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from immutables import Map
 
-from ftslurm.core.state.step_times import StepTimes
 from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 
 class Phase(str, Enum):
@@ -60,8 +60,7 @@ class Source(Enum):
     SRUN = "srun"
 
 
-@dataclass(frozen=True)
-class Requester:
+class Requester(Value):
     """The origin of a request: of a command, or of the end of the run."""
 
     source: Source
@@ -73,8 +72,7 @@ SRUN = Requester(Source.SRUN, "srun")
 SIGTERM = Requester(Source.SIGNAL, "SIGTERM")
 
 
-@dataclass(frozen=True)
-class StepId:
+class StepId(Value):
     """One launch of a unit: ("group-0003", 2) is the third; as text, in environments and the journal, group-0003/2."""
 
     unit: str
@@ -84,8 +82,7 @@ class StepId:
         return f"{self.unit}/{self.attempt}"
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(Value):
     """The nodes of one Slurm job (locally: virtual nodes on this machine), in Slurm's order."""
 
     name: str
@@ -93,8 +90,7 @@ class Allocation:
     own: bool = True  # the controller was started in it; False: of a job that the run has submitted (Job)
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Value):
     """The distinct nodes of a group, and its share (slot) of each of them, from 0 to groups.per_node - 1."""
 
     nodes: tuple[str, ...]
@@ -102,8 +98,7 @@ class Place:
     allocation: str | None = None  # name of the job (Job) whose nodes they are; None: the controller's own
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Value):
     """A Slurm job of this run that provides nodes for a group, now or later: a pilot or a satellite."""
 
     name: str  # as Slurm shows it, "81_2" or "81"; it stays the same when the job is requeued
@@ -144,8 +139,7 @@ class Job:
         return self.alive and self.state == "RUNNING" and bool(self.nodes) and not (self.leaving or self.doubted)
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(Value):
     """The ranks of one task of a step within its group, with torchrun's names."""
 
     rank: int
@@ -154,8 +148,7 @@ class Rank:
     node_rank: int
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Value):
     """One sign of how a task ended: the worker's error, its guard's report, srun's output, or the core's verdict."""
 
     task: int | None
@@ -181,8 +174,7 @@ class Evidence:
         return ": ".join(word.strip() for word in words if word.strip())
 
 
-@dataclass(frozen=True)
-class Asking:
+class Asking(Value):
     """A request to sbatch that is under way, or that sbatch has refused."""
 
     pool: int
@@ -192,8 +184,7 @@ class Asking:
     error: str = ""  # sbatch's message
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(Value):
     """How one attempt of a unit ended."""
 
     attempt: int
@@ -222,11 +213,10 @@ class Pulse(NamedTuple):
     stage: Stage = Stage.COMPUTING
     moved: float = 0.0  # when step or stage last changed
     stopped: float | None = None  # since when it has been stopped (state T) at every sign of life
-    answered: int | None = None  # number of the last question that its guard has answered (actions.Where)
+    answered: int | None = None  # number of the last question that its guard has answered (messages.Where)
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(Value):
     """The times of one attempt's stages, and of the failure before it. Seconds of the controller's clock."""
 
     detect_s: float | None = None  # how long the failure before it went unnoticed, if known
@@ -241,22 +231,7 @@ class Marks:
     joined: float | None = None  # its first committed step
 
 
-@dataclass(frozen=True)
-class GuardReport:
-    """The report of one task's guard to a new controller about its worker."""
-
-    task: int
-    ready: bool = False
-    assigned: bool = False
-    begun: bool = False  # its script was started
-    store: tuple[str, int] | None = None  # address and port; only from rank 0
-    lighthouse: str | None = None
-    floor: int = 0
-    step: int | None = None  # the last step it has committed
-
-
-@dataclass(frozen=True)
-class Adoption:
+class Adoption(Value):
     """The adoption of a step that an earlier controller has launched: it ends when every guard has reported."""
 
     since: float
@@ -264,16 +239,14 @@ class Adoption:
     asked: bool = False  # a connection to its guards was started
     again: float = 0.0  # when the connection is tried again, after a failure
     joined: float | None = None  # when it committed its first step, if the journal has it
-    reports: tuple[GuardReport, ...] = ()
+    reports: tuple[Adopted, ...] = ()
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Value):
     """What is known of the current or last attempt of a unit; each attempt begins with an empty one."""
 
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
     begin_after: float = 0.0  # earliest start of the script
-    answer_by: float = inf  # when all tasks must have said hello, else it is launched elsewhere (late_hello.py)
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
@@ -309,8 +282,7 @@ class Attempt:
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(Value):
     """One thing that the controller keeps running, and all that is known of it."""
 
     name: str
@@ -358,8 +330,7 @@ class Unit:
         return any(pulse is not None and pulse.state == "T" for pulse in self.pulses)
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Value):
     """A silent node, and the probe that was sent there."""
 
     node: str
@@ -373,8 +344,7 @@ class Look:
     steps: tuple[tuple[str, str], ...] | None = None  # "group-0003/2": "ST", the states of its processes; None: unknown
 
 
-@dataclass(frozen=True)
-class Fate:
+class Fate(Value):
     """Slurm's report on a node where a step may have died while no controller led (health/node_fate.py)."""
 
     node: str
@@ -384,8 +354,7 @@ class Fate:
     since: float | None = None  # when it, or its slurmd, was last started
 
 
-@dataclass(frozen=True)
-class Overtaken:
+class Overtaken(Value):
     """A task that has not moved since `moved`, and since when another is known to have passed it."""
 
     unit: str
@@ -394,8 +363,7 @@ class Overtaken:
     since: float
 
 
-@dataclass(frozen=True)
-class Returning:
+class Returning(Value):
     """A lost node that may come back, with the time of its next check and the number of checks done."""
 
     node: str
@@ -404,8 +372,7 @@ class Returning:
     looks: int = 0
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Value):
     """The run is being brought to an end."""
 
     outcome: RunOutcome
@@ -415,16 +382,14 @@ class Ending:
     until: float = 0.0  # earliest end: Slurm has been asked for the reason
 
 
-@dataclass(frozen=True)
-class Asker:
+class Asker(Value):
     """A user who waits for the answer to a command."""
 
     command: str  # the id of the command in the inbox
     by: Requester
 
 
-@dataclass(frozen=True)
-class SaveAsked:
+class SaveAsked(Value):
     """A checkpoint that was requested from all groups; the group that leads saves it (rollover.py)."""
 
     step: int  # of this step or a later one
@@ -434,8 +399,7 @@ class SaveAsked:
     askers: tuple[Asker, ...] = ()  # users who wait for it (`ftslurm save`)
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(Value):
     """The newest complete checkpoint in checkpoint.dir, to resume from."""
 
     path: str
@@ -443,8 +407,7 @@ class Saved:
     damaged: str | None = None  # what is wrong with our newest, if none is complete
 
 
-@dataclass(frozen=True)
-class Lineage:
+class Lineage(Value):
     """The progress of the training, and where groups start from."""
 
     step: int = 0  # the highest step any group has committed
@@ -461,8 +424,7 @@ class Lineage:
     allowed_by: StepId | None = None  # the Lighthouse that was sent this full restart
 
 
-@dataclass(frozen=True)
-class JobPool:
+class JobPool(Value):
     """The Slurm jobs that provide nodes for groups, beside the controller's own."""
 
     by_name: Mapping[str, Job] = field(default_factory=dict)  # submitted jobs, oldest first; never modified
@@ -478,16 +440,14 @@ class JobPool:
         return tuple(self.by_name.values())
 
 
-@dataclass(frozen=True)
-class Checking:
+class Checking(Value):
     """One Slurm step that checks nodes and has not answered yet."""
 
     nodes: tuple[str, ...]
     allocation: str | None = None  # as in Place
 
 
-@dataclass(frozen=True)
-class NodeChecks:
+class NodeChecks(Value):
     """What is known from the checks of nodes (health.preflight); see health/fitness.py."""
 
     passed: frozenset[str] = frozenset()
@@ -500,8 +460,7 @@ class NodeChecks:
     ever_passed: bool = False  # a node of this run has passed
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(Value):
     """The excluded, drained and suspected nodes, and the open questions about nodes."""
 
     avoid: frozenset[str] = frozenset()  # excluded nodes: nothing is placed there
@@ -515,7 +474,6 @@ class Nodes:
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
     leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
-    largest_leaf: int = 0  # nodes of the largest of them
     checks: NodeChecks = NodeChecks()
 
     @property
@@ -539,42 +497,20 @@ class Nodes:
         return frozenset(node for node, _ in self.checks.failed)
 
 
-@dataclass(frozen=True)
-class Standstill:
+class Standstill(Value):
     """The tasks that stand still while others make progress; see health/hangs.py."""
 
     overtaken: tuple[Overtaken, ...] = ()
     next_look: float = 0.0  # earliest time of the next comparison of all groups
     ask: float | None = None  # when every task is asked for its position, if the groups go on as they did
     asked_where: float = 0.0  # when every task was last asked for its position
-    times: StepTimes = field(default=StepTimes())  # from which the limit is learnt; see health/hang_limit.py
-    learnt: float = -inf  # when the last time was added
-    doubts: int = 0  # groups found to hang between two steps, which may only have been slow
-    told: tuple[float, float] | None = None  # the limits that the journal has
+    longest_s: float = 0.0  # the longest time between two commits; see health/hang_limit.py
+    seen: int = 0  # such times
+    learnt: float = -inf  # when the last one was added
+    told_s: float = 0.0  # the limit inside a step that the journal has
 
 
-@dataclass(frozen=True)
-class SilentGroup:
-    """A group whose guards are silent, as the Lighthouse is told it."""
-
-    group: int
-    attempt: int
-    sure: bool  # the manager's own node is heard, another one of the group is silent
-
-
-@dataclass(frozen=True)
-class SilentGuards:
-    """The groups whose guards are silent; see health/set_aside.py."""
-
-    next_look: float = inf
-    awake: float = 0.0  # silence before this time does not count: the controller did not run
-    groups: tuple[SilentGroup, ...] = ()
-    told: tuple[SilentGroup, ...] = ()  # the list last sent to a Lighthouse
-    told_to: StepId | None = None
-
-
-@dataclass(frozen=True)
-class Drills:
+class Drills(Value):
     """The drills that are done."""
 
     injected: frozenset[int] = frozenset()  # indices of the planned drills already done

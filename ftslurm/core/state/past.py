@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from ftslurm.core.state.model import Exit, Job, Place, StepId
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(Value):
     """A step that ran when an earlier controller wrote its last line."""
 
     unit: str
@@ -24,8 +23,7 @@ class Live:
     recalled: str | None = None  # as in Attempt
 
 
-@dataclass(frozen=True)
-class Scheduled:
+class Scheduled(Value):
     """A restart that the earlier controller had scheduled but not launched."""
 
     unit: str
@@ -35,8 +33,7 @@ class Scheduled:
     away: float | None = None  # as in Marks
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(Value):
     """A node that was excluded."""
 
     node: str
@@ -45,8 +42,7 @@ class LeftOut:
     unfit: str | None = None  # why it has failed its check (health.preflight); None: it has not
 
 
-@dataclass(frozen=True)
-class Past:
+class Past(Value):
     """The state of the run when the earlier controller wrote its last line."""
 
     attempts: tuple[tuple[str, int], ...]  # (unit, its last attempt)
@@ -68,4 +64,5 @@ class Past:
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
     host: str = ""  # the machine where the last controller ran
     node: str = ""  # the first node of its allocation, where it ran, if it had one
-    step_times: tuple[float, float, int] | None = None  # arguments of step_times.remembered
+    longest_s: float = 0.0  # as in Standstill
+    seen: int = 0

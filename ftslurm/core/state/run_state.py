@@ -6,7 +6,7 @@ from dataclasses import field
 
 from immutables import Map
 
-from ftslurm.core.state.actions import Announce, Evict
+from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import (
     Allocation,
     Drills,
@@ -15,17 +15,15 @@ from ftslurm.core.state.model import (
     Lineage,
     Nodes,
     Phase,
-    SilentGuards,
     Standstill,
     Unit,
 )
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Value):
     """Everything the controller knows."""
 
     table: UnitTable
@@ -36,14 +34,12 @@ class RunState:
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
-    hello_times: tuple[float, ...] = ()  # seconds from the last launches to their answers; see health/late_hello.py
-    silent: SilentGuards = field(default=SilentGuards())
     drills: Drills = field(default=Drills())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another
     waited_for: int = 0  # until released: number of a group that the others wait for
     planned: int = 0  # see Past
-    told: Map[str, Announce | Evict] = Map()  # unit -> the last order about it sent to a Lighthouse
+    told: Map[str, Send] = Map()  # unit -> the last order about it sent to a Lighthouse
     warnings: frozenset[str] = frozenset()  # warnings that the user has been given
     stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported
     ending: Ending | None = None

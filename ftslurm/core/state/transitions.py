@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ftslurm.core.state.actions import Action, Stop
+from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit
 from ftslurm.core.state.values import replace
+from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 
 _NEXT_ATTEMPT = "the step ended, and the restart policy allows another attempt"
@@ -189,4 +190,4 @@ def stop_politely(
     """
     adopted = adopting and unit.current.adoption is not None and unit.current.adoption.asked
     polite = (unit.phase is Phase.RUNNING or adopted) and not unit.is_standby
-    return stop(unit, cause, now + grace_s if polite else now, now), [Stop(unit.id)] if polite else []
+    return stop(unit, cause, now + grace_s if polite else now, now), [Send(unit.id, messages.Stop())] if polite else []

@@ -22,7 +22,7 @@ from immutables import Map
 from ftslurm.core.state.model import LIVE, Phase, StepId, Unit
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.core.state.values import replace
-from ftslurm.protocol.value_class import dataclass
+from ftslurm.protocol.value_class import Value
 
 Names = Map[str, None]  # a set of units' names
 NOBODY: Names = Map()
@@ -44,8 +44,7 @@ def traits(unit: Unit) -> tuple[bool, ...]:
     return unit.joined, unit.current.adoption is not None, unit.waits_for is not None, bool(unit.exits), unit.retired
 
 
-@dataclass(frozen=True)
-class UnitTable:
+class UnitTable(Value):
     """The Lighthouse, the groups and the standbys. Two tables with the same units are equal, whatever their agendas."""
 
     by_name: Map[str, Unit] = Map()

@@ -34,9 +34,9 @@ def test_the_defaults_contradict_each_other_nowhere(gpus: int) -> None:
         ({"health__hang_after_s": 1}, "health.hang_after_s=1 (1 s)", "health.heartbeat_s=1.0 (2 s)"),
         ({"health__hang_least_s": 1.0}, "health.hang_least_s=1 (1 s)", "health.heartbeat_s=1.0 (2 s)"),
         (
-            {"torchft__quorum_timeout_s": 5},
-            "torchft.quorum_timeout_s=5 (5 s)",
-            "lighthouse.heartbeat_timeout_ms=5000 (5 s)",
+            {"torchft__quorum_timeout_s": 3},
+            "torchft.quorum_timeout_s=3 (3 s)",
+            "lighthouse.heartbeat_timeout_ms=3000 (3 s)",
         ),
     ],
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import example_journal as example
 import histories
 import pytest
+import said
 from histories import RUNNING, play, stepped
 from steps import A0, B0
 
@@ -15,7 +16,6 @@ from ftslurm.controller.error_boundary import EVERY_S, ErrorBoundary, decide
 from ftslurm.controller.loop import described
 from ftslurm.core import rules as core
 from ftslurm.core.reduce import observe
-from ftslurm.core.state import events as ev
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import LauncherPrinted, News, Received, StepEnded
 from ftslurm.monitor.sentences import describe
@@ -48,7 +48,7 @@ def bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant an error in the core: it cannot handle a warning with this text."""
 
     def broken(state, event, now, config):
-        if isinstance(event, ev.Warned) and event.text == "poison":
+        if event == said.warned(A0, "poison"):
             raise IndexError("tuple index out of range")
         return observe(state, event, now, config)
 
@@ -92,7 +92,7 @@ def test_what_ends_the_controller_on_purpose_still_does(end: BaseException) -> N
 @pytest.mark.usefixtures("bug")
 def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
     told, story = Told(), play(*RUNNING)
-    events = [stepped(A0, 11), ev.Warned(A0, "poison"), stepped(B0, 12), ev.Warned(B0, "sound")]
+    events = [stepped(A0, 11), said.warned(A0, "poison"), stepped(B0, 12), said.warned(B0, "sound")]
     state, actions = decide(story.state, events, 21.0, story.config, told.errors)
     assert (state.groups[0].current.step, state.groups[1].current.step, state.lineage.step) == (11, 12, 12)
     assert state.warnings == {"sound"}
@@ -102,7 +102,7 @@ def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
         "warning",
     ]
     (record,) = told.records
-    assert (record["where"], record["error"]) == ("an event (Warned)", "IndexError: tuple index out of range")
+    assert (record["where"], record["error"]) == ("an event (Notice)", "IndexError: tuple index out of range")
 
 
 def test_without_an_error_all_events_are_decided_on_together() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import histories
 import pytest
+import said
 from fuzz import DEEP, VALUES, spoilt, tried
 from histories import RUNNING, STARTED
 from hypothesis import given
@@ -117,7 +118,7 @@ def test_a_task_that_the_step_does_not_have_is_refused(task: object) -> None:
 
 def test_true_is_not_the_number_of_a_task() -> None:
     done = {"type": "exited", "code": 0, "signal": None, "oom": False}
-    assert translate(A0, {**done, "task": 1}, 21.0, tasks=2) == ev.TaskDone(A0, 1)
+    assert translate(A0, {**done, "task": 1}, 21.0, tasks=2) == said.task_done(A0, 1)
     with pytest.raises(BadMessage):
         translate(A0, {**done, "task": True}, 21.0, tasks=2)
 

@@ -7,10 +7,12 @@ import json
 from typing import Any
 
 import pytest
+import said
 
 from ftslurm.controller.translate import translate
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, GuardReport, StepId
+from ftslurm.core.state.model import Evidence, StepId
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.messages import BadMessage, parse
 
 GROUP = StepId("group-0001", 2)
@@ -21,7 +23,7 @@ ADDRESSES = {"store": ["n3", 29500], "lighthouse": "http://n1:1"}
 MESSAGES: dict[str, dict[str, Any]] = {
     "hello": {"task": 1, "host": "n3", "pid": 4711},
     "ready": {"task": 1},
-    "adopted": {"task": 1, "ready": True, "group": 3, "begun": True, "floor": 7, "step": 12, **ADDRESSES},
+    "adopted": {"task": 1, "ready": True, "group": 0, "begun": True, "floor": 7, "step": 12, **ADDRESSES},
     "store": {"task": 0, "addr": "n3", "port": 29500},
     "progress": {"task": 0, **PROGRESS},
     "serving": {"task": 0, "url": "http://n3:4711/new_session"},
@@ -49,16 +51,16 @@ def heard(sender: StepId, kind: str, /, **fields: object) -> ev.Event | None:
 @pytest.mark.parametrize(
     ("kind", "event"),
     [
-        ("hello", ev.Hello(GROUP, 1, "n3")),
-        ("ready", ev.Ready(GROUP, 1)),
-        ("adopted", ev.Adopted(GROUP, GuardReport(1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12))),
-        ("store", ev.StoreUp(GROUP, "n3", 29500)),
-        ("progress", ev.Progressed(GROUP, 12, 3, 2, 11, 1, 0.25)),
-        ("serving", ev.Serving(GROUP, "http://n3:4711/new_session")),
-        ("served", ev.Served(GROUP, 2, 40)),
-        ("session", ev.SessionOpened(GROUP, 1)),
-        ("trace", ev.Traced(GROUP, 1, "Traceback\n  main()")),
-        ("warning", ev.Warned(GROUP, "nothing heals it")),
+        ("hello", ev.Heard(GROUP, msg.Hello("n3", 4711, task=1))),
+        ("ready", said.ready(GROUP, 1)),
+        ("adopted", said.adopted(GROUP, 1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12)),
+        ("store", said.store_up(GROUP, "n3", 29500)),
+        ("progress", ev.Heard(GROUP, msg.Progress(12, 3, 2, 11, 1, 1, 0.25))),
+        ("serving", said.serving(GROUP, "http://n3:4711/new_session")),
+        ("served", said.served(GROUP, 2, 40)),
+        ("session", said.session_opened(GROUP, 1)),
+        ("trace", said.traced(GROUP, 1, "Traceback\n  main()")),
+        ("warning", said.warned(GROUP, "nothing heals it")),
         ("failed", ev.TaskFailed(GROUP, Evidence(1, None, code=1, error="ValueError: x"))),
         ("exited", ev.TaskFailed(GROUP, Evidence(1, None, signal=9))),
     ],
@@ -70,7 +72,7 @@ def test_each_message_is_an_event(kind: str, event: ev.Event) -> None:
 @pytest.mark.parametrize(
     ("fields", "event"),
     [
-        ({"code": 0, "signal": None, "oom": False}, ev.TaskDone(GROUP, 1)),
+        ({"code": 0, "signal": None, "oom": False}, said.task_done(GROUP, 1)),
         ({"code": 3, "signal": None, "oom": False}, ev.TaskFailed(GROUP, Evidence(1, None, code=3))),
         ({"code": None, "signal": 11, "oom": False}, ev.TaskFailed(GROUP, Evidence(1, None, signal=11))),
         (
@@ -96,16 +98,16 @@ def test_a_failure_before_the_script_was_reached_is_marked() -> None:
 
 def test_a_step_that_has_not_been_assigned_says_so_to_a_new_controller() -> None:
     fields = {"task": 0, "ready": False, "group": None, "begun": False, "store": None, "lighthouse": None, "step": None}
-    assert heard(GROUP, "adopted", **fields) == ev.Adopted(GROUP, GuardReport(0))
+    assert heard(GROUP, "adopted", **fields) == said.adopted(GROUP, floor=None)
 
 
 def test_a_task_says_what_slurm_calls_its_step() -> None:
-    assert heard(GROUP, "hello", task=0, host="n3", slurm_step="81.2") == ev.Hello(GROUP, 0, "n3", "81.2")
+    assert heard(GROUP, "hello", task=0, host="n3", slurm_step="81.2") == said.hello(GROUP, 0, "n3", "81.2")
 
 
 @pytest.mark.parametrize("name", ["--me", "81", "81.2 82.0", "-u", "81.2;", ["81.2"], 81.2, ""])
 def test_what_is_no_step_of_slurms_is_never_cancelled_as_one(name: object) -> None:
-    assert heard(GROUP, "hello", task=0, host="n3", slurm_step=name) == ev.Hello(GROUP, 0, "n3", None)
+    assert heard(GROUP, "hello", task=0, host="n3", slurm_step=name) == said.hello(GROUP, 0, "n3", None)
 
 
 @pytest.mark.parametrize(
@@ -128,20 +130,21 @@ def test_names_that_cannot_be_make_a_bad_message(kind: str, fields: dict[str, ob
 
 
 def test_no_gap_between_commits_is_no_gap() -> None:
-    assert heard(GROUP, "progress", **{**MESSAGES["progress"], "gap_s": None}) == ev.Progressed(
-        GROUP, 12, 3, 2, 11, 1, None
-    )
+    fields = {**MESSAGES["progress"], "gap_s": None}
+    assert heard(GROUP, "progress", **fields) == ev.Heard(GROUP, msg.Progress(12, 3, 2, 11, 1, 1, None))
 
 
 def test_only_the_lighthouse_has_an_address() -> None:
-    assert heard(LIGHTHOUSE, "address", task=0, url="http://n1:1") == ev.LighthouseUp(LIGHTHOUSE, "http://n1:1")
+    assert heard(LIGHTHOUSE, "address", task=0, url="http://n1:1") == said.lighthouse_up(LIGHTHOUSE, "http://n1:1")
     assert heard(GROUP, "address", task=0, url="http://n1:1") is None
 
 
 def test_only_the_lighthouse_sees_quorums_and_whom_it_cannot_place_is_left_out() -> None:
     fields = {"task": 0, "quorum_id": 7, "members": [0, None, 2], "steps": [5, 0, 4], "first": 0, "total": 3}
-    assert heard(LIGHTHOUSE, "quorum", **fields) == ev.QuorumSeen(LIGHTHOUSE, 7, ((0, 5), (2, 4)))
-    assert heard(GROUP, "quorum", **fields) == ev.FirstQuorum(GROUP)
+    assert heard(LIGHTHOUSE, "quorum", **fields) == ev.Heard(
+        LIGHTHOUSE, msg.QuorumIssued(7, (0, None, 2), (5, 0, 4), 0, 3)
+    )
+    assert heard(GROUP, "quorum", **fields) == ev.Heard(GROUP, msg.FirstQuorum(None, 7, None))
 
 
 def test_what_a_later_version_says_is_no_event() -> None:
@@ -149,11 +152,11 @@ def test_what_a_later_version_says_is_no_event() -> None:
 
 
 def test_a_script_that_has_ended_well_is_told_of_before_its_process_ends() -> None:
-    assert heard(GROUP, "done", task=1, step=12) == ev.ScriptDone(GROUP, 1)
+    assert heard(GROUP, "done", task=1, step=12) == ev.Heard(GROUP, msg.Done(12, task=1))
 
 
 def test_unknown_fields_are_ignored() -> None:
-    assert heard(GROUP, "ready", task=1, new={"a": 1}) == ev.Ready(GROUP, 1)
+    assert heard(GROUP, "ready", task=1, new={"a": 1}) == said.ready(GROUP, 1)
 
 
 NEEDED = {

@@ -26,6 +26,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Phase
 from ftslurm.core.state.past import Past
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 
 SLURM = config(cluster={"kind": "slurm", "replace": False})
@@ -33,11 +34,11 @@ REPLACES = config(cluster={"kind": "slurm"})
 
 
 def drain(node: str) -> ev.Event:
-    return ev.DrainAsked(node, ANN, "c1")
+    return ev.Asked("drain", ANN, "c1", node=node)
 
 
 def undrain(node: str) -> ev.Event:
-    return ev.UndrainAsked(node, ANN, "c2")
+    return ev.Asked("undrain", ANN, "c2", node=node)
 
 
 def said(story: Story) -> list[str]:
@@ -54,7 +55,7 @@ def comes_back(story: Story, now: float, step: Any, node: str, number: int) -> N
 def test_a_group_moves_politely_to_the_spare_node_and_the_drained_one_stays_empty() -> None:
     story = play(*RUNNING, (21, drain("n2")), (22, ev.Ended(B0, code=0)), config=SLURM)
     assert said(story) == ["n2 gets nothing any more; group 1: moved as soon as there is another place"]
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     assert story.records("step_exited")[0]["cause"] == "requested"
     assert story.records("step_launched")[-1]["nodes"] == ["n3"]
     comes_back(story, 23, B1, "n3", 11)
@@ -65,7 +66,7 @@ def test_a_group_moves_politely_to_the_spare_node_and_the_drained_one_stays_empt
 def test_a_group_without_another_place_stays_until_there_is_one_and_that_is_said() -> None:
     story = play((0, granted(2)), *RUNNING[1:], (21, drain("n2")), config=SLURM)
     assert said(story) == ["n2 gets nothing any more; group 1: moved as soon as there is another place"]
-    assert story.all(act.Stop) == []
+    assert story.all(msg.Stop) == []
     assert story.outcome() is None
     story.turn(30, killed(B0))
     story.turn(30.1, [ev.NodeFate("n2", False)])
@@ -86,7 +87,7 @@ def test_a_job_is_asked_for_when_no_node_is_free_and_the_group_moves_into_it() -
     assert story.all(act.RequestJobs) == [act.RequestJobs(0, 1, ("n2",))]
     story.turn(22, [ev.Submitted(0, ("90",))])
     story.turn(25, [ev.JobsSeen((pilot("90", "n7"),), asked=24.9)])
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     story.turn(26, [ev.Ended(B0, code=143)])
     assert story.records("step_launched")[-1]["nodes"] == ["n7"]
     comes_back(story, 27, B1, "n7", 12)
@@ -96,10 +97,10 @@ def test_a_job_is_asked_for_when_no_node_is_free_and_the_group_moves_into_it() -
 
 def test_groups_move_one_at_a_time() -> None:
     story = play((0, granted(4)), *RUNNING[1:], (21, drain("n2"), drain("n1")), config=SLURM)
-    assert story.ids(act.Stop) == [LIGHT0, A0]
+    assert story.ids(msg.Stop) == [LIGHT0, A0]
     story.turn(22, [ev.Ended(A0, code=143)])
     comes_back(story, 23, A1, "n3", 11)
-    assert story.ids(act.Stop) == [LIGHT0, A0, B0]
+    assert story.ids(msg.Stop) == [LIGHT0, A0, B0]
 
 
 def test_the_lighthouse_leaves_the_drained_node_and_is_not_told_as_failed() -> None:
@@ -149,11 +150,11 @@ def test_in_array_mode_the_group_moves_into_a_new_job_and_its_old_one_is_cancell
     story = play(*array_running(), config=array_config())
     story.turn(21, [drain("n2")])
     assert story.all(act.RequestJobs, since=20) == [act.RequestJobs(0, 1, ("n2",))]
-    assert story.all(act.Stop) == []
+    assert story.all(msg.Stop) == []
     story.turn(22, [ev.Submitted(0, ("91",))])
     jobs = (pilot("90_0", "n1"), pilot("90_1", "n2"), pilot("91", "n3"))
     story.turn(25, [ev.JobsSeen(jobs, asked=24.9)])
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     story.turn(26, [ev.Ended(B0, code=143)])
     assert story.records("step_launched")[-1]["nodes"] == ["n3"]
     assert story.all(act.CancelJobs) == [act.CancelJobs(("90_1",))]
@@ -164,7 +165,7 @@ def test_a_drain_that_is_taken_back_before_the_new_job_starts_cancels_that_job()
     story = play(*array_running(), (21, drain("n2")), (22, ev.Submitted(0, ("91",))), config=array_config())
     story.turn(23, [undrain("n2")])
     assert story.all(act.CancelJobs) == [act.CancelJobs(("91",))]
-    assert story.all(act.Stop) == []
+    assert story.all(msg.Stop) == []
 
 
 def test_a_controller_that_takes_over_keeps_the_node_drained() -> None:

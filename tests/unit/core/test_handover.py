@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import said
 from histories import Moment, Story, array_config, array_running, pilot, play, queued, ready, stepped, store
 from steps import A0, A1, B0, B1
 
@@ -13,6 +14,7 @@ from ftslurm.core.jobs.supply import handover_at
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Job, Phase
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
 ENDS = 3600.0  # of both pilots
@@ -40,7 +42,7 @@ def test_successors_are_asked_for_before_the_time_limit_and_not_earlier() -> Non
     assert story.all(act.RequestJobs) == [act.RequestJobs(0, 2)]
     story.wait(HANDOVER + 1)
     assert story.all(act.RequestJobs, since=100) == [act.RequestJobs(0, 2)]
-    assert story.all(act.Stop) == []  # no group moves before there is a place
+    assert story.all(msg.Stop) == []  # no group moves before there is a place
 
 
 def moving() -> Story:
@@ -53,7 +55,7 @@ def moving() -> Story:
 
 def test_groups_move_one_at_a_time_while_another_holds_the_state() -> None:
     story = moving()
-    assert story.ids(act.Stop) == [A0]
+    assert story.ids(msg.Stop) == [A0]
     (leaving,) = story.records("allocation_leaving")
     assert (leaving["allocation"], leaving["cause"]) == ("90_0", "time_limit")
     now = story.now
@@ -62,11 +64,11 @@ def test_groups_move_one_at_a_time_while_another_holds_the_state() -> None:
     assert story.ids(act.Launch)[-1] == A1
     assert story.records("step_launched")[-1]["nodes"] == ["n3"]
     story.wait(now + 3)
-    assert story.ids(act.Stop) == [A0]  # A does not hold the state yet
+    assert story.ids(msg.Stop) == [A0]  # A does not hold the state yet
     story.turn(now + 4, ready(A1, "n3"))
     story.turn(now + 5, [store(A1)])
     story.turn(now + 6, [stepped(A1, 500), stepped(B0, 500)])
-    assert story.ids(act.Stop) == [A0, B0]
+    assert story.ids(msg.Stop) == [A0, B0]
     story.turn(now + 7, [ev.Ended(B0, code=143)])
     assert story.ids(act.Launch)[-1] == B1
     assert {names for action in story.all(act.CancelJobs) for names in action.names} == {"90_0", "90_1"}
@@ -89,26 +91,26 @@ def test_the_only_group_that_holds_the_state_does_not_move_before_it_must() -> N
     story.turn(HANDOVER + 5, [ev.JobsSeen((*OLD, pilot("91_0", "n3", ends=9e9)), HANDOVER + 4)])
     assert story.unit(B1).phase is Phase.STARTING
     assert story.records("step_launched")[-1]["nodes"] == ["n3"]  # and not for a short while where it was
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     story.wait(ENDS - 121)
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     story.wait(ENDS - 119)
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     story.turn(ENDS - 118, [ev.JobLeaving("90_0", Cause.TIME_LIMIT, "Slurm sent SIGUSR2 to it")])  # which is known
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     assert {record["allocation"] for record in story.records("allocation_leaving")} == {"90_1"}  # which is empty
     story.wait(ENDS - LAST_CALL_S + 1)  # it is the last: what it holds is saved first
-    assert (story.ids(act.SaveNow), story.ids(act.Stop)) == ([A0], [])
-    story.turn(ENDS - LAST_CALL_S + 2, [ev.Checkpointed(A0, 20, "/ckpt/step-00000020", 0.5)])
-    assert story.ids(act.Stop) == [A0]
+    assert (story.ids(msg.Save), story.ids(msg.Stop)) == ([A0], [])
+    story.turn(ENDS - LAST_CALL_S + 2, [said.checkpointed(A0, 20, "/ckpt/step-00000020", 0.5)])
+    assert story.ids(msg.Stop) == [A0]
 
 
 def test_the_last_holder_is_not_kept_by_a_checkpoint_that_does_not_come() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(ENDS - ARRAY.stop.grace_s - SPARE_S - 1)
-    assert (story.ids(act.SaveNow), story.ids(act.Stop)) == ([B0], [A0])
+    assert (story.ids(msg.Save), story.ids(msg.Stop)) == ([B0], [A0])
     story.wait(ENDS - ARRAY.stop.grace_s - SPARE_S + 1)
-    assert story.ids(act.Stop) == [A0, B0]
+    assert story.ids(msg.Stop) == [A0, B0]
 
 
 def test_halfway_to_its_end_a_job_is_left_for_a_successor_that_may_wait_for_its_node() -> None:
@@ -117,9 +119,9 @@ def test_halfway_to_its_end_a_job_is_left_for_a_successor_that_may_wait_for_its_
     story.wait(HANDOVER + 1)
     story.turn(*_with(HANDOVER + 5, queued("91_0", "Resources"), queued("91_1", "Priority")))
     story.wait(halfway - 1)
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     story.wait(halfway + 1)
-    assert story.ids(act.Stop) == [A0]
+    assert story.ids(msg.Stop) == [A0]
     story.turn(halfway + 2, [ev.Ended(A0, code=143)])
     assert story.ids(act.Launch)[-1] == B0  # it waits; not in a job that ends
     assert act.CancelJobs(("90_0",)) in story.all(act.CancelJobs)  # so that its node comes free
@@ -130,9 +132,9 @@ def test_halfway_to_its_end_a_job_is_left_for_a_successor_that_may_wait_for_its_
 def test_halfway_nobody_moves_when_nothing_waits_for_the_node() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(ENDS - 130)  # sbatch has never answered
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     story.wait(ENDS - 119)
-    assert story.ids(act.Stop) == [A0]  # the other one is the last that holds the state
+    assert story.ids(msg.Stop) == [A0]  # the other one is the last that holds the state
 
 
 def _with(now: float, *jobs: Job) -> tuple[float, list[ev.JobsSeen]]:
@@ -142,7 +144,7 @@ def _with(now: float, *jobs: Job) -> tuple[float, list[ev.JobsSeen]]:
 @pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.TIME_LIMIT])
 def test_a_pilot_that_is_warned_is_left_at_once_and_only_by_its_group(cause: Cause) -> None:
     story = play(*AT_WORK, (12, ev.JobLeaving("90_1", cause, "Slurm sent SIGTERM to it")), config=ARRAY)
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     assert story.unit(A0).phase is Phase.RUNNING
     story.turn(12.5, [ev.JobLeaving("90_1", cause, "Slurm sent SIGTERM to it")])
     assert len(story.records("allocation_leaving")) == 1
@@ -151,12 +153,12 @@ def test_a_pilot_that_is_warned_is_left_at_once_and_only_by_its_group(cause: Cau
 def test_a_group_that_only_starts_has_nothing_to_be_asked_and_is_ended_at_once() -> None:
     starting = [moment for moment in AT_WORK if moment[0] <= 2.6]
     story = play(*starting, (3, ev.JobLeaving("90_1", Cause.PREEMPTED, "Slurm sent SIGTERM to it")), config=ARRAY)
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     assert story.ids(act.Kill) == [B0]
 
 
 def test_a_job_without_a_time_limit_is_never_left_for_it() -> None:
     story = play(*array_running(), (20, ev.JobsSeen((pilot("90_0", "n1"), pilot("90_1", "n2")), 19)), config=ARRAY)
     story.wait(1e5)
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     assert len(story.all(act.RequestJobs)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import said
 from histories import (
     LIGHTHOUSE_UP,
     RUNNING,
@@ -16,6 +17,7 @@ from steps import LIGHT0, LIGHT1, LIGHT2, LIGHT3, URL
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, StepId
+from ftslurm.protocol import messages as msg
 
 
 @pytest.mark.parametrize(
@@ -26,17 +28,17 @@ from ftslurm.core.state.model import Evidence, Phase, StepId
     ],
 )
 def test_a_lighthouse_that_dies_is_relaunched_at_once_and_the_groups_are_not_touched(end: list[ev.Event]) -> None:
-    before, after = play(*RUNNING), play(*RUNNING, (30, end), (32, ev.LighthouseUp(LIGHT1, URL)))
+    before, after = play(*RUNNING), play(*RUNNING, (30, end), (32, said.lighthouse_up(LIGHT1, URL)))
     assert after.times(act.Launch, LIGHT1) == [30]
     assert after.records("step_launched", since=30)[0]["reason"].startswith("restart: killed by signal 9")
     assert after.state.groups == before.state.groups
-    assert after.ids(act.Assign, since=30) + after.ids(act.Begin, since=30) == []
+    assert after.ids(act.Assign, since=30) + after.ids(msg.Begin, since=30) == []
     assert after.state.lighthouse.phase is Phase.RUNNING
 
 
 def test_a_lighthouse_may_die_as_often_as_it_likes_once_it_has_been_up() -> None:
     lives = [
-        ((t, killed(StepId("lighthouse", n))), (t + 5, ev.LighthouseUp(StepId("lighthouse", n + 1), URL)))
+        ((t, killed(StepId("lighthouse", n))), (t + 5, said.lighthouse_up(StepId("lighthouse", n + 1), URL)))
         for n, t in enumerate(range(30, 130, 10))
     ]
     story = play(*RUNNING, *(moment for life in lives for moment in life))
@@ -85,7 +87,7 @@ def test_a_training_is_given_up_after_ten_minutes_of_dud_starts_not_after_three(
 
 def test_dud_starts_count_only_in_a_row() -> None:
     fourth = StepId("lighthouse", 4)
-    up = ((36, ev.LighthouseUp(LIGHT3, URL)), (40, killed(LIGHT3)), (42, dud(fourth, DUDS[0])), (44,))
+    up = ((36, said.lighthouse_up(LIGHT3, URL)), (40, killed(LIGHT3)), (42, dud(fourth, DUDS[0])), (44,))
     story = play(*RUNNING, (30, killed(LIGHT0)), (32, dud(LIGHT1, DUDS[0])), (34, dud(LIGHT2, DUDS[0])), *up)
     assert story.outcome() is None
     assert story.times(act.Launch, fourth) == [40]  # it had been up: at once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import said
 from histories import (
     RUNNING,
     Moment,
@@ -151,11 +152,11 @@ def test_slurm_takes_the_last_nodes_and_too_few_groups_are_left() -> None:
 
 
 def test_a_crash_of_a_process_whose_script_has_ended_well_is_no_failure() -> None:
-    crashed = (60, ev.ScriptDone(A0, 0), ev.TaskFailed(A0, Evidence(0, None, signal=6)), ev.Ended(A0, code=134))
+    crashed = (60, said.script_done(A0, 0), ev.TaskFailed(A0, Evidence(0, None, signal=6)), ev.Ended(A0, code=134))
     story = play(*RUNNING, crashed, (61, finished(B0)))
     assert [r["cause"] for r in story.records("step_exited")] == ["ok", "ok"]
     assert story.ids(act.Launch, since=60) == []
-    killed_late = (60, ev.ScriptDone(A0, 0), ev.TaskFailed(A0, Evidence(0, None, signal=9)), ev.Ended(A0, code=137))
+    killed_late = (60, said.script_done(A0, 0), ev.TaskFailed(A0, Evidence(0, None, signal=9)), ev.Ended(A0, code=137))
     assert play(*RUNNING, killed_late).records("step_exited")[0]["cause"] == "killed"
     before = (60, ev.TaskFailed(A0, Evidence(0, None, signal=6)), ev.Ended(A0, code=134))
     assert play(*RUNNING, before).records("step_exited")[0]["cause"] == "killed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import said
 from histories import (
     RUNNING,
     Moment,
@@ -28,6 +29,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.protocol import messages as msg
 
 URL, MOVED = "http://n1:4711/new_session", "http://n1:4712/new_session"
 
@@ -51,8 +53,8 @@ PAIR = [(0, granted(3)), *began(A0, B0)]
 SERVED = [
     (0, granted(4)),
     *began(A0, B0, C0),
-    (3, ev.Serving(A0, URL)),
-    (4, ev.SessionOpened(B0, 1), ev.SessionOpened(C0, 1)),
+    (3, said.serving(A0, URL)),
+    (4, said.session_opened(B0, 1), said.session_opened(C0, 1)),
 ]
 
 
@@ -60,7 +62,7 @@ def test_no_lighthouse_is_started_and_nobody_waits_for_another() -> None:
     story = play((0, granted(2)), (1, ready(A0)), (2, store(A0)), config=apart())
     assert story.ids(act.Launch) == [A0, B0]
     assert [action.lighthouse for action in story.all(act.Assign)] == [""]
-    assert story.times(act.Begin, A0) == [2]
+    assert story.times(msg.Begin, A0) == [2]
     story.turn(3, [*ready(B0)])
     story.turn(4, [store(B0)])
     story.turn(9, [*finished(A0)])
@@ -79,7 +81,7 @@ def test_all_may_fail_at_once_and_all_come_back() -> None:
     both = (30, stepped(A0, 7), killed(A0), killed(B0))  # a Manager may have told steps: of somebody else's Lighthouse
     story = play(*PAIR, both, *began(A1, B1, at=31), config=apart())
     assert story.ids(act.Launch) == [A0, B0, A1, B1]
-    assert story.times(act.Begin, A1) == [32]
+    assert story.times(msg.Begin, A1) == [32]
     assert not story.records("full_restart")
 
 
@@ -94,15 +96,15 @@ def test_a_requeued_run_counts_its_attempts_on_and_waits_for_nothing() -> None:
     past = Past((("group-0000", 1), ("group-0001", 0)), 40)
     saved = Saved("/checkpoints/step-00000040", 40)
     story = play((0, ev.Granted(granted(2).allocation, saved, past)), *began(A2, B1), config=apart())
-    assert story.ids(act.Begin) == [A2, B1]
-    assert [(action.heals, action.floor) for action in story.all(act.Begin)] == [(False, 0)] * 2
+    assert story.ids(msg.Begin) == [A2, B1]
+    assert [(begin.heals, begin.floor) for begin in story.sent(msg.Begin)] == [(False, 0)] * 2
     story.turn(9, [*finished(A2), *finished(B1)])
     assert story.outcome() == "succeeded"
 
 
 def test_nobody_is_told_that_it_heals() -> None:
-    story = play(*SERVED, (5, ev.Served(A0, 2, 40)), (9, killed(B0)), *began(B1, at=10), config=served())
-    assert [(action.heals, action.floor) for action in story.all(act.Begin, since=9)] == [(False, 0)]
+    story = play(*SERVED, (5, said.served(A0, 2, 40)), (9, killed(B0)), *began(B1, at=10), config=served())
+    assert [(begin.heals, begin.floor) for begin in story.sent(msg.Begin, since=9)] == [(False, 0)]
 
 
 def test_the_same_words_from_every_group_are_hopeless_at_the_start_only() -> None:
@@ -120,7 +122,7 @@ def test_how_long_its_script_ran_tells_whether_it_was_healthy() -> None:
 
 def test_no_limit_runs_for_a_first_step() -> None:
     limited = served(health={"join_timeout_s": 60.0})
-    story = play(*SERVED, (5, ev.Served(A0, 2, 1)), (1000, ev.Served(A0, 2, 9)), config=limited)
+    story = play(*SERVED, (5, said.served(A0, 2, 1)), (1000, said.served(A0, 2, 9)), config=limited)
     assert story.phases() == [Phase.RUNNING] * 3
 
 
@@ -128,15 +130,15 @@ def test_a_standby_takes_any_role() -> None:
     moments = [
         (0, granted(4)),
         *began(A0, B0, C0),
-        (2, ev.Hello(S0, 0, "n4"), ev.Ready(S0, 0)),
-        (3, ev.Serving(A0, URL)),
+        (2, said.hello(S0, 0, "n4"), said.ready(S0, 0)),
+        (3, said.serving(A0, URL)),
     ]
     story = play(*moments, (9, killed(A0)), config=served(standby={"count": 1}))
     (assign,) = story.all(act.Assign, since=9)
     assert (assign.id, assign.group, assign.servers) == (S0, 0, ("",))
-    story.turn(10, [ev.StoreUp(S0, "n4", 29500)])
-    story.turn(11, [ev.Serving(S0, MOVED)])
-    assert [(a.id, a.urls) for a in story.all(act.Servers, since=11)] == [
+    story.turn(10, [said.store_up(S0, "n4", 29500)])
+    story.turn(11, [said.serving(S0, MOVED)])
+    assert [(a.id, a.message.urls) for a in story.all(msg.Servers, since=11)] == [
         (S0, (MOVED,)),
         (B0, (MOVED,)),
         (C0, (MOVED,)),
@@ -147,7 +149,7 @@ def test_a_standby_takes_any_role() -> None:
 
 
 def told(story: Story, since: float) -> list[tuple[StepId, tuple[str, ...]]]:
-    return [(action.id, action.urls) for action in story.all(act.Servers, since)]
+    return [(action.id, action.message.urls) for action in story.all(msg.Servers, since)]
 
 
 def test_everybody_is_told_where_the_server_is_that_it_is_gone_and_where_it_is_again() -> None:
@@ -157,7 +159,7 @@ def test_everybody_is_told_where_the_server_is_that_it_is_gone_and_where_it_is_a
     assert told(story, 30) == [(B0, ("",)), (C0, ("",))]  # at once: another process may soon get its port
     assert story.ids(act.Launch, since=30) == [A1]
     story.turn(31, [*ready(A1)])
-    story.turn(32, [store(A1), ev.Serving(A1, MOVED)])
+    story.turn(32, [store(A1), said.serving(A1, MOVED)])
     assert told(story, 31) == [(A1, (MOVED,)), (B0, (MOVED,)), (C0, (MOVED,))]
     (back,) = story.records("serving", since=32)
     assert (back["group"], back["attempt"], back["url"], back["recovery_s"]) == (0, 1, MOVED, 2)
@@ -168,8 +170,8 @@ def test_who_is_assigned_later_learns_it_with_the_assignment() -> None:
     (assign,) = story.all(act.Assign, since=30)
     assert assign.servers == (URL,)
     assert told(story, 30) == []
-    story.turn(33, [ev.SessionOpened(B1, 1)])
-    story.turn(34, [ev.SessionOpened(B1, 2)])
+    story.turn(33, [said.session_opened(B1, 1)])
+    story.turn(34, [said.session_opened(B1, 2)])
     first, later = story.records("session_opened", since=33)
     assert first["recovery_s"] == 3
     assert "recovery_s" not in later
@@ -177,16 +179,16 @@ def test_who_is_assigned_later_learns_it_with_the_assignment() -> None:
 
 def test_of_several_serving_groups_each_has_its_place() -> None:
     groups = {"count": 3, "roles": {"worker": 1, "ps": 1, "eval": 1}, "serve": ["ps", "eval"]}
-    story = play((0, granted(3)), *began(A0, B0, C0), (3, ev.Serving(C0, URL)), config=apart(groups=groups))
+    story = play((0, granted(3)), *began(A0, B0, C0), (3, said.serving(C0, URL)), config=apart(groups=groups))
     assert told(story, 0) == [(step, ("", URL)) for step in (A0, B0, C0)]
 
 
 def test_a_parameter_server_of_a_group_that_is_not_to_serve_is_its_own_business() -> None:
-    seen = (5, ev.Serving(A0, URL), ev.Served(A0, 1, 77))
+    seen = (5, said.serving(A0, URL), said.served(A0, 1, 77))
     story = play(*PAIR, seen, config=apart())
     assert told(story, 0) == []
     assert story.state.lineage.step == 0
-    quorum = play(*RUNNING, (25, *seen[1:], ev.SessionOpened(B0, 1)))
+    quorum = play(*RUNNING, (25, *seen[1:], said.session_opened(B0, 1)))
     assert quorum.state.groups == play(*RUNNING, (25,)).state.groups
     assert quorum.state.lineage.step == 10
 
@@ -196,7 +198,7 @@ def test_a_parameter_server_of_a_group_that_is_not_to_serve_is_its_own_business(
 
 def test_when_the_others_have_finished_the_server_is_stopped_and_the_run_succeeds() -> None:
     story = play(*SERVED, (30, finished(B0)), (50, finished(C0)), (51, ev.Ended(A0, 0)), config=served(min=2))
-    assert story.times(act.Stop, A0) == [50]
+    assert story.times(msg.Stop, A0) == [50]
     assert story.outcome() == "succeeded"
     assert story.state.finished
     (end,) = story.records("step_exited", since=51)
@@ -243,7 +245,7 @@ def test_a_server_that_ends_by_itself_while_others_need_it_is_brought_back() -> 
 
 def test_a_server_that_ends_when_it_has_seen_the_last_worker_go_has_finished() -> None:
     story = play(
-        *SERVED, (30, finished(B0)), (31, ev.TaskDone(C0, 0), finished(A0)), (32, ev.Ended(C0, 0)), config=served()
+        *SERVED, (30, finished(B0)), (31, said.task_done(C0, 0), finished(A0)), (32, ev.Ended(C0, 0)), config=served()
     )
     assert story.phases() == [Phase.SUCCEEDED] * 3
     assert story.outcome() == "succeeded"
@@ -252,17 +254,17 @@ def test_a_server_that_ends_when_it_has_seen_the_last_worker_go_has_finished() -
 
 def test_stop_asks_servers_and_workers_alike() -> None:
     story = play(*SERVED, (30, stop()), config=served())
-    assert story.ids(act.Stop) == [A0, B0, C0]
+    assert story.ids(msg.Stop) == [A0, B0, C0]
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_step_of_the_run_is_the_servers_also_when_it_goes_back() -> None:
-    story = play(*SERVED, (5, ev.Served(A0, 2, 40)), (6, ev.Served(A0, 1, None)), config=served())
+    story = play(*SERVED, (5, said.served(A0, 2, 40)), (6, said.served(A0, 1, None)), config=served())
     assert story.state.lineage.step == 40
     story.turn(30, [*killed(A0)])
-    for time, events in enumerate([ready(A1), [store(A1)], [ev.Serving(A1, MOVED)], [ev.Served(A1, 0, 20)]], 31):
+    for time, events in enumerate([ready(A1), [store(A1)], [said.serving(A1, MOVED)], [said.served(A1, 0, 20)]], 31):
         story.turn(time, events)
     assert story.state.lineage.step == 20
     assert [(r["step"], r["sessions"]) for r in story.records("progress")] == [(40, 2), (None, 1), (20, 0)]
@@ -271,8 +273,8 @@ def test_the_step_of_the_run_is_the_servers_also_when_it_goes_back() -> None:
 @pytest.mark.parametrize("group", [0, 1, 2])
 def test_a_planned_drill_strikes_any_group_at_the_servers_step(group: int) -> None:
     plan = served(faults={"plan": [Fault(group=group, at=20.0)]})
-    story = play(*SERVED, (5, ev.Served(A0, 2, 19)), config=plan)
-    assert story.all(act.Inject) == []
-    story.turn(6, [ev.Served(A0, 2, 21)])
-    story.turn(7, [ev.Served(A0, 2, 22)])
-    assert [action.id for action in story.all(act.Inject)] == [(A0, B0, C0)[group]]
+    story = play(*SERVED, (5, said.served(A0, 2, 19)), config=plan)
+    assert story.all(msg.Inject) == []
+    story.turn(6, [said.served(A0, 2, 21)])
+    story.turn(7, [said.served(A0, 2, 22)])
+    assert [action.id for action in story.all(msg.Inject)] == [(A0, B0, C0)[group]]

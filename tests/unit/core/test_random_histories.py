@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 
 import histories
 import pytest
+import said
 from fuzz import numbers
 from histories import CHECKPOINT, FOREIGN, Story
 from steps import ANN
@@ -26,6 +27,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, SLURM, Allocation, Evidence, Phase, RunOutcome, StepId, Unit
 from ftslurm.core.state.units import tasks_of
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
@@ -90,12 +92,12 @@ class World:
         self.wishes = random.Random(seed)
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
             group, rank = self.wishes.randint(0, groups.count), self.wishes.choice([None, 0, 1])
-            self.later(self.wishes.uniform(0, 60), ev.RestartAsked(group, rank, ANN, "c1"))
+            self.later(self.wishes.uniform(0, 60), ev.Asked("restart", ANN, "c1", group, rank))
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
-            self.later(self.wishes.uniform(0, 60), ev.CheckpointAsked(ANN, "c3"))
+            self.later(self.wishes.uniform(0, 60), ev.Asked("save", ANN, "c3"))
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
-            node, kind = self.wishes.choice(self.allocation.nodes), self.wishes.choice([ev.DrainAsked, ev.UndrainAsked])
-            self.later(self.wishes.uniform(0, 60), kind(node, ANN, "c2"))
+            node, what = self.wishes.choice(self.allocation.nodes), self.wishes.choice(["drain", "undrain"])
+            self.later(self.wishes.uniform(0, 60), ev.Asked(what, ANN, "c2", node=node))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
@@ -214,30 +216,30 @@ class World:
             case act.AskNodes(nodes):
                 for node in nodes:
                     self.asked(now, node)
-            case act.SaveNow() if self.warned.random() < 0.7:
+            case act.Send(message=msg.Save()) if self.warned.random() < 0.7:
                 error = self.warned.choice([None, None, "OSError: disk full"])
                 step, after = self.step + self.warned.randint(0, 2), self.warned.uniform(0, 3)
-                self.later(now + after, ev.Checkpointed(action.id, step, CHECKPOINT.path, 0.1, error))
-            case act.Dump():
+                self.later(now + after, said.checkpointed(action.id, step, CHECKPOINT.path, 0.1, error))
+            case act.Send(message=msg.Dump()):
                 for task in range(self.dice.randint(0, 4)):
-                    self.later(now + self.dice.uniform(0, 2), ev.Dumped(action.id, task))
+                    self.later(now + self.dice.uniform(0, 2), said.dumped(action.id, task))
             case act.Assign():
                 if self.chance():
                     self.fails(now, action.id)
                 else:
-                    self.later(now + self.dice.uniform(0.1, 1), ev.StoreUp(action.id, "n0", 29500))
-            case act.Begin():
+                    self.later(now + self.dice.uniform(0.1, 1), said.store_up(action.id, "n0", 29500))
+            case act.Send(message=msg.Begin()):
                 if self.wishes.random() < 0.5:
-                    self.later(now, ev.CanSave(action.id))
+                    self.later(now, said.can_save(action.id))
                 self.trains(now, action.id)
             case act.Kill():
                 if self.dice.random() < 0.8:  # the first one does not always help
                     self.ends(now, action.id)
-            case act.Stop():
+            case act.Send(message=msg.Stop()):
                 if self.dice.random() < 0.6:
                     self.ends(now, action.id, code=self.dice.choice([0, 143]), slow=4.0)
-            case act.Inject():
-                self.later(now + 0.05, ev.TaskFailed(action.id, Evidence(action.task, None, signal=9)))
+            case act.Send(message=msg.Inject(task=task)):
+                self.later(now + 0.05, ev.TaskFailed(action.id, Evidence(task, None, signal=9)))
 
     def starts(self, now: float, launch: act.Launch) -> None:
         lot = self.dice.random()
@@ -248,8 +250,8 @@ class World:
             return
         if launch.id.unit == "lighthouse":
             self.hosts[launch.id] = list(launch.place.nodes)
-            self.later(now, ev.Hello(launch.id, 0, launch.place.nodes[0]))
-            self.later(now + self.dice.uniform(0.1, 9), ev.LighthouseUp(launch.id, "http://n0:1"))
+            self.later(now, said.hello(launch.id, 0, launch.place.nodes[0]))
+            self.later(now + self.dice.uniform(0.1, 9), said.lighthouse_up(launch.id, "http://n0:1"))
             if self.chance():
                 self.fails(now + self.dice.uniform(1, 20), launch.id)
             return
@@ -258,19 +260,19 @@ class World:
         self.hosts[launch.id] = hosts
         for task, host in enumerate(hosts):
             time = now + self.dice.uniform(0.1, 2)
-            self.later(time, ev.Hello(launch.id, task, host))
-            self.later(time + self.dice.uniform(0, 2), ev.Ready(launch.id, task))
+            self.later(time, said.hello(launch.id, task, host))
+            self.later(time + self.dice.uniform(0, 2), said.ready(launch.id, task))
 
     def trains(self, now: float, step: StepId) -> None:
         time = now
         if self.config.lighthouse.kind == "none":
-            self.later(now + self.dice.uniform(0, 2), ev.Serving(step, "http://n0:2"))
-            self.later(now + self.dice.uniform(1, 9), ev.Served(step, 1, self.dice.choice([None, 3, 7])))
-            self.later(now + self.dice.uniform(0, 2), ev.SessionOpened(step, 1))
+            self.later(now + self.dice.uniform(0, 2), said.serving(step, "http://n0:2"))
+            self.later(now + self.dice.uniform(1, 9), said.served(step, 1, self.dice.choice([None, 3, 7])))
+            self.later(now + self.dice.uniform(0, 2), said.session_opened(step, 1))
         for committed in range(self.dice.randint(1, 10)):
             time += self.dice.uniform(0.1, 3)
             self.step += 1
-            self.later(time, ev.Progressed(step, self.step, 1, 1, committed, 0, self.warned.uniform(0.1, 3)))
+            self.later(time, said.progressed(step, self.step, 1, 1, committed, 0, self.warned.uniform(0.1, 3)))
         lot = self.dice.random()
         if lot < self.misfortune / 4:
             self.states[step], self.stood[step] = self.dice.choice("TH"), now
@@ -282,7 +284,7 @@ class World:
             self.fails(time - self.dice.uniform(0, 2), step)
         elif self.dice.random() < 0.7:
             for task in range(self.config.groups.nodes * self.config.groups.workers):
-                self.later(time, ev.TaskDone(step, task))
+                self.later(time, said.task_done(step, task))
             self.ends(time, step, code=0)
 
 
@@ -301,15 +303,16 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             assert world.states.get(unit.id, "S") != "S", f"no hang: {action}"
         case records.NodeExcluded(node=node, reason=reason) if "failed there" not in reason:
             assert node in world.struck | world.gone, f"a sound node: {action}"
-        case act.Assign() | act.Begin():
+        case act.Assign() | act.Send(message=msg.Begin()):
             assert state.ending is None, f"somebody begins though the run is ending: {action}"
             assert action.id in world.live
-            assert len(story.times(type(action), action.id)) == 1
-        case act.SaveNow():
+            kind = type(action.message) if isinstance(action, act.Send) else act.Assign
+            assert len(story.times(kind, action.id)) == 1
+        case act.Send(message=msg.Save()):
             assert state.ending is None
             assert action.id in world.live
-            assert len([a for a in story.all(act.SaveNow) if a == action]) == 1
-        case act.Kill() | act.Stop():
+            assert len([a for a in story.all(msg.Save) if a == action]) == 1
+        case act.Kill() | act.Send(message=msg.Stop()):
             late = story.now >= world.launched[action.id] + config.health.start_timeout_s
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]
             over = bool(ends) and story.now >= min(ends) + FINISH_TOGETHER_S
@@ -317,16 +320,16 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             current = owner(story, action.id).current
             why = state.ending or current.evidence or current.recalled or late or over or lost
             assert why, f"killed for nothing: {action}"
-        case act.Announce():
-            assert state.groups[action.group].id in world.live
-            assert state.groups[action.group].attempt == action.attempt
+        case act.Send(message=msg.Member(group, attempt)):
+            assert state.groups[group].id in world.live
+            assert state.groups[group].attempt == attempt
             assert action.id in world.live
-        case act.Servers():
+        case act.Send(message=msg.Servers()):
             assert action.id in world.live
-        case act.Evict():
+        case act.Send(message=msg.Evict(group, attempt)):
             assert config.lighthouse.kind == "ftslurm"
-            unit = state.groups[action.group]
-            over = unit.attempt > action.attempt or unit.phase not in (Phase.STARTING, Phase.RUNNING)
+            unit = state.groups[group]
+            over = unit.attempt > attempt or unit.phase not in (Phase.STARTING, Phase.RUNNING)
             left = len(unit.current.done) == len(unit.current.hosts)
             assert over or left, f"evicted alive: {action}"
         case act.Finish():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import said
 from histories import (
     LIGHTHOUSE_UP,
     RUNNING,
@@ -11,7 +12,9 @@ from histories import (
     config,
     finished,
     granted,
+    is_a,
     killed,
+    kind_of,
     play,
     ready,
     stepped,
@@ -24,6 +27,7 @@ from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Place, Rank
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.records import JournalRecord
 
 
@@ -39,10 +43,10 @@ def test_a_run_lives_and_succeeds() -> None:
         *["step_exited"] * 3,
         "run_finished",
     ]
-    assert [type(a) for a in story.all(object) if not isinstance(a, JournalRecord | act.Announce | act.Evict)] == [
+    assert [kind_of(a) for _, a in story.done if not is_a(a, JournalRecord, msg.Member, msg.Evict)] == [
         *[act.Launch] * 3,
         *[act.Assign] * 2,
-        *[act.Begin] * 2,
+        *[msg.Begin] * 2,
         act.Kill,
         act.Finish,
     ]
@@ -97,14 +101,14 @@ def test_a_group_is_assigned_once_all_tasks_are_ready_and_the_lighthouse_is_up(
 
 
 def test_a_task_that_is_ready_before_it_has_said_hello_is_waited_for() -> None:
-    early = play((0, granted(3)), (1, LIGHTHOUSE_UP), (2, ev.Ready(A0, 0)))
+    early = play((0, granted(3)), (1, LIGHTHOUSE_UP), (2, said.ready(A0, 0)))
     assert early.ids(act.Assign) == []
-    story = play((0, granted(3)), (1, LIGHTHOUSE_UP), (2, ev.Ready(A0, 0)), (3, ev.Hello(A0, 0, "n1")))
+    story = play((0, granted(3)), (1, LIGHTHOUSE_UP), (2, said.ready(A0, 0)), (3, said.hello(A0, 0, "n1")))
     assert story.all(act.Assign) == [act.Assign(A0, 0, (Rank(0, "n1", 0, 0),), URL)]
 
 
 def test_a_task_that_the_step_does_not_have_is_ignored() -> None:
-    assert play((0, granted(3)), (1, ev.Hello(A0, 1, "n1"))).state == play((0, granted(3)), (1,)).state
+    assert play((0, granted(3)), (1, said.hello(A0, 1, "n1"))).state == play((0, granted(3)), (1,)).state
 
 
 def test_a_lighthouse_that_comes_last_lets_all_groups_be_assigned() -> None:
@@ -131,14 +135,14 @@ def test_the_journal_repeats_the_ranks_only_when_they_are_not_the_expected_ones(
 
 def test_at_the_first_start_the_groups_begin_together() -> None:
     alone = play(*STARTED[:-1], (3, store(A0)))
-    assert alone.ids(act.Begin) == []
+    assert alone.ids(msg.Begin) == []
     both = play(*STARTED[:-1], (3, store(A0)), (9, store(B0)))
-    assert both.all(act.Begin, since=9) == [act.Begin(A0, "n1", 29500), act.Begin(B0, "n2", 29500)]
+    assert both.all(msg.Begin, since=9) == [act.Send(A0, msg.Begin("n1", 29500)), act.Send(B0, msg.Begin("n2", 29500))]
 
 
 def test_a_group_that_fails_at_the_first_start_is_not_waited_for() -> None:
     story = play(*STARTED[:-1], (3, store(A0)), (4, killed(B0)))
-    assert story.ids(act.Begin) == [A0]
+    assert story.ids(msg.Begin) == [A0]
 
 
 def test_a_group_has_joined_with_its_first_commit() -> None:
@@ -149,7 +153,7 @@ def test_a_group_has_joined_with_its_first_commit() -> None:
     assert known.items() <= joined.items()
 
 
-@pytest.mark.parametrize("end", [[ev.Ended(A0, code=0)], [ev.TaskDone(A0, 0), ev.Ended(A0, code=1)]])
+@pytest.mark.parametrize("end", [[ev.Ended(A0, code=0)], [said.task_done(A0, 0), ev.Ended(A0, code=1)]])
 def test_a_step_that_ends_with_0_or_whose_tasks_all_did_has_succeeded(end: list[ev.Event]) -> None:
     assert play(*RUNNING, (60, end)).phases() == [Phase.SUCCEEDED, Phase.RUNNING]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import said
 from histories import (
     RUNNING,
     STARTED,
@@ -18,11 +19,11 @@ from ftslurm.core.state.model import Evidence, StepId
 
 def every_event(step: StepId) -> list[ev.Event]:
     return [
-        ev.Hello(step, 0, "n9"),
-        ev.Ready(step, 0),
-        ev.StoreUp(step, "n9", 1),
-        ev.Progressed(step, 99, 1, 1, 1, 0),
-        ev.TaskDone(step, 0),
+        said.hello(step, 0, "n9"),
+        said.ready(step, 0),
+        said.store_up(step, "n9", 1),
+        said.progressed(step, 99, 1, 1, 1, 0),
+        said.task_done(step, 0),
         ev.TaskFailed(step, Evidence(0, "n9", node_lost=True)),
         ev.Ended(step, code=1),
     ]
@@ -48,16 +49,16 @@ def test_a_word_of_an_unknown_group_is_ignored(event: ev.Event) -> None:
 
 
 def test_a_lighthouse_that_is_over_is_not_up_again() -> None:
-    story = play(*RUNNING, (30, killed(LIGHT0)), (30.1, ev.LighthouseUp(LIGHT0, "http://old:1")))
+    story = play(*RUNNING, (30, killed(LIGHT0)), (30.1, said.lighthouse_up(LIGHT0, "http://old:1")))
     assert story.state.lighthouse_url == URL
 
 
 def test_a_warning_is_told_once_whichever_groups_and_attempts_give_it() -> None:
-    again = [ev.Warned(B0, "nothing heals it"), ev.Warned(A0, "nothing heals it"), ev.Warned(A0, "and another")]
-    story = play(*STARTED, (5, ev.Warned(A0, "nothing heals it")), (6, again))
+    again = [said.warned(B0, "nothing heals it"), said.warned(A0, "nothing heals it"), said.warned(A0, "and another")]
+    story = play(*STARTED, (5, said.warned(A0, "nothing heals it")), (6, again))
     assert story.records("warning") == [
         {"group": 0, "text": "nothing heals it"},
         {"group": 0, "text": "and another"},
     ]
-    story = play(*STARTED, (5, [ev.Warned(A0, f"warning {n}") for n in range(1000)]))
+    story = play(*STARTED, (5, [said.warned(A0, f"warning {n}") for n in range(1000)]))
     assert len(story.records("warning")) == 20

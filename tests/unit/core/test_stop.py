@@ -15,6 +15,7 @@ from ftslurm.core.rules import KILL_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SLURM, Evidence, Phase
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import Command, RunFinished
 
@@ -31,14 +32,14 @@ def test_stop_kills_at_once_what_is_still_starting() -> None:
     story = play(
         (0, granted(3)), (1, stop()), (1.3, ev.Ended(A0, 137), ev.Ended(B0, 137)), (1.5, ev.Ended(LIGHT0, 137))
     )
-    assert story.ids(act.Stop) == []
+    assert story.ids(msg.Stop) == []
     assert [story.times(act.Kill, step) for step in (A0, B0, LIGHT0)] == [[1], [1], [1.3]]
     assert story.all(act.Finish) == [act.Finish("stopped", "stopped by ann")]
 
 
 def test_stop_asks_running_groups_first_and_kills_them_after_the_grace() -> None:
     story = play(*RUNNING, (30, stop()), (32, ev.Ended(A0, 0)), (39.9,))
-    assert story.ids(act.Stop) == [A0, B0]
+    assert story.ids(msg.Stop) == [A0, B0]
     assert story.ids(act.Kill) == []
     story = play(*RUNNING, (30, stop()), (32, ev.Ended(A0, 0)), (40.3, ev.Ended(B0, 137)), (41, ev.Ended(LIGHT0, 0)))
     assert story.times(act.Kill, B0) == [40]

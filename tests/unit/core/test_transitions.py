@@ -7,6 +7,7 @@ from pathlib import Path
 
 import phase_changes
 import pytest
+import said
 from histories import RUNNING, STARTED, beats, config, finished, play
 from steps import A0, B0
 from test_random_histories import live_through
@@ -28,7 +29,7 @@ def test_random_histories_make_only_the_changes_of_the_table_and_all_of_them(mon
     play(*STARTED[:-1], (3, finished(A0)))
     play(*STARTED[:-1], (3, ev.Ended(A0, code=1)))
     play(*STARTED[:-1], (3, ev.Ended(A0, code=1)), config=config(restart={"policy": "never"}))
-    srun_hangs = (*RUNNING, *beats({A0: 30.0, B0: 60.0}, since=20.5), (31, ev.TaskDone(A0, 0)))
+    srun_hangs = (*RUNNING, *beats({A0: 30.0, B0: 60.0}, since=20.5), (31, said.task_done(A0, 0)))
     health = {"lost_after_s": 10.0, "orphan_after_s": 60.0}
     play(*srun_hangs, (100, ev.Ended(A0, code=137)), config=config(health=health))
     earlier = Past(((A0.unit, 0),), step=5, over=((A0.unit, None),), home="81/0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import said
 from histories import (
     RUNNING,
     STARTED,
@@ -23,13 +24,14 @@ from steps import A0, ANN, B0, B1, B2, LIGHT0, S0, URL
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, GuardReport, Phase, Place
+from ftslurm.core.state.model import Allocation, Phase, Place
 from ftslurm.core.state.past import Live, Past
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 
 
 def restart(group: int, rank: int | None = None) -> ev.Event:
-    return ev.RestartAsked(group, rank, ANN, "c1")
+    return ev.Asked("restart", ANN, "c1", group, rank)
 
 
 def done(story: Story) -> list[str]:
@@ -42,9 +44,9 @@ def refused(story: Story) -> list[str]:
 
 def test_a_group_leaves_politely_and_its_next_attempt_is_no_restart_after_a_failure() -> None:
     settings = config(restart={"policy": "never", "max_per_group": 0})
-    story = play(*RUNNING, (21, restart(1)), (23, ev.TaskDone(B0, 0), ev.Ended(B0, code=0)), config=settings)
+    story = play(*RUNNING, (21, restart(1)), (23, said.task_done(B0, 0), ev.Ended(B0, code=0)), config=settings)
     assert done(story) == ["group 1 is asked to leave, and starts again as attempt 1"]
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     assert story.all(act.Kill) == []
     (exited,) = story.records("step_exited")
     assert (exited["cause"], exited["error"]) == ("requested", "asked for with ftslurm restart")
@@ -96,7 +98,7 @@ def test_the_rank_is_named_with_its_node() -> None:
         ((*RUNNING, (20.5, killed(B0)), (20.55, killed(B1))), restart(1), "group 1 does not run (PENDING)"),
         ((*RUNNING, (20.5, stop())), restart(1), "the run is ending: stopped by ann"),
         ((*RUNNING, (20.5, finished(A0))), restart(1), "a group has finished already"),
-        ((*RUNNING, (20.5, ev.ScriptDone(B0, 0))), restart(1), "the script of group 1 has ended"),
+        ((*RUNNING, (20.5, said.script_done(B0, 0))), restart(1), "the script of group 1 has ended"),
         ((*RUNNING, (20.5, killed(A0))), restart(1), "only group 1 holds the training's state now"),
         (
             (*RUNNING, (20.5, ev.Alive(A0, 0, 20.5, state="T", step=10))),
@@ -137,22 +139,20 @@ def adopted(recalled: str | None, *, ended: bool = False) -> Story:
     opened = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.0"}))
 
     def reported(step: Any) -> list[ev.Event]:
-        report = GuardReport(
-            0, ready=True, assigned=True, begun=True, store=("n1", 1), lighthouse="x", floor=3, step=41
-        )
-        return [ev.Hello(step, 0, "n1"), ev.Adopted(step, report)]
+        report = said.adopted(step, 0, True, True, True, store=("n1", 1), lighthouse="x", floor=3, at=41)
+        return [said.hello(step, 0, "n1"), report]
 
-    end: list[ev.Event] = [ev.TaskDone(B0, 0), ev.Ended(B0, code=0)] if ended else []
+    end: list[ev.Event] = [said.task_done(B0, 0), ev.Ended(B0, code=0)] if ended else []
     return play((0, opened), (1, reported(A0), end or reported(B0)))
 
 
 def test_an_accepted_restart_is_done_by_the_controller_that_takes_over() -> None:
     story = adopted("asked for with ftslurm restart")
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     story.turn(2, [ev.Ended(B0, code=0)])
     assert story.records("step_exited")[0]["cause"] == "requested"
     assert story.ids(act.Launch)[-1] == B1
-    assert adopted(None).ids(act.Stop) == []
+    assert adopted(None).ids(msg.Stop) == []
 
 
 def test_a_recalled_script_that_ended_with_0_under_no_controller_has_not_succeeded() -> None:
@@ -163,26 +163,26 @@ def test_a_recalled_script_that_ended_with_0_under_no_controller_has_not_succeed
 
 
 def asks(name: str = "c1") -> ev.Event:
-    return ev.CheckpointAsked(ANN, name)
+    return ev.Asked("save", ANN, name)
 
 
 def saved(step: int, error: str | None = None) -> ev.Event:
-    return ev.Checkpointed(A0, step, f"/ckpt/step-{step}", 0.5, error)
+    return said.checkpointed(A0, step, f"/ckpt/step-{step}", 0.5, error)
 
 
-CAN_SAVE = (*RUNNING, (20.5, ev.CanSave(A0), ev.CanSave(B0)))
+CAN_SAVE = (*RUNNING, (20.5, said.can_save(A0), said.can_save(B0)))
 
 
 def test_a_checkpoint_is_asked_of_the_groups_and_answered_when_it_is_complete() -> None:
     story = play(*CAN_SAVE, (21, asks()))
-    assert story.all(act.SaveNow) == [act.SaveNow(A0, 10), act.SaveNow(B0, 10)]
+    assert story.all(msg.Save) == [act.Send(A0, msg.Save(10)), act.Send(B0, msg.Save(10))]
     assert done(story) == refused(story) == []
     story.turn(22, [asks("c2")])
     story.turn(23, [saved(12)])
     answers = story.all(records.CommandDone)
     assert [(a.command, a.step, a.path) for a in answers] == [(c, 12, "/ckpt/step-12") for c in ("c1", "c2")]
     story.turn(24, [asks("c3")])
-    assert story.all(act.SaveNow)[-1] == act.SaveNow(B0, 13)
+    assert story.all(msg.Save)[-1] == act.Send(B0, msg.Save(13))
     story.turn(25, [saved(13)])
     assert story.all(records.CommandDone)[-1].command == "c3"
 
@@ -208,25 +208,27 @@ def test_a_checkpoint_that_fails_or_never_comes_is_answered_too() -> None:
 def test_a_checkpoint_that_nobody_can_save_is_refused_at_once(before: Any, settings: Any, why: str) -> None:
     story = play(*before, (20.7, asks()), config=settings)
     assert refused(story)[-1].startswith(why)
-    assert story.all(act.SaveNow) == []
+    assert story.all(msg.Save) == []
 
 
 def test_stacks_are_asked_of_one_rank_or_of_all_and_the_files_are_told() -> None:
     two = config(groups={"workers": 2})
-    begun = ((0, granted(3)), (1, ev.LighthouseUp(LIGHT0, URL)), (2, *ready(A0, "n1", "n1"), *ready(B0, "n2", "n2")))
+    begun = ((0, granted(3)), (1, said.lighthouse_up(LIGHT0, URL)), (2, *ready(A0, "n1", "n1"), *ready(B0, "n2", "n2")))
     story = play(*begun, (3, store(A0), store(B0)), (4, stepped(A0, 1), stepped(B0, 1)), config=two)
-    story.turn(5, [ev.StacksAsked(1, 1, ANN, "c1"), ev.StacksAsked(0, None, ANN, "c2")])
-    assert story.all(act.TakeStacks) == [
-        act.TakeStacks(B0, "c1", 1, "ftslurm stacks"),
-        act.TakeStacks(A0, "c2", None, "ftslurm stacks"),
+    story.turn(5, [ev.Asked("stacks", ANN, "c1", 1, 1), ev.Asked("stacks", ANN, "c2", 0, None)])
+    assert story.all(msg.TakeStacks) == [
+        act.Send(B0, msg.TakeStacks("c1", 1, "ftslurm stacks")),
+        act.Send(A0, msg.TakeStacks("c2", None, "ftslurm stacks")),
     ]
-    story.turn(6, [ev.StacksTaken(B0, 1, "c1", "stacks-rank-1-0.txt"), ev.StacksTaken(A0, 0, "c2", "", "no space")])
+    story.turn(
+        6, [said.stacks_taken(B0, 1, "c1", "stacks-rank-1-0.txt"), said.stacks_taken(A0, 0, "c2", "", "no space")]
+    )
     taken = [(r.group, r.rank, r.node, r.file, r.error) for r in story.all(records.StacksTaken)]
     assert taken == [(1, 1, "n2", "stacks-rank-1-0.txt", None), (0, 0, "n1", "", "no space")]
-    story.turn(7, [ev.StacksAsked(1, 2, ANN, "c3"), ev.StacksAsked(5, 0, ANN, "c4")])
+    story.turn(7, [ev.Asked("stacks", ANN, "c3", 1, 2), ev.Asked("stacks", ANN, "c4", 5, 0)])
     assert refused(story) == [
         "group 1 has no rank 2; it has ranks 0 to 1",
         "there is no group 5; the run has groups 0 to 1",
     ]
-    story = play(*begun[:2], (2, ev.StacksAsked(1, 0, ANN, "c1")), config=two)
+    story = play(*begun[:2], (2, ev.Asked("stacks", ANN, "c1", 1, 0)), config=two)
     assert refused(story) == ["group 1 is starting: its ranks are not assigned yet"]

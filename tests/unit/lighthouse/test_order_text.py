@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.lighthouse import order_text
-from ftslurm.protocol.messages import Evict, GroupAside, GuardsSilent, Member, NewHistory, SilentGroup
+from ftslurm.protocol.messages import Evict, GroupAside, Member, NewHistory
 
 
 @pytest.mark.parametrize(
@@ -16,22 +16,10 @@ from ftslurm.protocol.messages import Evict, GroupAside, GuardsSilent, Member, N
         (Evict(2, 1, finished=True), "group 2 attempt 1 has finished: the next quorums are formed without it"),
         (NewHistory(0), "all groups start over, from step 0"),
         (NewHistory(40), "all groups start over, from the checkpoint of step 40"),
-        (GuardsSilent((), 2.0), "all groups are heard again"),
-        (
-            GuardsSilent((SilentGroup(1, 0, False), SilentGroup(3, 2, False), SilentGroup(4, 0, True)), 2.0),
-            "nothing is heard of group 1 attempt 0, group 3 attempt 2: quorums are formed without them once their "
-            "managers have been silent for 2 s; nothing is heard of a node of group 4 attempt 0: quorums are formed "
-            "without them",
-        ),
     ],
 )
 def test_an_order_is_a_sentence(order: order_text.Order, said: str) -> None:
     assert order_text.order(order) == said
-
-
-def test_of_many_silent_groups_a_few_are_named() -> None:
-    said = order_text.order(GuardsSilent(tuple(SilentGroup(group, 0, False) for group in range(100)), 2.0))
-    assert "group 7 attempt 0 and 92 more: quorums" in said
 
 
 def test_a_group_that_is_set_aside_and_one_that_is_heard_again_are_sentences() -> None:

@@ -438,72 +438,71 @@ def test_a_damaged_state_is_an_error_and_not_a_fresh_start(keep: Keep, tmp_path:
         keep.load()
 
 
-def silent(it: Book, now: float, group: int = 2, sure: bool = False, attempt: int = 0) -> list[messages.GroupAside]:
-    it.hear_of_silence([messages.SilentGroup(group, attempt, sure)], after_s=1.5)
+TIMEOUT = RULES.heartbeat_timeout_s
+SILENT_AT = 1.0 + TIMEOUT  # from then on who was last heard at 1.0, when `running` has its quorum, is silent
+
+
+def heard(it: Book, now: float, *names: str) -> list[messages.GroupAside]:
+    """Let only these managers be heard; return what the Lighthouse finds out."""
+    for name in names:
+        it.beat(name, now)
     return it.set_aside(now)
 
 
-def test_a_silent_group_is_set_aside_only_if_its_manager_is_silent_too() -> None:
+def test_a_silent_member_of_the_last_quorum_is_set_aside_and_the_quorum_is_broken() -> None:
     it = running("abc")
-    it.beat("c1", 2.0)
-    assert silent(it, 3.0) == []
+    assert heard(it, SILENT_AT - 0.1, "a1", "b1") == []
     assert it.broken() is None
-    assert it.set_aside(3.5) == [messages.GroupAside(2, 0, True, 1.5)]
+    assert heard(it, SILENT_AT, "a1", "b1") == [messages.GroupAside(2, 0, True, TIMEOUT)]
     assert it.broken() == 1
-    assert step(it, 3.6, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
+    assert heard(it, SILENT_AT + 1, "a1", "b1") == []  # said once
+    assert step(it, SILENT_AT + 1.1, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
     assert it.broken() is None
 
 
 def test_a_group_that_was_set_aside_takes_part_again_as_soon_as_its_manager_is_heard() -> None:
     it = running("abc")
-    silent(it, 3.0)
-    before = step(it, 3.1, m("a1", 11), m("b1", 11))
-    it.beat("c1", 4.0)
-    assert it.set_aside(4.0) == [messages.GroupAside(2, 0, False, 1.0)]
-    it.ask(m("a1", 12), 4.1)
-    it.ask(m("b1", 12), 4.1)
-    quorum = step(it, 4.2, m("c1", 11))
+    heard(it, SILENT_AT, "a1", "b1")
+    before = step(it, SILENT_AT, m("a1", 11), m("b1", 11))
+    now = SILENT_AT + 1
+    assert heard(it, now, "a1", "b1", "c1") == [messages.GroupAside(2, 0, False, TIMEOUT + 1)]
+    it.ask(m("a1", 12), now)
+    it.ask(m("b1", 12), now)
+    quorum = step(it, now, m("c1", 11))
     assert quorum.ids == ("a1", "b1", "c1")
     assert quorum.id > before.id
 
 
 def test_a_request_that_waits_is_kept_while_its_group_is_set_aside() -> None:
     it = running("abc")
-    waits = it.ask(m("c1", 11), 1.2)
+    waits = it.ask(m("c1", 11), 1.0)
     assert isinstance(waits, Ask)
-    silent(it, 3.0)
-    step(it, 3.1, m("a1", 11), m("b1", 11))
-    assert isinstance(it.ask_again(waits, 3.1), Ask)
-    it.beat("c1", 4.0)
-    it.set_aside(4.0)
-    assert step(it, 4.1, m("a1", 12), m("b1", 12)).ids == ("a1", "b1", "c1")
+    heard(it, SILENT_AT, "a1", "b1")
+    step(it, SILENT_AT, m("a1", 11), m("b1", 11))
+    assert isinstance(it.ask_again(waits, SILENT_AT), Ask)
+    heard(it, SILENT_AT + 1, "a1", "b1", "c1")
+    assert step(it, SILENT_AT + 1, m("a1", 12), m("b1", 12)).ids == ("a1", "b1", "c1")
 
 
 def test_a_quorum_that_was_broken_is_never_issued_again_even_with_the_same_members() -> None:
     it = running("abc")
-    silent(it, 3.0)
-    it.beat("c1", 3.1)
-    it.set_aside(3.1)
-    assert step(it, 3.2, m("a1", 10), m("b1", 10), m("c1", 10)).id == 2
+    heard(it, SILENT_AT, "a1", "b1")
+    heard(it, SILENT_AT + 0.1, "a1", "b1", "c1")
+    assert step(it, SILENT_AT + 0.2, m("a1", 10), m("b1", 10), m("c1", 10)).id == 2
 
 
-def test_a_group_with_a_silent_node_is_set_aside_although_its_manager_is_heard() -> None:
+def test_when_more_than_half_are_silent_it_is_the_lighthouse_that_did_not_hear() -> None:
     it = running("abc")
-    it.beat("c1", 3.0)
-    assert silent(it, 3.0, sure=True) == [messages.GroupAside(2, 0, True, 0.0)]
-    it.beat("c1", 3.5)
-    assert it.set_aside(3.5) == []
-    it.ask(m("c1", 11), 3.6)
-    assert step(it, 3.6, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
-    it.hear_of_silence([], 1.5)
-    assert it.set_aside(5.0) == [messages.GroupAside(2, 0, False, 2.0)]
+    assert heard(it, SILENT_AT, "a1") == []
+    assert heard(it, SILENT_AT + 9) == []
+    assert it.broken() is None
+    two = running("ab")
+    assert heard(two, SILENT_AT, "a1") == [messages.GroupAside(1, 0, True, TIMEOUT)]
 
 
-def test_no_other_attempt_and_no_unknown_group_is_set_aside() -> None:
+def test_an_attempt_that_is_over_is_not_heard_again_and_no_stranger_is_set_aside() -> None:
     it = running("abc")
-    assert silent(it, 9.0, attempt=1) == silent(it, 9.0, group=7) == []
-    it.hear_of_silence([messages.SilentGroup(2, 0, False)], 1.5)
-    it.set_aside(9.0)
+    it.beat("x9", 0.5)  # no member
+    assert heard(it, SILENT_AT, "a1", "b1") == [messages.GroupAside(2, 0, True, TIMEOUT)]
     it.evict(2, 0)
-    it.hear_of_silence([], 1.5)
-    assert it.set_aside(9.1) == []  # it is over, not heard again
+    assert heard(it, SILENT_AT + 1, "a1", "b1", "c1") == []

@@ -23,6 +23,7 @@ from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, Place, Rank
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
 THREE = config(groups={"count": 3})
@@ -42,7 +43,7 @@ def test_a_failed_group_is_relaunched_alone_and_the_others_are_not_touched() -> 
     assert after.all(act.Launch, since=30) == [act.Launch(B1, 1, Place(("n2",)))]
     assert after.state.groups[0] == before.state.groups[0]
     assert after.state.lighthouse == before.state.lighthouse
-    assert after.ids(act.Kill) + after.ids(act.Stop) == []
+    assert after.ids(act.Kill) + after.ids(msg.Stop) == []
 
 
 def test_the_journal_tells_the_story_of_a_failure() -> None:
@@ -91,7 +92,7 @@ def test_a_restarted_group_begins_alone_with_its_new_ranks() -> None:
     assert story.all(act.Assign, since=30) == [
         act.Assign(B1, 1, (Rank(0, "n4", 0, 0), Rank(1, "n5", 0, 1)), URL, attempt=1)
     ]
-    assert story.all(act.Begin, since=30) == [act.Begin(B1, "n2", 29500, heals=True, floor=9)]
+    assert story.all(msg.Begin, since=30) == [act.Send(B1, msg.Begin("n2", 29500, heals=True, floor=9))]
 
 
 def test_a_quick_group_begins_when_the_lighthouse_has_forgotten_its_last_attempt() -> None:
@@ -99,13 +100,13 @@ def test_a_quick_group_begins_when_the_lighthouse_has_forgotten_its_last_attempt
     story = play(*RUNNING, (30, killed(B0)), (30.1, ready(B1)), (30.2, store(B1)), (35,), config=stock)
     heartbeats, ticks = story.config.lighthouse.heartbeat_timeout_ms, 2 * story.config.lighthouse.quorum_tick_ms
     assert story.times(act.Assign, B1) == [30.1]
-    assert story.times(act.Begin, B1) == [pytest.approx(30 + (heartbeats + ticks) / 1000, abs=0.1)]
-    assert story.times(act.Begin, B1)[0] > 30 + (heartbeats + ticks) / 1000
+    assert story.times(msg.Begin, B1) == [pytest.approx(30 + (heartbeats + ticks) / 1000, abs=0.1)]
+    assert story.times(msg.Begin, B1)[0] > 30 + (heartbeats + ticks) / 1000
 
 
 def test_a_slow_group_begins_when_its_store_is_up() -> None:
     story = play(*RUNNING, (30, killed(B0)), (32, ready(B1)), (33, store(B1)), (35,))
-    assert story.times(act.Begin, B1) == [33]
+    assert story.times(msg.Begin, B1) == [33]
 
 
 def test_recovery_is_counted_from_the_first_sign_to_the_first_commit() -> None:
@@ -185,7 +186,7 @@ def test_a_used_up_budget_ends_the_run_only_if_fewer_than_groups_min_are_left(le
         assert story.outcome() == "failed"
         assert "groups.min=2" in story.reason()
         assert "restart.max_per_group=1" in story.reason()
-        assert story.ids(act.Stop) == [A0]
+        assert story.ids(msg.Stop) == [A0]
 
 
 def test_failures_older_than_the_window_are_forgotten() -> None:

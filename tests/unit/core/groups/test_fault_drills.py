@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import said
 from histories import (
     LIGHTHOUSE_UP,
     RUNNING,
@@ -13,6 +14,7 @@ from histories import (
     config,
     finished,
     granted,
+    is_a,
     killed,
     play,
     ready,
@@ -29,6 +31,7 @@ from ftslurm.core.health.start_report import TOLD_S
 from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
+from ftslurm.protocol import messages as msg
 
 
 def asked(fault: str, group: int | None = None, rank: int = 0) -> ev.InjectAsked:
@@ -36,14 +39,14 @@ def asked(fault: str, group: int | None = None, rank: int = 0) -> ev.InjectAsked
 
 
 def acts(story: Story) -> list[act.Action]:
-    return [action for _, action in story.done if isinstance(action, act.Inject | act.Cancel)]
+    return [action for _, action in story.done if is_a(action, msg.Inject, act.Cancel)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_has_its_action_and_its_record(fault: str) -> None:
     story = play(*RUNNING, (30, asked(fault, 1)))
-    expected: dict[str, act.Action] = {"cancel": act.Cancel(B0), "lighthouse": act.Inject(LIGHT0, 0, "kill")}
-    assert acts(story) == [expected.get(fault, act.Inject(B0, 0, fault))]
+    expected: dict[str, act.Action] = {"cancel": act.Cancel(B0), "lighthouse": act.Send(LIGHT0, msg.Inject("kill", 0))}
+    assert acts(story) == [expected.get(fault, act.Send(B0, msg.Inject(fault, 0)))]
     (done,) = story.records("fault_injected")
     at_group = {"group": 1, "attempt": 0, "node": "n2", "step": 10}
     at_lighthouse = {"group": None, "attempt": 0, "step": None}
@@ -54,15 +57,15 @@ def test_every_fault_has_its_action_and_its_record(fault: str) -> None:
 
 
 def test_without_a_group_the_first_that_runs_is_taken() -> None:
-    assert acts(play(*RUNNING, (30, asked("kill")))) == [act.Inject(A0, 0, "kill")]
-    assert acts(play(*RUNNING, (30, killed(A0)), (30.1, asked("kill")))) == [act.Inject(B0, 0, "kill")]
+    assert acts(play(*RUNNING, (30, asked("kill")))) == [act.Send(A0, msg.Inject("kill", 0))]
+    assert acts(play(*RUNNING, (30, killed(A0)), (30.1, asked("kill")))) == [act.Send(B0, msg.Inject("kill", 0))]
 
 
 def test_the_rank_is_found_where_slurm_has_put_it() -> None:
     wide = config(groups={"nodes": 2, "workers": 2})
     up = (2, ready(A0, "n1", "n2", "n1", "n2"), ready(B0, "n3", "n4", "n3", "n4"))
     story = play((0, granted(4)), STARTED[1], up, STARTED[3], (30, asked("kill", 0, 1)), config=wide)
-    assert acts(story) == [act.Inject(A0, 2, "kill")]  # task 2 is rank 1: the second on n1
+    assert acts(story) == [act.Send(A0, msg.Inject("kill", 2))]  # task 2 is rank 1: the second on n1
     assert story.records("fault_injected")[0]["node"] == "n1"
 
 
@@ -92,7 +95,7 @@ def test_before_the_run_has_nodes_a_drill_is_refused() -> None:
 
 def test_a_fault_that_a_worker_refused_is_not_the_cause_of_later_failures() -> None:
     story = play(
-        *RUNNING, (30, asked("node", 1)), (30.1, ev.InjectRefused(B0, 0, "node", "not permitted")), (31, killed(B0))
+        *RUNNING, (30, asked("node", 1)), (30.1, said.inject_refused(B0, 0, "node", "not permitted")), (31, killed(B0))
     )
     (refused,) = story.records("fault_refused")
     assert refused == {"kind": "node", "group": 1, "rank": 0, "reason": "not permitted"}
@@ -101,7 +104,7 @@ def test_a_fault_that_a_worker_refused_is_not_the_cause_of_later_failures() -> N
 
 def test_the_lighthouse_is_drilled_when_the_groups_step_says_so() -> None:
     settings = config(faults={"plan": [Fault(kind="lighthouse", group=0, at=5)]})
-    assert acts(play(*RUNNING, config=settings)) == [act.Inject(LIGHT0, 0, "kill")]
+    assert acts(play(*RUNNING, config=settings)) == [act.Send(LIGHT0, msg.Inject("kill", 0))]
 
 
 def test_a_drill_whose_step_never_came_is_told_at_the_end() -> None:
@@ -124,9 +127,9 @@ def test_a_drill_whose_step_never_came_is_told_at_the_end() -> None:
 def test_two_faults_of_one_step_are_both_done() -> None:
     settings = config(faults={"plan": [Fault(group=0, at=5), Fault(group=1, at=5), Fault(kind="lighthouse", at=5)]})
     assert acts(play(*RUNNING, config=settings)) == [
-        act.Inject(A0, 0, "kill"),
-        act.Inject(LIGHT0, 0, "kill"),
-        act.Inject(B0, 0, "kill"),
+        act.Send(A0, msg.Inject("kill", 0)),
+        act.Send(LIGHT0, msg.Inject("kill", 0)),
+        act.Send(B0, msg.Inject("kill", 0)),
     ]
 
 
@@ -142,7 +145,7 @@ def due() -> list[float]:
 
 def test_random_faults_come_when_they_are_due_counted_from_the_first_step() -> None:
     story = play(*RUNNING[:-1], (500,), config=RANDOM)
-    assert [time for time, action in story.done if isinstance(action, act.Inject)] == due()
+    assert [time for time, action in story.done if is_a(action, msg.Inject)] == due()
     assert len(story.records("fault_injected")) == 4  # no more than faults.count
     assert {record["by"] for record in story.records("fault_injected")} == {"faults.mean_s"}
 
@@ -157,7 +160,7 @@ def test_nothing_is_due_before_the_first_step_and_then_the_first_fault() -> None
 def test_those_that_were_missed_by_a_late_controller_are_made_up_for() -> None:
     story = play(*RUNNING[:-1], config=RANDOM)
     story.turn(400, [])
-    assert len(story.all(act.Inject)) == 4
+    assert len(story.all(msg.Inject)) == 4
 
 
 def test_a_fault_that_finds_nobody_is_refused_and_counts() -> None:
@@ -165,12 +168,12 @@ def test_a_fault_that_finds_nobody_is_refused_and_counts() -> None:
     story = play(*RUNNING[:-1], (6, killed(A0)), (500,), config=policy)
     assert len(story.records("fault_injected")) + len(story.records("fault_refused")) == 4
     assert all(record["group"] == 0 for record in story.records("fault_refused"))
-    assert A1 not in {action.id for action in story.all(act.Inject)}
+    assert A1 not in {action.id for action in story.all(msg.Inject)}
 
 
 def test_the_stream_ends_with_the_run() -> None:
     story = play(*RUNNING[:-1], (5.5, stop()), (500,), config=RANDOM)
-    assert story.all(act.Inject) == []
+    assert story.all(msg.Inject) == []
     assert C0 not in {action.id for action in story.all(act.Cancel)}
 
 
@@ -180,9 +183,9 @@ def drilled(**fault: float) -> list[float]:
     steps = [(t, stepped(A0, t), stepped(B0, t)) for t in (10, 20, 30)]
     again = [(t, stepped(A0, t), stepped(B1, t)) for t in (50, 60)]
     story = play(*STARTED, *steps, (40, killed(B0)), (41, ready(B1)), (42, store(B1)), *again, config=settings)
-    assert len(story.all(act.Inject)) == len(story.records("fault_injected"))
-    assert {action.id for action in story.all(act.Inject)} <= {B0, B1}
-    return [t for t, action in story.done if isinstance(action, act.Inject)]
+    assert len(story.all(msg.Inject)) == len(story.records("fault_injected"))
+    assert {action.id for action in story.all(msg.Inject)} <= {B0, B1}
+    return [t for t, action in story.done if is_a(action, msg.Inject)]
 
 
 @pytest.mark.parametrize(
@@ -209,6 +212,6 @@ def test_a_drill_hits_its_rank_and_is_in_the_journal() -> None:
         (3, store(A0), store(B0)),
     )
     story = play(*started, (10, stepped(B0, 5)), config=settings)
-    assert story.all(act.Inject) == [act.Inject(B0, 1, "kill")]
+    assert story.all(msg.Inject) == [act.Send(B0, msg.Inject("kill", 1))]
     told = {"group": 1, "attempt": 0, "kind": "kill", "rank": 1, "step": 5, "node": "n2", "by": "faults.plan"}
     assert story.records("fault_injected") == [{**told, "reason": None}]

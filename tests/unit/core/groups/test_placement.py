@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+import said
 from histories import RUNNING, config, granted, killed, node_lost, play, ready, stepped, store
 from steps import A0, A1, B0, B1, B2, C0, LIGHT0, URL
 
@@ -200,7 +201,7 @@ def test_without_another_node_broken_hardware_is_told_and_used_again() -> None:
 
 def test_if_every_group_finds_its_hardware_broken_at_the_start_it_is_not_the_hardware() -> None:
     none = "RuntimeError: No CUDA GPUs are available"
-    up = ((0, granted(4)), (1, ev.LighthouseUp(LIGHT0, URL)), (2, ready(A0), ready(B0)), (3, store(A0), store(B0)))
+    up = ((0, granted(4)), (1, said.lighthouse_up(LIGHT0, URL)), (2, ready(A0), ready(B0)), (3, store(A0), store(B0)))
     story = play(*up, (4, *broken(A0, none)), (5, *broken(B0, none)))
     assert "all in the same way" in story.reason()
     assert none in story.reason()
@@ -209,7 +210,7 @@ def test_if_every_group_finds_its_hardware_broken_at_the_start_it_is_not_the_har
 def test_a_place_that_another_group_will_come_back_to_is_no_better_place() -> None:
     up = (
         (0, granted(3)),
-        (1, ev.LighthouseUp(LIGHT0, URL)),
+        (1, said.lighthouse_up(LIGHT0, URL)),
         (2, ready(A0), ready(B0), ready(C0)),
         (3, store(A0), store(B0), store(C0)),
         (5, stepped(A0, 1), stepped(B0, 1), stepped(C0, 1)),

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+import said
 
 from ftslurm.config.schema import Config
 from ftslurm.core.rules import begin, decide
@@ -29,8 +30,8 @@ def run_of(groups: int) -> tuple[RunState, Config]:
     return state, config
 
 
-def report(state: RunState, group: int, step: int, committed: int = 5, gap_s: float | None = 0.2) -> ev.Progressed:
-    return ev.Progressed(state.groups[group].id, step, 1, len(state.groups), committed, 0, gap_s)
+def report(state: RunState, group: int, step: int, committed: int = 5, gap_s: float | None = 0.2) -> ev.Heard:
+    return said.progressed(state.groups[group].id, step, 1, len(state.groups), committed, 0, gap_s)
 
 
 def train(groups: int, seconds: int, seed: int = 0) -> tuple[RunState, list[Line], Config]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import said
 from histories import RUNNING, STARTED, config, granted, killed, play, raised, ready, stepped, store
 from steps import A0, A1, A2, B0, B1, LIGHT0, URL
 
@@ -209,7 +210,7 @@ def test_groups_that_all_keep_failing_to_start_end_the_run_within_their_budgets(
 
 def test_unless_one_of_them_is_running_now() -> None:
     fails = [(4, raised(A0, "OSError: 1", started=False)), (4.5, raised(B0, "OSError: 2", started=False))]
-    again = [(6, raised(A1, "OSError: 3", started=False)), (6.1, ev.LighthouseUp(LIGHT0, URL))]
+    again = [(6, raised(A1, "OSError: 3", started=False)), (6.1, said.lighthouse_up(LIGHT0, URL))]
     third = [(8, ready(A2)), (8.1, store(A2)), (9, raised(B1, "OSError: 4", started=False))]
     story = play((0, granted(3)), *fails, *again, *third)
     assert story.outcome() is None

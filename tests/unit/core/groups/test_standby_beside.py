@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+import said
 from histories import Moment, Story, config, finished, granted, killed, node_lost, play, ready, stepped, stop, store
 from steps import A0, ANN, B0, B1, LIGHT0, URL
 
@@ -19,7 +20,7 @@ from ftslurm.core.state.model import Phase, Place, StepId
 SA0, SA1, SB0, SB1 = (StepId(f"standby-{group:03d}", n) for group in (0, 1) for n in (0, 1))
 STARTED: tuple[Moment, ...] = (
     (0, granted(3)),
-    (1, ev.LighthouseUp(LIGHT0, URL)),
+    (1, said.lighthouse_up(LIGHT0, URL)),
     (2, ready(A0), ready(B0)),
     (3, store(A0), store(B0)),
 )
@@ -49,7 +50,7 @@ def test_it_becomes_its_groups_next_attempt_and_the_next_follows_when_that_is_ba
     assert story.records("step_launched")[-1]["standby"] == "standby-001/0"
     assert story.unit(B1).place == Place(("n2",))
     assert len(launched(story)) == 2
-    back = (ev.StoreUp(SB0, "n2", 29500), ev.FirstQuorum(SB0))
+    back = (said.store_up(SB0, "n2", 29500), said.first_quorum(SB0))
     story = play(*WARM, (21, killed(B0)), (21.2, *back), (21.5, stepped(SB0, 11)), (23,), config=each())
     assert launched(story)[2:] == [("standby-001/1", ("n2",))]
 
@@ -60,7 +61,7 @@ def test_all_groups_but_one_come_back_warm_at_once() -> None:
     warm = [ready(StepId(f"standby-{g:03d}", 0), f"n{g + 1}") for g in range(4)]
     story = play(
         (0, granted(4)),
-        (1, ev.LighthouseUp(LIGHT0, URL)),
+        (1, said.lighthouse_up(LIGHT0, URL)),
         (2, *(ready(name) for name in names)),
         (3, [store(name) for name in names]),
         (5, [stepped(name, 1) for name in names]),
@@ -102,12 +103,12 @@ def test_the_end_of_the_run_ends_it() -> None:
     ("available_mb", "expected"), [(600, 2), (598, 0)], ids=["room for twice as much", "one MiB less than that"]
 )
 def test_auto_needs_twice_the_memory_that_a_warm_process_takes(available_mb: int, expected: int) -> None:
-    rooms = (ev.Room(A0, 0, available_mb, 200), ev.Room(B0, 0, available_mb, 200))
+    rooms = (said.room(A0, 0, available_mb, 200), said.room(B0, 0, available_mb, 200))
     story = play(*TRAINING, (7, *rooms), (9,), config=each("auto"))
     assert len(launched(story)) == expected
-    said = [record["reason"] for record in story.records("standby_given_up")]
-    assert len(said) == (0 if expected else 1)  # once for the run
-    assert all("standby.count=each starts them all the same" in reason for reason in said)
+    told = [record["reason"] for record in story.records("standby_given_up")]
+    assert len(told) == (0 if expected else 1)  # once for the run
+    assert all("standby.count=each starts them all the same" in reason for reason in told)
 
 
 def test_auto_waits_for_the_memory_of_every_node_of_a_group() -> None:
@@ -115,11 +116,11 @@ def test_auto_waits_for_the_memory_of_every_node_of_a_group() -> None:
     hosts = {A0: ("n1", "n2"), B0: ("n3", "n4")}
     story = play(
         (0, granted(4)),
-        (1, ev.LighthouseUp(LIGHT0, URL)),
+        (1, said.lighthouse_up(LIGHT0, URL)),
         (2, *(ready(step, *nodes) for step, nodes in hosts.items())),
         (3, store(A0), store(B0)),
         (5, stepped(A0, 1), stepped(B0, 1)),
-        (6, ev.Room(A0, 0, 9000, 200), ev.Room(A0, 1, 9000, 200), ev.Room(B0, 0, 9000, 200)),
+        (6, said.room(A0, 0, 9000, 200), said.room(A0, 1, 9000, 200), said.room(B0, 0, 9000, 200)),
         (8,),
         config=settings,
     )
@@ -128,7 +129,7 @@ def test_auto_waits_for_the_memory_of_every_node_of_a_group() -> None:
 
 @pytest.mark.parametrize("off", [{"restart": {"policy": "never"}}, {"standby": {"count": 0}}])
 def test_auto_is_off_where_none_could_take_over(off: dict[str, Any]) -> None:
-    rooms = (ev.Room(A0, 0, 9000, 200), ev.Room(B0, 0, 9000, 200))
+    rooms = (said.room(A0, 0, 9000, 200), said.room(B0, 0, 9000, 200))
     settings = config(**off)
     assert launched(play(*TRAINING, (7, *rooms), (9,), config=settings)) == []
 
@@ -136,7 +137,7 @@ def test_auto_is_off_where_none_could_take_over(off: dict[str, Any]) -> None:
 @pytest.mark.nightly
 def test_one_failure_costs_little_with_4_000_groups_and_as_many_standbys() -> None:
     settings = each(groups={"count": 4_000})
-    state, _ = decide(begin(settings), [granted(4_000), ev.LighthouseUp(LIGHT0, URL)], 0.0, settings)
+    state, _ = decide(begin(settings), [granted(4_000), said.lighthouse_up(LIGHT0, URL)], 0.0, settings)
     groups = [StepId(f"group-{g:04d}", 0) for g in range(4_000)]
     for now, events in (
         (2.0, [event for g in groups for event in ready(g)]),

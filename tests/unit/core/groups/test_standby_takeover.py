@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import said
 from histories import (
     CHECKPOINT,
     Moment,
     config,
     finished,
     granted,
+    is_a,
     killed,
     node_lost,
     play,
@@ -27,6 +29,7 @@ from ftslurm.core.groups.standby import REFILL_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, Place, Rank, StepId
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.records import JournalRecord
 
 OTHER = StepId("standby-001", 0)
@@ -37,12 +40,12 @@ def warm(count: int = 1, **sections: dict[str, Any]) -> Config:
 
 
 def storing(step: StepId) -> ev.Event:
-    return ev.StoreUp(step, "n3", 29500)
+    return said.store_up(step, "n3", 29500)
 
 
 STARTED: tuple[Moment, ...] = (
     (0, granted(3)),
-    (1, ev.LighthouseUp(LIGHT0, URL)),
+    (1, said.lighthouse_up(LIGHT0, URL)),
     (2, ready(A0), ready(B0)),
     (3, store(A0), store(B0)),
     (5, stepped(A0, 1), stepped(B0, 1), ready(S0, "n3")),
@@ -79,7 +82,7 @@ def test_what_its_step_says_from_then_on_is_the_groups() -> None:
         (50, [ev.TaskFailed(S0, Evidence(0, None, signal=9)), ev.Ended(S0, 137)]),
     )
     story = play(*STARTED, *words, config=warm(lighthouse={"kind": "ftslurm"}))
-    assert story.ids(act.Begin, since=30) == [S0]
+    assert story.ids(msg.Begin, since=30) == [S0]
     (joined,) = story.records("group_joined", since=30)
     assert (joined["group"], joined["attempt"]) == (1, 1)
     exited = story.records("step_exited")[-1]
@@ -114,7 +117,7 @@ def test_the_phases_of_a_way_back_through_a_standby() -> None:
 def test_its_ranks_are_those_of_its_own_tasks_however_slurm_dealt_them_out() -> None:
     wide = warm(groups={"nodes": 2, "workers": 2})
     up = [(2, ready(A0, "n1", "n1", "n2", "n2"), ready(B0, "n3", "n3", "n4", "n4"), ready(S0, "n5", "n6", "n5", "n6"))]
-    started = [(0, granted(6)), (1, ev.LighthouseUp(LIGHT0, URL)), *up, (3, store(A0), store(B0))]
+    started = [(0, granted(6)), (1, said.lighthouse_up(LIGHT0, URL)), *up, (3, store(A0), store(B0))]
     story = play(*started, (20, stepped(A0, 10), stepped(B0, 10)), (30, killed(B0)), config=wide)
     (assigned,) = story.all(act.Assign, since=30)
     assert [(rank.rank, rank.node) for rank in assigned.ranks] == [(0, "n5"), (2, "n6"), (1, "n5"), (3, "n6")]
@@ -131,7 +134,7 @@ def test_two_groups_that_fail_at_once_get_one_each_and_the_third_starts_cold() -
     settings = warm(2, groups={"count": 4})
     steps = [StepId(f"group-{g:04d}", 0) for g in range(4)]
     up = [(2, *[ready(s, f"n{g + 1}") for g, s in enumerate(steps)], ready(S0, "n5"), ready(OTHER, "n6"))]
-    started = [(0, granted(6)), (1, ev.LighthouseUp(LIGHT0, URL)), *up, (3, *[store(s) for s in steps])]
+    started = [(0, granted(6)), (1, said.lighthouse_up(LIGHT0, URL)), *up, (3, *[store(s) for s in steps])]
     joined = [(20, *[stepped(s, 10) for s in steps])]
     story = play(*started, *joined, (30, *[killed(s) for s in steps[1:]]), config=settings)
     assert sorted(story.ids(act.Assign, since=30), key=str) == [S0, OTHER]
@@ -156,22 +159,25 @@ def test_before_the_lighthouse_is_up_a_standby_has_taken_over_but_is_not_told() 
 def test_our_lighthouse_is_told_of_the_groups_attempt_whatever_step_it_runs_as() -> None:
     ours = warm(lighthouse={"kind": "ftslurm"})
     story = play(*STARTED, (30, killed(B0)), (31, storing(S0)), (50, killed(S0)), config=ours)
-    told: list[act.Action] = [a for t, a in story.done if t >= 30 and isinstance(a, act.Announce | act.Evict)]
+    told: list[act.Action] = [a for t, a in story.done if t >= 30 and is_a(a, msg.Member, msg.Evict)]
     assert told == [
-        act.Evict(LIGHT0, 1, 0, "n2:29500/store"),
-        act.Announce(LIGHT0, 1, 1, "n3:29500/store"),
-        act.Evict(LIGHT0, 1, 1, "n3:29500/store"),
+        act.Send(LIGHT0, msg.Evict(1, 0, "n2:29500/store")),
+        act.Send(LIGHT0, msg.Member(1, 1, "n3:29500/store")),
+        act.Send(LIGHT0, msg.Evict(1, 1, "n3:29500/store")),
     ]
     again = play(
         *STARTED,
         (30, killed(B0)),
         (31, storing(S0)),
         (40, killed(LIGHT0)),
-        (41, ev.LighthouseUp(LIGHT1, URL)),
+        (41, said.lighthouse_up(LIGHT1, URL)),
         config=ours,
     )
-    told = [a for t, a in again.done if t >= 40 and isinstance(a, act.Announce)]
-    assert told == [act.Announce(LIGHT1, 0, 0, "n1:29500/store"), act.Announce(LIGHT1, 1, 1, "n3:29500/store")]
+    told = [a for t, a in again.done if t >= 40 and is_a(a, msg.Member)]
+    assert told == [
+        act.Send(LIGHT1, msg.Member(0, 0, "n1:29500/store")),
+        act.Send(LIGHT1, msg.Member(1, 1, "n3:29500/store")),
+    ]
 
 
 # --- faults during the takeover --------------------------------------------------------------------------------------
@@ -272,7 +278,7 @@ def test_a_run_that_ends_ends_its_standbys_at_once(ready_: bool) -> None:
     started = STARTED if ready_ else (*STARTED[:4], (5, stepped(A0, 1), stepped(B0, 1)))
     story = play(*started, (30, stop()), (30.2, ev.Ended(S0, 137)), config=warm())
     assert story.times(act.Kill, S0) == [30]
-    assert S0 not in story.ids(act.Stop)
+    assert S0 not in story.ids(msg.Stop)
     assert story.records("step_exited")[0]["cause"] == "cancelled"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import said
 from histories import RUNNING, STARTED, config, finished, killed, play, raised, ready, stepped, store
 from steps import ANN, B0, B1, B2, B3, LIGHT0
 
@@ -37,7 +38,7 @@ def test_the_phases_of(marks: Marks, known: dict[str, float]) -> None:
 
 
 def test_a_first_start_has_nothing_before_its_launch() -> None:
-    story = play(*STARTED, (4, ev.FirstQuorum(B0)), (5, stepped(B0, 1)))
+    story = play(*STARTED, (4, said.first_quorum(B0)), (5, stepped(B0, 1)))
     (joined,) = story.records("group_joined")
     known = {"start": 2, "import": 0, "assign": 1, "join": 1, "commit": 1}
     assert joined["phases"] == NOTHING | known
@@ -48,11 +49,11 @@ def test_the_way_back_of_a_group_in_all_its_phases() -> None:
         *RUNNING,
         (30, ev.TaskFailed(B0, Evidence(0, None, signal=9))),
         (30.3, ev.Ended(B0, 137)),
-        (32, ev.Hello(B1, 0, "n2")),
-        (35, ev.Ready(B1, 0)),
+        (32, said.hello(B1, 0, "n2")),
+        (35, said.ready(B1, 0)),
         (36, store(B1)),
-        (36.5, ev.FirstQuorum(B1)),
-        (36.8, ev.FirstQuorum(B1)),  # only the first counts
+        (36.5, said.first_quorum(B1)),
+        (36.8, said.first_quorum(B1)),  # only the first counts
         (38, stepped(B1, 40)),
     )
     (joined,) = story.records("group_joined", since=30)
@@ -62,7 +63,7 @@ def test_the_way_back_of_a_group_in_all_its_phases() -> None:
 
 
 def test_an_attempt_that_never_joined_says_how_far_it_came_and_one_that_did_does_not() -> None:
-    story = play(*RUNNING, (30, killed(B0)), (32, ev.Hello(B1, 0, "n2")), (33, raised(B1, started=False)))
+    story = play(*RUNNING, (30, killed(B0)), (32, said.hello(B1, 0, "n2")), (33, raised(B1, started=False)))
     first, second = story.records("step_exited")
     assert first["phases"] is None
     assert second["phases"] == NOTHING | {"end": 0, "wait": 0, "start": 2}
@@ -95,7 +96,7 @@ def test_the_ends_of_the_lighthouse_and_of_a_finished_group_have_their_phases_to
 def test_a_group_that_fails_on_its_way_back_was_away_since_its_last_committed_step() -> None:
     quick = config(restart={"backoff_s": 0.0})
     tries = (30, killed(B0)), (32, ready(B1)), (33, store(B1)), (34, killed(B1)), (36, ready(B2)), (37, store(B2))
-    again = (38, ev.FirstQuorum(B2)), (40, stepped(B2, 60)), (90, killed(B2)), (91, ready(B3)), (92, stepped(B3, 99))
+    again = (38, said.first_quorum(B2)), (40, stepped(B2, 60)), (90, killed(B2)), (91, ready(B3)), (92, stepped(B3, 99))
     story = play(*RUNNING, *tries, *again, config=quick)
     first, second = story.records("group_joined", since=30)
     assert (first["recovery_s"], first["phases"]["earlier"]) == (10, 4)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import said
 from histories import (
     LIGHTHOUSE_UP,
     NO_NODES,
@@ -81,7 +82,7 @@ def test_a_node_that_fails_is_left_out_and_new_jobs_avoid_it() -> None:
 
 def test_undrain_has_a_node_checked_again_that_has_failed() -> None:
     story = play((0, granted(3)), (1, LIGHTHOUSE_UP), (2, failed("n1")), (3, passed("n2")), config=settings())
-    story.turn(4, [ev.UndrainAsked("n1", ANN, "c1")])
+    story.turn(4, [ev.Asked("undrain", ANN, "c1", node="n1")])
     assert [one.nodes for one in story.all(act.CheckNodes)][3:] == [("n1",)]
     assert "n1 is checked again" in story.records("command_done")[0]["text"]
     assert [r["node"] for r in story.records("node_restored")] == ["n1"]
@@ -227,7 +228,7 @@ def test_another_controller_knows_what_has_passed_and_failed() -> None:
     left = (LeftOut("n3", 1.0, unfit="bad GPU"),)
     past = Past(attempts=(), step=0, passed=("n1",), left_out=left, home="7.0")
     event = replace(granted(3), past=past, homes=frozenset({"7.0"}))
-    story = play((0, event), (1, ev.LighthouseUp(LIGHT0, URL)), config=settings())
+    story = play((0, event), (1, said.lighthouse_up(LIGHT0, URL)), config=settings())
     assert [one.nodes for one in story.all(act.CheckNodes)] == [("n2",)]
     assert story.state.nodes.unfit == {"n3"}
     assert story.unit(A0).phase is Phase.STARTING

@@ -6,7 +6,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from histories import Moment, Story, config, granted, killed, play, ready, stepped, store
+import said
+from histories import Moment, Story, config, granted, is_a, killed, play, ready, stepped, store
 from steps import A0, A1, B0, C0, C1, LIGHT0, URL
 
 from ftslurm.config.schema import Config
@@ -16,6 +17,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Pulse, StepId
 from ftslurm.core.state.units import swap
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.stages import Stage
 
 LIMIT = 60.0
@@ -125,7 +127,7 @@ def test_groups_that_have_not_joined_are_not_compared() -> None:
 
 STARTED: tuple[Moment, ...] = (
     (0, granted(4)),
-    (1, ev.LighthouseUp(LIGHT0, URL)),
+    (1, said.lighthouse_up(LIGHT0, URL)),
     (2, ready(A0), ready(B0), ready(C0)),
     (3, store(A0), store(B0), store(C0)),
     (20, stepped(A0, 10), stepped(B0, 10), stepped(C0, 10)),
@@ -133,13 +135,13 @@ STARTED: tuple[Moment, ...] = (
 STOOD = 20.0  # C hangs right after its commit, the others ask for a quorum and wait
 
 
-def said(now: float, step: StepId, task: int = 0, stage: int | None = None, state: str = "S") -> ev.Event:
+def at_work(now: float, step: StepId, task: int = 0, stage: int | None = None, state: str = "S") -> ev.Event:
     here = stage if stage is not None else COMPUTES if step == C0 else ASKS
     return ev.Alive(step, task, now, state, step=10, stage=here, since_s=now - STOOD)
 
 
 def hanging(*moments: Moment, until: float, steps: tuple[StepId, ...] = (A0, B0, C0)) -> Story:
-    beats = [(STOOD + n, [said(STOOD + n, step) for step in steps]) for n in range(2, int(until - STOOD) + 1, 2)]
+    beats = [(STOOD + n, [at_work(STOOD + n, step) for step in steps]) for n in range(2, int(until - STOOD) + 1, 2)]
     history = sorted([*STARTED, *beats, *moments, (until,)], key=lambda moment: moment[0])
     return play(*history, config=settings())
 
@@ -148,16 +150,16 @@ def test_while_all_move_nobody_is_asked() -> None:
     beats = [
         (t, [ev.Alive(step, 0, t, step=t, stage=1, since_s=1.0) for step in (A0, B0, C0)]) for t in range(22, 300, 2)
     ]
-    assert play(*STARTED, *beats, config=settings()).all(act.Where) == []
+    assert play(*STARTED, *beats, config=settings()).all(msg.Where) == []
 
 
 def test_all_are_asked_each_heartbeat_once_one_has_stood_still_for_half_the_limit() -> None:
     story = hanging(until=STOOD + 59)
-    times = [time for time, action in story.done if action == act.Where(A0)]
+    times = [time for time, action in story.done if action == act.Send(A0, msg.Where())]
     assert times[0] == STOOD + LIMIT / 2
     assert {b - a for a, b in itertools.pairwise(times)} == {2}
     assert story.ids(act.Kill) == []
-    assert {action.id for action in story.all(act.Where)} == {A0, B0, C0}
+    assert {action.id for action in story.all(msg.Where)} == {A0, B0, C0}
 
 
 def test_the_next_question_is_due_also_when_nobody_says_anything() -> None:
@@ -167,9 +169,9 @@ def test_the_next_question_is_due_also_when_nobody_says_anything() -> None:
 
 def test_off_by_default() -> None:
     story = play(
-        *STARTED, *[(t, said(t, C0), said(t, A0)) for t in range(22, 400, 2)], config=config(groups={"count": 3})
+        *STARTED, *[(t, at_work(t, C0), at_work(t, A0)) for t in range(22, 400, 2)], config=config(groups={"count": 3})
     )
-    assert story.all(act.Where) == []
+    assert story.all(msg.Where) == []
     assert story.ids(act.Kill) == []
 
 
@@ -179,7 +181,7 @@ def test_after_the_limit_only_the_culprit_is_dumped_and_then_killed() -> None:
     (found,) = story.records("hang_found")
     assert {"group": 2, "attempt": 0, "rank": 0, "step": 10, "stage": 0, "silent_s": 62}.items() <= found.items()
     assert found["reason"] == "rank 0 has not moved for 62 s, computing after step 10"
-    assert story.times(act.Dump, C0) == [STOOD + 62]
+    assert story.times(msg.Dump, C0) == [STOOD + 62]
     assert story.times(act.Kill, C0) == [STOOD + 62 + DUMP_S]
     (exited,) = story.records("step_exited")
     assert (exited["cause"], exited["rank"], exited["node"], exited["noticed"]) == ("hang", 0, "n3", STOOD + 62)
@@ -191,7 +193,7 @@ def test_after_the_limit_only_the_culprit_is_dumped_and_then_killed() -> None:
 def test_the_time_of_its_last_move_is_the_same_however_late_a_message_comes() -> None:
     jitter = itertools.cycle((0.0, 0.03, 0.007, 0.11))
     beats = [
-        (t, said(t, A0), said(t, B0), ev.Alive(C0, 0, t, step=10, stage=0, since_s=t - STOOD - next(jitter)))
+        (t, at_work(t, A0), at_work(t, B0), ev.Alive(C0, 0, t, step=10, stage=0, since_s=t - STOOD - next(jitter)))
         for t in range(22, 84, 2)
     ]
     story = play(*STARTED, *beats, (85,), config=settings())
@@ -210,15 +212,15 @@ def test_all_that_pause_together_and_not_equally_long_are_no_hang() -> None:
 
 
 def test_once_all_stacks_are_in_the_logs_nothing_more_is_waited_for() -> None:
-    story = hanging((STOOD + 62.2, ev.Dumped(C0, 0)), until=STOOD + 63)
+    story = hanging((STOOD + 62.2, said.dumped(C0, 0)), until=STOOD + 63)
     assert story.times(act.Kill, C0) == [STOOD + 62.2]
 
 
 def test_all_ranks_are_waited_for() -> None:
     wide = settings(workers=2)
     up = [(2, ready(s, n, n)) for s, n in zip((A0, B0, C0), ("n1", "n2", "n3"), strict=True)]
-    beats = [(t, [said(t, s, task) for s in (A0, B0, C0) for task in (0, 1)]) for t in range(22, 84, 2)]
-    dumps = [(82.2, ev.Dumped(C0, 1)), (82.6, ev.Dumped(C0, 0)), (83,)]
+    beats = [(t, [at_work(t, s, task) for s in (A0, B0, C0) for task in (0, 1)]) for t in range(22, 84, 2)]
+    dumps = [(82.2, said.dumped(C0, 1)), (82.6, said.dumped(C0, 0)), (83,)]
     story = play(*STARTED[:2], *up, *STARTED[3:], *beats[:-1], *beats[-1:], *dumps, config=wide)
     assert story.times(act.Kill, C0) == [82.6]
 
@@ -237,7 +239,7 @@ def test_old_words_are_no_evidence_as_after_a_stall_of_the_controller() -> None:
 
 
 def test_a_stopped_rank_is_found_by_its_state() -> None:
-    beats = [(t, said(t, A0), said(t, B0), said(t, C0, stage=ASKS, state="T")) for t in range(22, 84, 2)]
+    beats = [(t, at_work(t, A0), at_work(t, B0), at_work(t, C0, stage=ASKS, state="T")) for t in range(22, 84, 2)]
     story = play(*STARTED, *beats, (83,), config=settings())
     (found,) = story.records("hang_found")
     assert found["group"] == 2
@@ -245,11 +247,11 @@ def test_a_stopped_rank_is_found_by_its_state() -> None:
 
 
 def test_one_is_blamed_at_a_time_and_another_that_stood_still_gets_its_time_again() -> None:
-    beats = [(t, said(t, A0), said(t, B0, stage=COMPUTES), said(t, C0)) for t in range(22, 160, 2)]
+    beats = [(t, at_work(t, A0), at_work(t, B0, stage=COMPUTES), at_work(t, C0)) for t in range(22, 160, 2)]
     story = play(*STARTED, *beats, config=settings())
     first, second = story.records("hang_found")
     assert {first["group"], second["group"]} == {1, 2}
-    times = [time for time, action in story.done if isinstance(action, act.Dump)]
+    times = [time for time, action in story.done if is_a(action, msg.Dump)]
     assert times[0] == STOOD + 2 + LIMIT  # it was seen to be passed at the first heartbeat
     assert times[1] >= times[0] + LIMIT
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from histories import Moment, Story, beats, config, granted, merged, play, ready, stepped, store
+import said
+from histories import Moment, Story, beats, config, granted, is_a, merged, play, ready, stepped, store
 from steps import A0, B0, B1, LIGHT0, URL
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence
+from ftslurm.protocol import messages as msg
 from ftslurm.slurm.evidence import read_srun
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157"
@@ -16,7 +18,7 @@ QUESTION = 20_000  # to the guards of the step that has failed at 20
 WIDE = config(groups={"nodes": 2}, health={"lost_after_s": 10.0, "orphan_after_s": 60.0})
 UP: tuple[Moment, ...] = (
     (0, granted(6)),
-    (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
+    (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)),
     (2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")),
     (3, store(A0), store(B0)),
     (5, stepped(A0, 1), stepped(B0, 1)),
@@ -64,14 +66,14 @@ def next_nodes(story: Story) -> tuple[str, ...]:
 )
 def test_at_a_lost_connection_the_silent_node_is_probed_and_nothing_is_killed_yet(words: str) -> None:
     story = at_20(error=words, until=20.5)
-    assert [(time, action) for time, action in story.done if isinstance(action, act.Probe)] == [(20.1, act.Probe("n4"))]
+    assert [(time, action) for time, action in story.done if is_a(action, act.Probe)] == [(20.1, act.Probe("n4"))]
     assert story.ids(act.Kill) == []
 
 
 def test_a_node_that_no_probe_reaches_is_lost_and_the_next_attempt_does_not_go_there() -> None:
     story = at_20((20.3, SLURM_IS_THERE), (22.1, ev.Ended(B0, 137)))
     assert story.times(act.Kill, B0)[0] == 21  # not later, whatever the probe's result
-    assert [time for time, action in story.done if isinstance(action, act.Launch) and action.id == B1] == [25.1]
+    assert [time for time, action in story.done if is_a(action, act.Launch) and action.id == B1] == [25.1]
     assert verdict(story) == ("node_lost", "n4")
     assert next_nodes(story) == ("n5", "n6")
     assert "n4" in story.state.nodes.avoid
@@ -95,7 +97,7 @@ def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() ->
 def test_of_a_node_that_answers_without_its_processes_slurm_is_asked_why(fate: ev.NodeFate, cause: str) -> None:
     gone = (20.4, ev.Looked("n4", True, (("group-0000/0", "S"),)))
     story = at_20(gone, (20.5, fate), (20.8, ev.Ended(B0, 137)), until=21)
-    assert [(time, action) for time, action in story.done if isinstance(action, act.AskNodes)] == [
+    assert [(time, action) for time, action in story.done if is_a(action, act.AskNodes)] == [
         (20.4, act.AskNodes(("n4",)))
     ]
     assert story.times(act.Kill, B0)[0] == 20.4
@@ -106,8 +108,8 @@ def test_of_a_node_that_answers_without_its_processes_slurm_is_asked_why(fate: e
 def test_a_sibling_whose_guard_answers_is_well_and_killed_at_once() -> None:
     answer = (20.15, ev.Alive(B0, 1, 20.15, "S", answers=QUESTION))
     story = at_20(answer, (20.3, ev.Ended(B0, 137)), until=21)
-    assert [(time, action) for time, action in story.done if isinstance(action, act.Where)] == [
-        (20.1, act.Where(B0, QUESTION))
+    assert [(time, action) for time, action in story.done if is_a(action, msg.Where)] == [
+        (20.1, act.Send(B0, msg.Where(QUESTION)))
     ]
     assert story.times(act.Kill, B0) == [20.15]
     assert verdict(story) == ("user_error", "n3")
@@ -128,7 +130,7 @@ def test_processes_that_are_still_there_do_not_acquit_a_node_whose_guard_is_sile
     answer = (20.7, ev.NodeFate("n4", False, since=0.0))
     moments = (there, *([dying] if state == "Z" else []), gone, answer)
     story = at_20(*moments, (20.8, ev.Ended(B0, 137)), until=21)
-    assert [time for time, action in story.done if isinstance(action, act.Probe)] == [20.1, 20.4]
+    assert [time for time, action in story.done if is_a(action, act.Probe)] == [20.1, 20.4]
     assert story.times(act.Kill, B0)[0] == 20.6
     assert verdict(story) == ("killed", "n4")
 
@@ -247,6 +249,6 @@ def test_an_abort_whose_silent_node_is_well_is_no_fault_of_the_script() -> None:
 
 
 def test_an_io_error_of_a_step_on_one_node_says_nothing() -> None:
-    story = play(*UP[:1], (1, ev.LighthouseUp(LIGHT0, URL)), (20, [ev.TaskFailed(A0, *map(read_srun, [IO_ERROR]))]))  # type: ignore[list-item]
+    story = play(*UP[:1], (1, said.lighthouse_up(LIGHT0, URL)), (20, [ev.TaskFailed(A0, *map(read_srun, [IO_ERROR]))]))  # type: ignore[list-item]
     assert story.records("step_exited") == []
     assert story.ids(act.Kill) == []

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import said
 from histories import RUNNING, STARTED, Moment, config, finished, granted, killed, play, ready, stepped, store
 from steps import A0, B0, B1, LIGHT0, URL
 
@@ -106,12 +107,12 @@ def test_the_likely_reason(reason: str, words: str) -> None:
 
 
 def test_steps_that_were_tried_and_not_committed_are_counted() -> None:
-    tried = ev.Progressed(A0, 0, quorum_id=1, participants=1, committed=0, aborted=7)
+    tried = said.progressed(A0, 0, quorum_id=1, participants=1, committed=0, aborted=7)
     (record,) = play(*EARLY, (5, tried), (100,), config=settings()).records("no_first_step")
     assert record["reason"].startswith("7 steps were tried")
 
 
 def test_a_group_that_has_no_node_does_not_keep_it_from_being_told() -> None:
     wide = settings(groups={"count": 2, "min": 1})
-    one_node = ((0, granted(1)), (1, ev.LighthouseUp(LIGHT0, URL)), (2, ready(A0)), (3, store(A0)), (80,))
+    one_node = ((0, granted(1)), (1, said.lighthouse_up(LIGHT0, URL)), (2, ready(A0)), (3, store(A0)), (80,))
     assert told(*one_node, config=wide) == [60]

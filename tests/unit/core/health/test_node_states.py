@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import said
 from histories import (
     LIGHTHOUSE_UP,
     RUNNING,
@@ -119,7 +120,7 @@ def test_in_array_mode_the_job_on_a_drained_node_goes_on_and_a_failed_group_gets
     jobs = [pilot("11", "n1"), pilot("12", "n2")]
     trains = (
         (0, granted(0)),
-        (1, ev.JobsSeen(tuple(jobs), asked=1), ev.LighthouseUp(ev.StepId("lighthouse", 0), "http://n1:1")),
+        (1, ev.JobsSeen(tuple(jobs), asked=1), said.lighthouse_up(ev.StepId("lighthouse", 0), "http://n1:1")),
         (2, ready(A0), ready(B0)),
         (3, store(A0), store(B0)),
         (20, stepped(A0, 10), stepped(B0, 10)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import said
 from histories import Moment, Story, beats, config, granted, merged, play, ready, stepped, stop, store
 from steps import A0, B0, B1, LIGHT0, LIGHT1, URL
 
@@ -17,7 +18,7 @@ from ftslurm.core.state.model import Phase, Place, StepId
 ALL = ev.NodesLeft(("n1", "n2", "n3"))  # Slurm has answered, and the job has all its nodes
 STARTED: tuple[Moment, ...] = (
     (0, granted(3)),
-    (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
+    (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)),
     (2, ready(A0), ready(B0)),
     (3, store(A0), store(B0)),
     (5, stepped(A0, 1), stepped(B0, 1)),
@@ -54,7 +55,7 @@ def test_halfway_to_lost_a_probe_goes_to_the_silent_node_and_nothing_else_happen
 def test_of_a_first_step_it_is_told_what_it_may_be_busy_with() -> None:
     made = listening()
     made.job.staged_python = "/runs/.python/k.tar:python"
-    story = play((0, granted(2)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)), (8,), config=made)
+    story = play((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)), (8,), config=made)
     (first, *_) = story.records("node_silent")
     assert "job.stage_python" in first["reason"]
 
@@ -81,7 +82,7 @@ def test_a_second_silence_is_a_new_one() -> None:
 
 def test_two_groups_of_one_silent_node_are_one_suspicion_and_one_lost_node() -> None:
     shared = listening(groups={"per_node": 2})
-    started = ((0, granted(3)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)))
+    started = ((0, granted(3)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
     story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), [(25.1, ALL), (30,)]), config=shared)
     assert len(story.all(act.Probe)) == len(story.records("node_silent")) == len(story.records("node_excluded")) == 1
@@ -94,7 +95,7 @@ def wide_b(*moments: Moment, until: float) -> Story:
     start = ((0, granted(4)), STARTED[1])
     up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), STARTED[4]]
     heard = beats({LIGHT0: until, A0: until, B0: 20.0})
-    return play(*merged(start, up, heard, [(20, ev.TaskDone(B0, 0))], moments, [(until,)]), config=settings)
+    return play(*merged(start, up, heard, [(20, said.task_done(B0, 0))], moments, [(until,)]), config=settings)
 
 
 def test_a_node_whose_first_rank_has_ended_well_may_be_silent() -> None:
@@ -102,12 +103,12 @@ def test_a_node_whose_first_rank_has_ended_well_may_be_silent() -> None:
     story = wide_b(*others, until=90.0)
     assert story.all(act.Probe) == []
     assert story.ids(act.Kill) == []
-    story.turn(91, [ev.TaskDone(B0, 1), ev.Ended(B0, code=0)])
+    story.turn(91, [said.task_done(B0, 1), ev.Ended(B0, code=0)])
     assert cause(story)[0] == "ok"
 
 
 def test_a_step_whose_ranks_all_ended_well_has_no_more_time_than_a_silent_node() -> None:
-    others = [*beats({A0: 60.0, B0: 30.0}, task=1), (30, ev.TaskDone(B0, 1))]
+    others = [*beats({A0: 60.0, B0: 30.0}, task=1), (30, said.task_done(B0, 1))]
     story = wide_b(*others, until=60.0)  # its srun waits for a node that is gone
     assert story.times(act.Kill, B0)[0] == 40
     assert story.all(act.Probe) == []
@@ -133,8 +134,8 @@ def test_while_few_steps_start_a_silent_node_is_lost_as_soon_as_health_lost_afte
 def first_lost(groups: int, silent: int) -> float:
     """Return when the first group is stopped, if the last ones are never heard after the launch of all at 0."""
     steps = [StepId(f"group-{number:04d}", 0) for number in range(groups - silent)]
-    begin: list[Moment] = [(0, granted(groups)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL))]
-    hello: Moment = (2, *(ev.Hello(step, 0, f"n{number + 1}") for number, step in enumerate(steps)))
+    begin: list[Moment] = [(0, granted(groups)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL))]
+    hello: Moment = (2, *(said.hello(step, 0, f"n{number + 1}") for number, step in enumerate(steps)))
     nodes = ev.NodesLeft(tuple(f"n{number + 1}" for number in range(groups)))  # slurmctld answers all the time
     ticks: list[Moment] = [(float(time), nodes) for time in range(6, 20)]
     heard = beats(dict.fromkeys([LIGHT0, *steps], 20.0))
@@ -225,7 +226,7 @@ def test_what_starves_is_looked_at_again_and_again() -> None:
 
 def test_a_node_from_which_another_step_is_heard_is_not_lost() -> None:
     shared = listening(groups={"count": 2, "per_node": 2})
-    started = ((0, granted(2)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)))
+    started = ((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
     heard = beats({LIGHT0: 81, A0: 81, B0: 20})
     story = play(*merged(started, up, heard, [(25.1, ev.NodesLeft(("n1", "n2"))), (81,)]), config=shared)
@@ -235,7 +236,7 @@ def test_a_node_from_which_another_step_is_heard_is_not_lost() -> None:
 
 def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
     shared = listening(groups={"per_node": 2})
-    started = ((0, granted(2)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)))
+    started = ((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
     again = [(28, ev.Ended(B0, 1)), (28.1, ev.NodesLeft(("n1", "n2")))]
     story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), again, [(30,)]), config=shared)
@@ -251,7 +252,7 @@ def never_heard(*moments: Moment, until: float) -> Story:
     """Play group B, on n2, which is launched at 0 and sends no message."""
     started = [
         (0, granted(3)),
-        (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
+        (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)),
         (2, ready(A0)),
         (3, store(A0)),
     ]
@@ -299,8 +300,8 @@ def test_a_silent_lighthouse_is_replaced_and_the_groups_are_not_touched() -> Non
 
 def test_a_group_of_two_nodes_is_brought_down_when_one_of_them_is_lost() -> None:
     wide = listening(groups={"nodes": 2})
-    hello = [ev.Hello(A0, 0, "n1"), ev.Hello(A0, 1, "n2"), ev.Hello(B0, 0, "n3"), ev.Hello(B0, 1, "n4")]
-    started = [(0, granted(5)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)), (2, hello)]
+    hello = [said.hello(A0, 0, "n1"), said.hello(A0, 1, "n2"), said.hello(B0, 0, "n3"), said.hello(B0, 1, "n4")]
+    started = [(0, granted(5)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)), (2, hello)]
     other = [(t, ev.Alive(A0, 1, t)) for t in range(2, 30, 2)]
     lost = [(8, ev.Looked("n4", False)), (12.2, ev.Ended(B0, 137))]
     story = play(*merged(started, beats({LIGHT0: 30, A0: 30, B0: 30}), other, lost), config=wide)
@@ -317,7 +318,7 @@ def four(until: dict[str, float]) -> Story:
     steps = [StepId(f"group-{g:04d}", 0) for g in range(4)]
     started = [
         (0, granted(4)),
-        (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
+        (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)),
         (2, *[ready(s, f"n{g + 1}") for g, s in enumerate(steps)]),
         (3, *[store(s) for s in steps]),
         (5, *[stepped(s, 1) for s in steps]),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import said
 from histories import granted, play, ready, stepped, store
 from steps import A0, B0, LIGHT0, URL
 
 from ftslurm.core.health.start_report import TOLD_S
-from ftslurm.core.state import events as ev
 
-UP = (1, ev.LighthouseUp(LIGHT0, URL))
+UP = (1, said.lighthouse_up(LIGHT0, URL))
 
 
 def told(*history: object) -> list[tuple[object, object, object]]:
@@ -23,7 +23,7 @@ def test_a_start_that_is_fast_has_no_line() -> None:
 
 
 def test_a_slow_start_says_what_it_waits_for_and_each_change_once() -> None:
-    hello = [ev.Hello(step, 0, f"n{n + 1}") for n, step in enumerate((A0, B0))]
+    hello = [said.hello(step, 0, f"n{n + 1}") for n, step in enumerate((A0, B0))]
     steps = [
         (TOLD_S,),
         (TOLD_S + 1, hello),

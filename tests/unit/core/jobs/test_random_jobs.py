@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
+import said
 from fuzz import numbers
 from histories import FOREIGN, NO_NODES, Story, array_config, flat
 from steps import ANN, LIGHT0, URL
@@ -21,6 +22,7 @@ from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, Evidence, Job, Phase, StepId
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
 HISTORIES = 3  # in each block
@@ -56,7 +58,7 @@ class Slurm:
         self.step = 0
         self.trouble = sorted(self.dice.uniform(10, TROUBLE_S) for _ in range(self.dice.randint(2, 12)))
         self.later(0, NO_NODES)
-        self.later(1, ev.LighthouseUp(LIGHT0, URL))
+        self.later(1, said.lighthouse_up(LIGHT0, URL))
 
     def later(self, time: float, event: ev.Event) -> None:
         heapq.heappush(self.coming, (time, next(self.numbers), event))
@@ -72,7 +74,7 @@ class Slurm:
         for step, name in list(self.live.items()):
             if step in self.begun and self.jobs[name].state == "RUNNING" and self.dice.random() < 0.2:
                 self.step += 1
-                self.later(now, ev.Progressed(step, self.step, 1, 1, 1, 0))
+                self.later(now, said.progressed(step, self.step, 1, 1, 1, 0))
         events = []
         while self.coming and self.coming[0][0] <= now:
             events.append(heapq.heappop(self.coming)[2])
@@ -86,11 +88,11 @@ class Slurm:
             self.later(now, ev.ScaleAsked(self.dice.randint(1, 5), ANN))
         elif running:
             job = self.dice.choice(running)
-            wish = self.wishes.choice([None, None, ev.DrainAsked, ev.DrainAsked, ev.UndrainAsked, ev.RestartAsked])
-            if wish is ev.RestartAsked:
-                self.later(now, ev.RestartAsked(self.wishes.randint(0, 4), None, ANN, "c1"))
+            wish = self.wishes.choice([None, None, "drain", "drain", "undrain", "restart"])
+            if wish == "restart":
+                self.later(now, ev.Asked("restart", ANN, "c1", self.wishes.randint(0, 4), None))
             elif wish is not None:
-                self.later(now, wish(job.node, ANN, "c2"))
+                self.later(now, ev.Asked(wish, ANN, "c2", node=job.node))
             if lot < 0.4:
                 cause = self.dice.choice([Cause.PREEMPTED, Cause.TIME_LIMIT])
                 self.later(now, ev.JobLeaving(job.name, cause, "Slurm sent SIGTERM to it"))
@@ -146,15 +148,15 @@ class Slurm:
                 if self.jobs[str(place.allocation)].node != place.nodes[0]:  # it has changed
                     self.later(soon, ev.Ended(step, code=1, launcher_failed=True, checkpoint=FOREIGN))
                     return
-                self.later(now + 0.1, ev.Hello(step, 0, place.nodes[0]))
-                self.later(now + 2.2, ev.Ready(step, 0))
+                self.later(now + 0.1, said.hello(step, 0, place.nodes[0]))
+                self.later(now + 2.2, said.ready(step, 0))
             case act.Assign(id=step):
-                self.later(soon, ev.StoreUp(step, "n1", 29500))
-            case act.Begin(id=step):
+                self.later(soon, said.store_up(step, "n1", 29500))
+            case act.Send(step, msg.Begin()):
                 self.begun.add(step)
                 self.step += 1
-                self.later(soon, ev.Progressed(step, self.step, 1, 1, 1, 0))
-            case act.Kill(id=step) | act.Stop(id=step) if step in self.live:
+                self.later(soon, said.progressed(step, self.step, 1, 1, 1, 0))
+            case act.Kill(id=step) | act.Send(step, msg.Stop()) if step in self.live:
                 self.later(soon, ev.Ended(step, code=143, checkpoint=FOREIGN))
 
 

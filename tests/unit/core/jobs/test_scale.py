@@ -11,6 +11,7 @@ from ftslurm.core.jobs.scale import refused
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, StepId
+from ftslurm.protocol import messages as msg
 
 D0 = StepId("group-0003", 0)
 FOUR = config(groups={"max": 4})
@@ -34,13 +35,13 @@ def test_new_groups_start_on_free_nodes_and_heal_in_while_the_others_go_on() -> 
     assert story.records("scaled") == [{"groups": 4, "by": ANN.name}]
     assert story.ids(act.Launch)[-2:] == [C0, D0]
     assert story.phases() == [Phase.RUNNING] * 4
-    assert story.all(act.Stop) == story.all(act.Kill) == []
+    assert story.all(msg.Stop) == story.all(act.Kill) == []
 
 
 def test_the_last_groups_leave_politely_and_are_forgotten() -> None:
     story = grown()
     story.turn(20, [to(2)])
-    assert story.ids(act.Stop) == [C0, D0]
+    assert story.ids(msg.Stop) == [C0, D0]
     story.turn(21, [ev.Ended(C0, code=143)])
     assert len(story.state.groups) == 4  # numbers have no gaps
     story.turn(22, [ev.Ended(D0, code=0)])
@@ -151,6 +152,6 @@ def test_it_does_not_let_the_last_groups_go_that_hold_the_state() -> None:
     story.turn(20, [ev.Ended(A0, code=1), to(1)])
     (told,) = story.records("scale_refused")
     assert told["reason"] == ("only groups 1, 2, 3 hold the training's state now; try again when one that stays trains")
-    assert story.all(act.Stop) == []
+    assert story.all(msg.Stop) == []
     story.turn(21, [to(2)])  # group 1 stays, and holds it
-    assert story.ids(act.Stop) == [C0, D0]
+    assert story.ids(msg.Stop) == [C0, D0]

@@ -37,6 +37,7 @@ from ftslurm.core.rules import decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Job, JobPool, Phase
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
 ARRAY = array_config()
@@ -132,7 +133,7 @@ def test_a_preempted_job_is_left_even_if_not_seen_before_and_its_end_is_hidden(
     cut = replace(pilot("90_1", "n2", ends=ends), began=1.0, preempted=True)
     story = play(*AT_WORK, (12.5, seen(12.4, pilot("90_0", "n1"), cut)), config=ARRAY)
     assert [r["cause"] for r in story.records("allocation_leaving")] == ["preempted"]
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     story.turn(13, [seen(12.9, pilot("90_0", "n1"), cut)])
     assert len(story.records("allocation_leaving")) == 1
     story.turn(14, [ev.Ended(B0, code=143)])
@@ -245,7 +246,7 @@ BOTH = (pilot("90_0", "n1"), pilot("90_1", "n2"))
 
 def test_a_preempted_pilot_is_left_and_requeued_once_unless_slurm_does_so_itself() -> None:
     story = play(*AT_WORK, (12, PREEMPTED), config=ARRAY)
-    assert story.ids(act.Stop) == [B0]
+    assert story.ids(msg.Stop) == [B0]
     story.turn(13, [ev.Ended(B0, code=143), seen(12.9, *BOTH)])
     assert story.records("step_exited")[-1]["cause"] == "preempted"
     assert story.ids(act.Launch)[-1] == B0  # not again in a job that is about to end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import said
 from histories import (
     CHECKPOINT,
     RUNNING,
@@ -26,12 +27,13 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SIGTERM, SLURM, Allocation, Exit, Phase, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import LeftOut, Past
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
 NODES = Allocation("1", ("n1", "n2", "n3"))
 URL = "http://n1:1"
 OLDER = "/ckpt/step-00000003"
-BOTH_BEGIN = ((2, ev.LighthouseUp(LIGHT0, URL)), (3, ready(A0), ready(B0)), (4, store(A0), store(B0)))
+BOTH_BEGIN = ((2, said.lighthouse_up(LIGHT0, URL)), (3, ready(A0), ready(B0)), (4, store(A0), store(B0)))
 OURS = config(lighthouse={"kind": "ftslurm"})
 
 
@@ -41,16 +43,16 @@ def asks(step_id, step: int, now: float) -> ev.Event:
 
 def test_who_begins_while_another_holds_the_state_heals_and_must_come_out_above_it() -> None:
     story = play(*RUNNING, (25, stepped(A0, 40)), (30, killed(B0)), (31, ready(B1)), (32, store(B1)))
-    assert story.all(act.Begin, since=30) == [
-        act.Begin(B1, "n2", 29500, heals=True, floor=39)
+    assert story.all(msg.Begin, since=30) == [
+        act.Send(B1, msg.Begin("n2", 29500, heals=True, floor=39))
     ]  # A may be one step short
 
 
 def test_a_group_that_begins_when_the_others_have_finished_must_heal_and_cannot_step() -> None:
     # It would begin with nothing to fall below, and could load a checkpoint and train the last steps a second time.
-    done = ((30, killed(B0)), (31, ready(B1)), (32, ev.TaskDone(A0, 0), ev.Ended(A0, 0)), (32.1, store(B1)))
+    done = ((30, killed(B0)), (31, ready(B1)), (32, said.task_done(A0, 0), ev.Ended(A0, 0)), (32.1, store(B1)))
     story = play(*RUNNING, (25, stepped(A0, 40)), *done)
-    assert story.all(act.Begin, since=30) == [act.Begin(B1, "n2", 29500, heals=True, floor=39)]
+    assert story.all(msg.Begin, since=30) == [act.Send(B1, msg.Begin("n2", 29500, heals=True, floor=39))]
 
 
 def test_how_far_the_run_is_by_now_is_known_but_while_all_groups_start_over() -> None:
@@ -64,7 +66,7 @@ def test_how_far_the_run_is_by_now_is_known_but_while_all_groups_start_over() ->
 
 
 def test_at_the_first_start_there_is_nothing_to_heal_from_and_nothing_to_fall_below() -> None:
-    assert {(b.heals, b.floor) for b in play(*STARTED).all(act.Begin)} == {(False, 0)}
+    assert {(b.heals, b.floor) for b in play(*STARTED).sent(msg.Begin)} == {(False, 0)}
 
 
 @pytest.mark.parametrize(("first", "killed_for_it"), [(39, True), (38, True), (1, True), (40, False), (90, False)])
@@ -80,8 +82,8 @@ def test_a_first_step_not_above_the_state_it_should_have_healed_to_is_a_new_hist
 
 def test_a_run_starts_from_the_checkpoint_it_finds_and_the_lighthouse_knows() -> None:
     story = play((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN, (5,), config=OURS)
-    assert [(b.heals, b.floor) for b in story.all(act.Begin)] == [(False, 5), (False, 5)]
-    assert story.all(act.NewHistory) == [act.NewHistory(LIGHT0, 5)]
+    assert [(b.heals, b.floor) for b in story.sent(msg.Begin)] == [(False, 5), (False, 5)]
+    assert story.all(msg.NewHistory) == [act.Send(LIGHT0, msg.NewHistory(5))]
     story.turn(6, [stepped(A0, 6), stepped(B0, 6)])
     assert story.phases() == [Phase.RUNNING, Phase.RUNNING]
     assert story.state.lineage.step == 6
@@ -91,7 +93,7 @@ def test_files_of_the_scripts_own_are_the_scripts_business_at_the_start() -> Non
     story = play(
         (0, ev.Granted(NODES, Saved("/ckpt", None))), *BOTH_BEGIN, (5, stepped(A0, 1), stepped(B0, 1)), config=OURS
     )
-    assert story.all(act.NewHistory) == []
+    assert story.all(msg.NewHistory) == []
     assert [unit.joined for unit in story.state.groups] == [True, True]
 
 
@@ -113,19 +115,19 @@ def test_one_that_restarts_from_a_checkpoint_and_trains_from_step_0_is_brought_d
 
 def test_if_the_newest_checkpoint_can_be_read_by_nobody_the_older_one_counts() -> None:
     begun = ((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
-    half = play(*begun, (5, ev.Restored(A0, 3, OLDER)), config=OURS)
-    assert half.all(act.NewHistory, since=5) == []  # B may have read the newest
+    half = play(*begun, (5, said.restored(A0, 3, OLDER)), config=OURS)
+    assert half.all(msg.NewHistory, since=5) == []  # B may have read the newest
     both = play(
         *begun,
-        (5, ev.Restored(A0, 3, OLDER)),
-        (6, ev.Restored(B0, 3, OLDER), asks(A0, 3, 6), asks(B0, 3, 6)),
+        (5, said.restored(A0, 3, OLDER)),
+        (6, said.restored(B0, 3, OLDER), asks(A0, 3, 6), asks(B0, 3, 6)),
         config=OURS,
     )
-    assert both.all(act.NewHistory, since=5) == [act.NewHistory(LIGHT0, 3)]
+    assert both.all(msg.NewHistory, since=5) == [act.Send(LIGHT0, msg.NewHistory(3))]
     assert both.outcome() is None
     assert [r["step"] for r in both.records("checkpoint_restored")] == [3, 3]
-    fine = play(*begun, (5, ev.Restored(A0, 3, OLDER)), (6, ev.Restored(B0, 5, CHECKPOINT.path)), config=OURS)
-    assert fine.all(act.NewHistory, since=5) == []
+    fine = play(*begun, (5, said.restored(A0, 3, OLDER)), (6, said.restored(B0, 5, CHECKPOINT.path)), config=OURS)
+    assert fine.all(msg.NewHistory, since=5) == []
 
 
 def test_a_requeued_run_goes_on_from_the_newest_checkpoint_with_the_next_attempts() -> None:
@@ -169,11 +171,11 @@ def test_budgets_go_on_where_they_were(since: float, given_up: int) -> None:
 def test_the_groups_begin_together_although_one_had_failed_before() -> None:
     ends = (Exit(4, 9000.0, Cause.KILLED, ("n2",)),)
     first, second = StepId("group-0000", 1), StepId("group-0001", 5)
-    up = ev.LighthouseUp(LIGHT0, URL), ready(first), store(first), ready(second)
+    up = said.lighthouse_up(LIGHT0, URL), ready(first), store(first), ready(second)
     story = requeued(exits=(("group-0001", ends),), events=up)
-    assert story.ids(act.Begin) == []
+    assert story.ids(msg.Begin) == []
     story.turn(10_002, [store(second)])
-    assert story.ids(act.Begin) == [first, second]
+    assert story.ids(msg.Begin) == [first, second]
 
 
 def test_a_lost_node_is_probed_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
@@ -223,9 +225,9 @@ def test_granted_without_a_past_is_as_before() -> None:
 
 def test_who_has_read_the_older_checkpoint_is_let_go_on_from_there_and_no_other() -> None:
     begun = ((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
-    loaded = (5, ev.Restored(A0, 3, OLDER), ev.Restored(B0, 3, OLDER))
+    loaded = (5, said.restored(A0, 3, OLDER), said.restored(B0, 3, OLDER))
     assert play(*begun, loaded, (6, stepped(A0, 4), stepped(B0, 4)), config=OURS).ids(act.Kill) == []
-    elsewhere = (5, ev.Restored(A0, 3, "/mine/step-00000003"), ev.Restored(B0, 3, "/mine/step-00000003"))
+    elsewhere = (5, said.restored(A0, 3, "/mine/step-00000003"), said.restored(B0, 3, "/mine/step-00000003"))
     assert play(*begun, elsewhere, (6, stepped(A0, 4)), config=OURS).ids(act.Kill) == [A0]
 
 
@@ -233,7 +235,7 @@ def test_if_all_fail_again_before_a_step_is_told_the_lighthouse_is_allowed_anew(
     down = (30, killed(A0, checkpoint=CHECKPOINT), killed(B0, checkpoint=CHECKPOINT))
     up = ((31, ready(A1), ready(B1)), (32, store(A1), store(B1)))
     story = play(*RUNNING, down, *up, (33, killed(A1)), (34, killed(B1)), config=OURS)
-    assert story.all(act.NewHistory, since=30) == [act.NewHistory(LIGHT0, 5)] * 2
+    assert story.all(msg.NewHistory, since=30) == [act.Send(LIGHT0, msg.NewHistory(5))] * 2
 
 
 def test_after_a_full_restart_all_begin_together_after_the_longest_wait() -> None:
@@ -243,9 +245,9 @@ def test_after_a_full_restart_all_begin_together_after_the_longest_wait() -> Non
     story = play(*RUNNING, *first, down, (45,), config=slow)
     assert [story.times(act.Launch, step)[0] for step in (A1, B2)] == [38, 38]
     story.turn(46, [*ready(A1), store(A1)])
-    assert story.all(act.Begin, since=30) == []
+    assert story.all(msg.Begin, since=30) == []
     story.turn(50, [*ready(B2), store(B2)])
-    assert [(b.heals, b.floor) for b in story.all(act.Begin, since=30)] == [(False, 5), (False, 5)]
+    assert [(b.heals, b.floor) for b in story.sent(msg.Begin, since=30)] == [(False, 5), (False, 5)]
 
 
 def test_a_run_with_nothing_left_to_do_says_so() -> None:
@@ -279,7 +281,7 @@ def test_who_asks_for_checkpoints_and_gets_none_is_told() -> None:
     story = play(*STARTED, (10, stepped(A0, 49, committed=49)), later, config=asked)
     (warning,) = story.records("warning")
     assert "checkpoint.every=10" in warning["text"]
-    saves = (9, ev.Checkpointed(A0, 10, "/ckpt/step-00000010", 0.1))
+    saves = (9, said.checkpointed(A0, 10, "/ckpt/step-00000010", 0.1))
     assert play(*STARTED, saves, later, config=asked).records("warning") == []
     own = config(checkpoint={"every": 10}, restart={"on_state_loss": "checkpoint"})
     assert play(*STARTED, later, config=own).records("warning") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import said
 from histories import RUNNING, STARTED, Story, config, finished, granted, killed, play, ready, stepped, stop, store
 from steps import A0, A1, B0, B1, LIGHT0
 
@@ -13,6 +14,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Allocation, Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
 ENDS = ev.JobEnds("the time limit is near", SLURM, Cause.TIME_LIMIT, 95.0)
@@ -20,7 +22,7 @@ NODES = Allocation("1", ("n1", "n2", "n3"))
 
 
 def saved(step: int, by: StepId = A0, error: str | None = None) -> ev.Event:
-    return ev.Checkpointed(by, step, f"/ckpt/step-{step:08d}", 0.5, error)
+    return said.checkpointed(by, step, f"/ckpt/step-{step:08d}", 0.5, error)
 
 
 def down(step: int | None, *groups: StepId) -> list[ev.Event]:
@@ -38,10 +40,10 @@ def end(story: Story) -> tuple[str, str]:
 
 def test_at_the_warning_all_groups_are_asked_to_save_and_go_down_when_one_has() -> None:
     story = play(*RUNNING, (30, ENDS), (31, stepped(A0, 20), stepped(B0, 20)))
-    assert story.all(act.SaveNow) == [act.SaveNow(A0, 10), act.SaveNow(B0, 10)]
-    assert story.all(act.Stop) == []  # the training goes on meanwhile
+    assert story.all(msg.Save) == [act.Send(A0, msg.Save(10)), act.Send(B0, msg.Save(10))]
+    assert story.all(msg.Stop) == []  # the training goes on meanwhile
     story.turn(32, [saved(22)])
-    assert story.ids(act.Stop) == [A0, B0]
+    assert story.ids(msg.Stop) == [A0, B0]
     story.turn(33, down(22))
     assert end(story) == ("requeued", "the time limit is near; the run goes on from the checkpoint of step 22")
     assert {unit.exits[-1].cause for unit in story.state.groups} == {Cause.TIME_LIMIT}
@@ -49,8 +51,8 @@ def test_at_the_warning_all_groups_are_asked_to_save_and_go_down_when_one_has() 
 
 def test_if_the_present_step_is_saved_already_nobody_is_asked() -> None:
     story = play(*RUNNING, (29, saved(10)), (30, ENDS))
-    assert story.all(act.SaveNow) == []
-    assert story.times(act.Stop, A0) == [30]
+    assert story.all(msg.Save) == []
+    assert story.times(msg.Stop, A0) == [30]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_a_checkpoint_that_does_not_come_is_not_waited_for_longer_than_said(
     answer: ev.Event, at: float, word: str
 ) -> None:
     story = play(*RUNNING, (25, saved(5)), (30, ENDS), (33, *([answer] if answer else [])), (200, down(5)))
-    assert story.times(act.Stop, A0) == [at]
+    assert story.times(msg.Stop, A0) == [at]
     outcome, reason = end(story)
     assert outcome == "requeued"
     assert word in reason
@@ -108,14 +110,14 @@ def test_groups_without_a_quorum_are_asked_nothing_and_go_on_by_their_users_word
     for word, outcome in (("fail", "stopped"), ("checkpoint", "requeued")):
         settings = config(lighthouse={"kind": "none"}, restart={"on_state_loss": word})
         story = play(*alone, (30, ENDS), (31, *(ev.Ended(step, 143) for step in (A0, B0))), config=settings)
-        assert story.times(act.Stop, A0) == [30]
+        assert story.times(msg.Stop, A0) == [30]
         assert end(story)[0] == outcome
 
 
 def test_who_comes_while_a_checkpoint_is_waited_for_is_asked_too() -> None:
     back = ((31, killed(A0)), (32, ready(A1)), (33, store(A1)))
     story = play(*RUNNING, (30, ENDS), *back)
-    assert story.all(act.SaveNow) == [act.SaveNow(A0, 10), act.SaveNow(B0, 10), act.SaveNow(A1, 10)]
+    assert story.all(msg.Save) == [act.Send(A0, msg.Save(10)), act.Send(B0, msg.Save(10)), act.Send(A1, msg.Save(10))]
 
 
 def test_a_run_that_finishes_meanwhile_has_succeeded() -> None:
@@ -126,7 +128,7 @@ def test_a_run_that_finishes_meanwhile_has_succeeded() -> None:
 def test_while_all_groups_start_over_nobody_holds_more_than_the_checkpoint() -> None:
     lost = (25, killed(A0, checkpoint=Saved("/c", 5)), killed(B0, checkpoint=Saved("/c", 5)))
     story = play(*RUNNING, (20, saved(5)), lost, (26, ENDS))
-    assert story.all(act.SaveNow) == []
+    assert story.all(msg.Save) == []
     story.turn(27, down(5, A1, B1))
     assert end(story)[0] == "requeued"
 

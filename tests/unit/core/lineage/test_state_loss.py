@@ -21,6 +21,7 @@ from steps import A0, A1, B0, B1, B2
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, Saved
+from ftslurm.protocol import messages as msg
 
 DAMAGED = Saved("/ckpt/step-00000009", None, "x is missing")
 
@@ -97,12 +98,12 @@ def test_a_group_that_has_not_joined_does_not_train_on_alone_from_step_0(so_far:
     story.turn(34, [ev.Ended(B1, code=137)])
     assert story.outcome() == "failed"
     assert "restart.on_state_loss" in story.reason()
-    assert story.ids(act.Begin, since=33) == []
+    assert story.ids(msg.Begin, since=33) == []
 
 
 def test_nobody_begins_in_the_decision_that_ends_the_run() -> None:
     story = play(*RUNNING, (30, killed(B0)), (31, ready(B1)), (33, store(B1), killed(A0)))
-    assert story.ids(act.Begin, since=30) == []
+    assert story.ids(msg.Begin, since=30) == []
     assert story.ids(act.Kill, since=33) == [B1]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+import said
 from histories import (
     CHECKPOINT,
     Moment,
@@ -27,8 +28,9 @@ from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, GuardReport, Job, Phase, Place, StepId
+from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
@@ -36,7 +38,7 @@ from ftslurm.slurm.evidence import read_attach
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}
-UP = (12, ev.LighthouseUp(LIGHT1, NEW))
+UP = (12, said.lighthouse_up(LIGHT1, NEW))
 
 
 def array(**sections: dict[str, Any]) -> Config:
@@ -69,9 +71,9 @@ def jobs(*names: str, state: str = "RUNNING") -> ev.Event:
 
 def word(of: StepId, task: int = 0, **fields: Any) -> list[ev.Event]:
     """Return the hello and the report of an adopted guard: all is done, but for the fields given."""
-    known: dict[str, Any] = {"ready": True, "assigned": True, "begun": True, "lighthouse": OLD, "floor": 3, "step": 41}
+    known: dict[str, Any] = {"ready": True, "assigned": True, "begun": True, "lighthouse": OLD, "floor": 3, "at": 41}
     known |= {"store": (of.unit, 29500) if task == 0 else None}
-    return [ev.Hello(of, task, PLACES[of].nodes[0], "9.0"), ev.Adopted(of, GuardReport(task, **(known | fields)))]
+    return [said.hello(of, task, PLACES[of].nodes[0], "9.0"), said.adopted(of, task, **(known | fields))]
 
 
 ALL = jobs("81_0", "81_1", "81_2")
@@ -90,18 +92,21 @@ def test_what_runs_is_gone_to_and_nothing_but_the_lighthouse_is_launched() -> No
 
 
 def test_the_limit_for_hangs_goes_on_from_what_was_learnt() -> None:
-    story = play((10, opening(past(step_times=(1.0, 400.0, 99)))), (11, ALL), config=array())
-    times = story.state.standstill.times
-    assert (times.longest_s, times.seen) == (400.0, 99)
+    story = play((10, opening(past(longest_s=400.0, seen=99))), (11, ALL), config=array())
+    standstill = story.state.standstill
+    assert (standstill.longest_s, standstill.seen) == (400.0, 99)
 
 
 def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse() -> None:
     story = adopted((13, stepped(A0, 45, committed=30)))
     assert story.phases() == [Phase.RUNNING] * 2
     assert all(unit.joined for unit in story.state.groups)
-    assert story.all(act.Assign) + story.all(act.Begin) + story.records("group_joined") == []
-    assert story.all(act.Redirect) == [act.Redirect(A0, NEW), act.Redirect(B0, NEW)]
-    assert [(a.group, a.attempt, a.store) for a in story.all(act.Announce)] == [
+    assert story.all(act.Assign) + story.all(msg.Begin) + story.records("group_joined") == []
+    assert story.all(msg.LighthouseMoved) == [
+        act.Send(A0, msg.LighthouseMoved(NEW)),
+        act.Send(B0, msg.LighthouseMoved(NEW)),
+    ]
+    assert [(a.group, a.attempt, a.store) for a in story.sent(msg.Member)] == [
         (0, 0, "group-0000:29500/store"),
         (1, 0, "group-0001:29500/store"),
     ]
@@ -120,7 +125,7 @@ def test_who_has_joined_while_nobody_led_is_told_of() -> None:
     late = play(
         (10, opening(past(live(A0), live(B0, joined=None)))),
         (11, ALL),
-        (11.5, word(A0), word(B0, step=None)),
+        (11.5, word(A0), word(B0, at=None)),
         (12, stepped(B0, 42)),
         config=array(),
     )
@@ -149,17 +154,17 @@ def test_a_unit_waits_for_the_words_of_all_its_tasks() -> None:
 
 def test_who_had_not_begun_begins_and_who_had_not_been_assigned_is() -> None:
     early = past(step=0)
-    first = word(A0, begun=False, step=None)
-    second = word(B0, begun=False, assigned=False, store=None, lighthouse=None, step=None)
+    first = word(A0, begun=False, at=None)
+    second = word(B0, begun=False, assigned=False, store=None, lighthouse=None, at=None)
     story = play((10, opening(early)), (11, ALL), (11.5, first, second), UP, config=array())
     assert story.ids(act.Assign) == [B0]
-    assert story.all(act.Begin) == []  # at the first start all begin together
-    story.turn(13, [ev.StoreUp(B0, "n2", 29500)])
-    assert story.ids(act.Begin) == [A0, B0]
+    assert story.all(msg.Begin) == []  # at the first start all begin together
+    story.turn(13, [said.store_up(B0, "n2", 29500)])
+    assert story.ids(msg.Begin) == [A0, B0]
 
 
 def test_a_group_that_heals_meanwhile_is_still_watched_as_one_that_comes_back() -> None:
-    story = play((10, opening(past())), (11, ALL), (11.5, word(A0), word(B0, step=None, floor=39)), UP, config=array())
+    story = play((10, opening(past())), (11, ALL), (11.5, word(A0), word(B0, at=None, floor=39)), UP, config=array())
     assert [unit.joined for unit in story.state.groups] == [True, False]
     story.turn(13, [stepped(B0, 39)])  # below the step that it had to heal to
     assert story.ids(act.Kill) == [B0]
@@ -171,7 +176,7 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
     assert story.state.groups[1].id == S0
     assert story.state.groups[1].attempt == 1
     waits = past(live(A0), live(B0), live(S0))
-    idle = word(S0, assigned=False, begun=False, store=None, lighthouse=None, step=None)
+    idle = word(S0, assigned=False, begun=False, store=None, lighthouse=None, at=None)
     words, settings = (11.5, word(A0), word(B0), idle), array(standby={"count": 1})
     story = play(
         (10, opening(waits)), (11, ALL), words, UP, (20, killed(B0)), (20.1, ev.NodeFate("n2", False)), config=settings
@@ -182,7 +187,7 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
 
 def test_a_standby_that_was_taken_and_gives_no_store_is_not_waited_for_longer_under_another_controller() -> None:
     taken = Live("group-0001", S0, 1, PLACES[S0], ("n3",), 1.0, "93.0")
-    silent = word(S0, begun=False, store=None, step=None)
+    silent = word(S0, begun=False, store=None, at=None)
     story = play((10, opening(past(live(A0), taken))), (11, ALL), (11.5, word(A0), silent), UP, (60,), config=array())
     assert story.times(act.Kill, S0)[0] == 41.5
 
@@ -318,14 +323,17 @@ def test_all_that_runs_in_a_crashed_controllers_job_is_adopted_with_the_lighthou
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
     before = past(lighthouse, *own, home="7.0", over=(("group-0002", "restart.policy=never"),))
     begun = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
-    up = [ev.Hello(LIGHT0, 0, "n1", "7.0"), ev.Adopted(LIGHT0, GuardReport(0)), ev.LighthouseUp(LIGHT0, OLD)]
+    up = [said.hello(LIGHT0, 0, "n1", "7.0"), said.adopted(LIGHT0), said.lighthouse_up(LIGHT0, OLD)]
     story = play((10, begun), (11, up, word(A0), word(B0)), (12, stepped(A0, 45, committed=30)), config=steps)
     assert {a.id for a in story.all(act.Attach)} == {LIGHT0, A0, B0}
     assert story.all(act.Launch) == []
     assert story.phases() == [Phase.RUNNING] * 2
     assert story.state.lighthouse.phase is Phase.RUNNING
-    assert {(a.id, a.group, a.attempt) for a in story.all(act.Announce)} == {(LIGHT0, 0, 0), (LIGHT0, 1, 0)}
-    assert story.all(act.Redirect) == []
+    assert {(a.id, a.message.group, a.message.attempt) for a in story.all(msg.Member)} == {
+        (LIGHT0, 0, 0),
+        (LIGHT0, 1, 0),
+    }
+    assert story.all(msg.LighthouseMoved) == []
     gone = play((10, begun), (11, word(A0), word(B0), ev.Ended(LIGHT0, code=76)), config=steps)
     assert gone.ids(act.Launch) == [LIGHT1]  # at once: it was no dud
 
@@ -370,10 +378,10 @@ def test_why_a_group_was_given_up_is_told_by_the_next_controller_too() -> None:
 
 def test_a_full_restart_under_way_goes_on() -> None:
     restart = past(step=40, resuming=30)
-    words = [word(step, begun=False, step=None) for step in (A0, B0)]
+    words = [word(step, begun=False, at=None) for step in (A0, B0)]
     story = play((10, opening(restart)), (11, ALL), (11.5, *words), UP, config=array())
     assert (story.state.lineage.resuming, story.state.lineage.resume_step) == (True, 30)
-    assert {(b.heals, b.floor) for b in story.all(act.Begin)} == {(False, 30)}
+    assert {(b.heals, b.floor) for b in story.sent(msg.Begin)} == {(False, 30)}
 
 
 def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice() -> None:
@@ -437,7 +445,7 @@ def test_a_job_near_its_end_is_not_left_before_its_group_can_be_told(adopted_at:
     assert story.records("allocation_leaving") == []  # although another group holds the state
     if adopted_at is not None:
         story.turn(adopted_at, word(A0))
-        assert story.ids(act.Stop) == [A0]
+        assert story.ids(msg.Stop) == [A0]
     else:
         spare = 100.0 - story.config.stop.grace_s - SPARE_S
         story.wait(spare - 0.1)
@@ -475,15 +483,15 @@ def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> N
     story = play(ADOPTED[0], (10.5, stop()), (11, ALL), (11.2, word(A0)), (30,), config=array())
     assert story.ids(act.Kill)[:2] == [A0, B0]
     assert [a.id for a in story.all(act.Attach)] == [A0, B0]
-    assert story.all(act.Stop) == []
+    assert story.all(msg.Stop) == []
 
 
 def test_a_late_first_word_of_an_older_kind_changes_nothing() -> None:
-    story = adopted((13, ev.Ready(A0, 0)), (14, word(A0, step=3)))
+    story = adopted((13, said.ready(A0, 0)), (14, word(A0, at=3)))
     assert story.state.groups[0].current.step == 41
 
 
 def test_a_drain_of_a_node_whose_step_is_being_adopted_names_the_unit() -> None:
-    story = play(*ADOPTED[:2], (11.2, ev.DrainAsked("n2", ANN, "c1")), config=array())
+    story = play(*ADOPTED[:2], (11.2, ev.Asked("drain", ANN, "c1", node="n2")), config=array())
     (answer,) = story.all(records.CommandDone)
     assert answer.text.startswith("n2 gets nothing any more; group 1: moved as soon as")

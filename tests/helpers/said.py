@@ -1,0 +1,115 @@
+"""Messages of steps as the events that the core gets: `ready(A0, 0)` is task 0 of step A0, which is ready."""
+
+from __future__ import annotations
+
+from ftslurm.core.state.events import Heard
+from ftslurm.core.state.model import StepId
+from ftslurm.protocol import messages as msg
+
+
+def hello(step: StepId, task: int, node: str, slurm_step: str | None = None) -> Heard:
+    return Heard(step, msg.Hello(node, None, slurm_step, task=task))
+
+
+def adopted(
+    step: StepId,
+    task: int = 0,
+    ready: bool = False,
+    assigned: bool = False,
+    begun: bool = False,
+    store: tuple[str, int] | None = None,
+    lighthouse: str | None = None,
+    floor: int | None = 0,
+    at: int | None = None,
+) -> Heard:
+    group = 0 if assigned else None
+    return Heard(step, msg.Adopted(None, None, ready, begun, group, None, lighthouse, store, floor, at, task=task))
+
+
+def ready(step: StepId, task: int) -> Heard:
+    return Heard(step, msg.Ready(task=task))
+
+
+def store_up(step: StepId, addr: str, port: int) -> Heard:
+    return Heard(step, msg.StoreUp(addr, port))
+
+
+def lighthouse_up(step: StepId, url: str) -> Heard:
+    return Heard(step, msg.LighthouseUp(url))
+
+
+def quorum_seen(step: StepId, quorum_id: int, members: tuple[tuple[int, int], ...]) -> Heard:
+    groups, steps = tuple(group for group, _ in members), tuple(at for _, at in members)
+    return Heard(step, msg.QuorumIssued(quorum_id, groups, steps))
+
+
+def first_quorum(step: StepId) -> Heard:
+    return Heard(step, msg.FirstQuorum(None, None, None))
+
+
+def room(step: StepId, task: int, available_mb: int, worker_mb: int) -> Heard:
+    return Heard(step, msg.Room(available_mb, worker_mb, task=task))
+
+
+def progressed(
+    step: StepId,
+    number: int,
+    quorum_id: int,
+    participants: int,
+    committed: int,
+    aborted: int,
+    gap_s: float | None = None,
+) -> Heard:
+    return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, None, gap_s))
+
+
+def serving(step: StepId, url: str) -> Heard:
+    return Heard(step, msg.Serving(url))
+
+
+def served(step: StepId, sessions: int, number: int | None) -> Heard:
+    return Heard(step, msg.Served(sessions, number))
+
+
+def session_opened(step: StepId, sessions: int) -> Heard:
+    return Heard(step, msg.SessionOpened(sessions))
+
+
+def traced(step: StepId, task: int, text: str) -> Heard:
+    return Heard(step, msg.Trace(text, task=task))
+
+
+def warned(step: StepId, text: str) -> Heard:
+    return Heard(step, msg.Notice(text))
+
+
+def dumped(step: StepId, task: int) -> Heard:
+    return Heard(step, msg.Dumped(task=task))
+
+
+def stacks_taken(step: StepId, task: int, command: str, file: str, error: str | None = None) -> Heard:
+    return Heard(step, msg.StacksTaken(command, file, error, task=task))
+
+
+def inject_refused(step: StepId, task: int, fault: str, error: str) -> Heard:
+    return Heard(step, msg.Injected(fault, error, task=task))
+
+
+def can_save(step: StepId) -> Heard:
+    return Heard(step, msg.CanSave())
+
+
+def checkpointed(step: StepId, number: int, path: str, seconds: float, error: str | None = None) -> Heard:
+    return Heard(step, msg.Checkpointed(number, path, seconds, error))
+
+
+def restored(step: StepId, number: int, path: str) -> Heard:
+    return Heard(step, msg.Restored(number, path))
+
+
+def script_done(step: StepId, task: int) -> Heard:
+    return Heard(step, msg.Done(None, task=task))
+
+
+def task_done(step: StepId, task: int) -> Heard:
+    return Heard(step, msg.Exited(0, None, False, task=task))

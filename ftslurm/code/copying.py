@@ -9,6 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from filecmp import cmp
 from pathlib import Path
 
 from ftslurm.code import record, selection
@@ -22,40 +23,28 @@ MOST_LINKS = 1_000  # in one folder; with more it holds data that a script reads
 _NEVER = frozenset({".git", "__pycache__"})
 
 
-def keep(found: Survey, run: Path, warn: bool) -> CodeRecord:
-    """Copy or hash the code of a run, and write its record.
+def keep(found: Survey, run: Path) -> CodeRecord:
+    """Copy the code of a run, and write its record.
 
     Raises:
         EnvironmentProblem: it cannot be read or written.
     """
     try:
-        linked = 0
-        if found.kind == record.COPY:
-            linked = _copy(found, run / record.FOLDER)
-        others: dict[str, str] = {}
-        for number, one in enumerate(one for one in found.libraries if one.kind == record.COPY):
-            folder = f"{record.LIBRARIES}/{number}-{os.path.basename(one.root)}"
-            linked += _copy(one, run / folder)
-            others |= dict.fromkeys(one.spellings, folder)
-        hashes = {path: record.digest(path) for path in found.hashed}
+        linked = _copy(found, run / record.FOLDER) if found.kind == record.COPY else 0
         made = CodeRecord(
             kind=found.kind,
             root=found.root,
-            spellings=found.spellings,
             script=found.script,
-            others=others,
             why=found.why,
             files=len(found.files),
             bytes=found.size,
             linked=linked,
-            hashes=hashes,
-            warn=warn,
         )
         record.write(run, made)
     except OSError as error:
         raise EnvironmentProblem(
             f"the code of the run cannot be copied to {run / record.FOLDER}: {error.strerror} "
-            f"({error.filename or run}); job.snapshot=hash compares the files and copies none"
+            f"({error.filename or run}); job.snapshot=none copies nothing"
         ) from error
     return made
 
@@ -67,10 +56,8 @@ def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
         EnvironmentProblem: it cannot be copied.
     """
     try:
-        for _, source in record.trees(str(parent), code):
-            target = run / os.path.relpath(source, parent)
-            if not target.exists():  # a tree may have two spellings
-                _lay_out(source, frozenset(_contents(source)), target, keep_links=True)
+        source = str(parent / record.FOLDER)
+        _lay_out(source, frozenset(_contents(source)), run / record.FOLDER, keep_links=True)
         record.write(run, code)
     except OSError as error:
         raise EnvironmentProblem(
@@ -80,15 +67,9 @@ def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
 
 
 def edited(run: Path, code: CodeRecord) -> list[str]:
-    """Return the copied files that are no longer like their originals: paths in the tree, absolute ones of others."""
-    found: dict[str, None] = {}
-    for spellings, copy in record.trees(str(run), code):
-        root = code.root if spellings == code.spellings else spellings[0]
-        changed = [path for path in _contents(copy) if _differs(Path(copy, path), Path(root, path))]
-        found |= dict.fromkeys(
-            path if root == code.root else os.path.realpath(os.path.join(root, path)) for path in changed
-        )
-    return sorted(found)
+    """Return the copied files that are no longer like their originals: paths in the tree."""
+    copy = run / record.FOLDER
+    return sorted(path for path in _contents(str(copy)) if _differs(copy / path, Path(code.root, path)))
 
 
 def _differs(copy: Path, original: Path) -> bool:
@@ -100,7 +81,7 @@ def _differs(copy: Path, original: Path) -> bool:
         return True
     if one.st_size != other.st_size:
         return True
-    return one.st_mtime_ns != other.st_mtime_ns and record.digest(copy) != record.digest(original)
+    return one.st_mtime_ns != other.st_mtime_ns and not cmp(copy, original, shallow=False)
 
 
 def _contents(root: str) -> Iterator[str]:

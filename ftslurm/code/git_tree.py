@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 PATIENCE_S = 30.0
-MOST_INNER = 5_000  # files of a tree within another one
 # A monitor of the file system and hooks are programs that a configuration names. Submodules are read with these, too.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 
@@ -92,7 +91,7 @@ def top(folder: str | Path) -> str | None:
 def files(root: str, left_out: Sequence[str], include: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Return the files that git keeps, submodules' among them, and those that it neither keeps nor ignores.
 
-    Trees of their own within this one (a clone that is no submodule) count as not kept.
+    A tree of its own within this one (a clone that is no submodule) is left out.
 
     Args:
         left_out: folders of the tree in which nothing is looked for.
@@ -111,19 +110,7 @@ def files(root: str, left_out: Sequence[str], include: Sequence[str] = ()) -> tu
         found += _names(
             ask(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", *words, "--", *specs)
         )
-    names = dict.fromkeys(name for name in found if not name.endswith("/"))
-    for inner in dict.fromkeys(name for name in found if name.endswith("/")):
-        names |= dict.fromkeys(inner + name for name in _of_inner(os.path.join(root, inner)))
-    return _names(kept), list(names)
-
-
-def _of_inner(root: str) -> list[str]:
-    """Return the files of a tree within another one; none if it is too large to be code: then it stays a link."""
-    try:
-        kept, others = files(root, [])
-    except GitError:
-        return []
-    return kept + others if len(kept) + len(others) <= MOST_INNER else []
+    return _names(kept), list(dict.fromkeys(name for name in found if not name.endswith("/")))
 
 
 def _names(text: bytes) -> list[str]:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ from ftslurm.code.git_tree import GitError
 from ftslurm.code.selection import Rules
 from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.run.metadata import nvidia_driver, torch_cuda
-from ftslurm.security import owned_files, programs
+from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import masked, masked_patch, without_passwords, without_values
 from ftslurm.slurm import client, commands
 
@@ -31,12 +30,6 @@ NAME, DIFF, PACKAGES = "provenance.json", "git.diff", "pip-freeze.txt"
 MOST_DIFF_MB = 20
 MOST_CHANGED = 1_000  # changed files that are named
 _ANSWER_S = 15.0
-# Run by the interpreter of the workers, if it is another one. Python 3.10 and newer.
-_FREEZE = """
-import json, sys
-from importlib import metadata
-print(json.dumps([[d.metadata["Name"], d.version, d.read_text("direct_url.json")] for d in metadata.distributions()]))
-"""
 
 
 def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes | None) -> None:
@@ -139,25 +132,10 @@ def _lines(root: str, *words: str, sign: str = "\n") -> list[str]:
 
 
 def _packages(config: Config) -> list[str] | None:
-    """Return the packages of the workers' interpreter as `pip freeze` does; None: they are known on the nodes only."""
-    *prefix, python = interpreter(config.job, sys.executable)
-    if config.cluster.container_image is not None:
+    """Return the packages as `pip freeze` does; None: the workers have another interpreter, or an image."""
+    if config.cluster.container_image is not None or interpreter(config.job, sys.executable) != [sys.executable]:
         return None
-    if not prefix and python == sys.executable:
-        return freeze((d.metadata["Name"], d.version, d.read_text("direct_url.json")) for d in metadata.distributions())
-    if prefix or not os.path.isabs(python):
-        return None
-    try:
-        done = subprocess.run(
-            programs.code(_FREEZE, python=[python, "-B"]),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_S,
-            check=True,
-        )
-        return freeze((str(name), str(version), url) for name, version, url in json.loads(done.stdout))
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
+    return freeze((d.metadata["Name"], d.version, d.read_text("direct_url.json")) for d in metadata.distributions())
 
 
 def freeze(found: Iterable[tuple[str | None, str | None, str | None]]) -> list[str]:

@@ -24,33 +24,27 @@ class RunCode:
     def __init__(self, run: str, of: CodeRecord | None) -> None:
         """Arguments: the run directory, and its record; None: there is none."""
         self._of = of or CodeRecord(record.NONE)
-        self._trees = record.trees(run, self._of)
+        self._copy = os.path.join(run, record.FOLDER) if self._of.kind == record.COPY else None
 
     def place(self, path: str) -> str:
         """Return where the code at a path is taken from: from the copy, or from the path itself."""
-        found = (record.counterpart(path, spellings, copy) for spellings, copy in self._trees)
-        return next((there for there in found if there is not None), path)
+        return path if self._copy is None else record.counterpart(path, self._of.root, self._copy) or path
 
     def script(self, script: str | None) -> str | None:
         """Return the script that is run instead of job.script."""
-        if script is None or not self._trees or self._of.script is None:
+        if script is None or self._copy is None or self._of.script is None:
             return script
-        return os.path.join(self._trees[0][1], self._of.script)
+        return os.path.join(self._copy, self._of.script)
 
     def enter(self, environ: MutableMapping[str, str]) -> None:
         """Redirect sys.path, PYTHONPATH (for child processes) and imports to the copy."""
-        if not self._trees:
+        if self._copy is None:
             return
         sys.path[:] = [self.place(entry) for entry in sys.path]
         if environ.get("PYTHONPATH"):
             parts = environ["PYTHONPATH"].split(os.pathsep)
             environ["PYTHONPATH"] = os.pathsep.join(self.place(part) for part in parts)
         sys.meta_path.insert(0, _Redirection(self))
-
-    def complaint(self) -> tuple[str, bool]:
-        """Return what a person must know about files that have changed, empty: nothing; and whether that is all."""
-        paths = record.changed(self._of)
-        return (record.complaint(paths, self._of.why) if paths else ""), self._of.warn
 
 
 def of_run(environ: MutableMapping[str, str]) -> RunCode:

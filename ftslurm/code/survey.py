@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.code import git_tree, module_file, record
-from ftslurm.code.libraries import folders
 from ftslurm.code.selection import MOST_FILES, Rules, choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
 
 MOST_SEEN = 50_000  # entries of folders that are looked at where there is no git
 MOST_IN_A_FOLDER = 2_000  # a folder with more entries holds data
-MOST_HASHED = 2_000
 _MOST_CONFIG = 1 << 20  # bytes of a file that is no module, where there is no git
 _NO_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "checkpoints", "wandb"})
 
@@ -27,16 +25,13 @@ class Survey:
 
     kind: str
     root: str = ""
-    spellings: tuple[str, ...] = ()
     script: str | None = None
     why: str = ""
     files: frozenset[str] = frozenset()
     size: int = 0
-    hashed: tuple[str, ...] = ()
     links: bool = True  # whether what is not copied is linked to the original
     git: bool = False
     note: str = ""  # why it is no git tree, if git refuses to read it
-    libraries: tuple[Survey, ...] = ()  # other trees: editable installations, PYTHONPATH
     rules: Rules = field(default_factory=Rules)
 
     def sentence(self) -> str:
@@ -45,43 +40,12 @@ class Survey:
             where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it (no git tree)"
             files = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
             size = f"{files}, {self.size / (1 << 20):.1f} MB"
-            more = "".join(f"; {one.about_library()}" for one in self.libraries)
-            return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory{more}"
-        if self.kind == record.HASH:
-            files = "1 file" if len(self.hashed) == 1 else f"{len(self.hashed)} files"
-            return f"not copied: {self.why}. {files} hashed instead; an attempt refuses to run if one has changed"
-        return f"not kept: {self.why}. Attempts run what the files contain when they start"
-
-    def about_library(self) -> str:
-        """Return what happens with another tree."""
-        if self.kind == record.COPY:
-            return f"also {self.root} ({len(self.files)} files)"
-        return f"not {self.root}: {self.why}"
+            return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory"
+        return f"not copied: {self.why}. Attempts run what the files contain when they start"
 
 
 def survey(config: Config) -> Survey:
     """Return how the code of a run will be kept, without changing anything."""
-    found = _of_job(config)
-    if found.kind != record.COPY:
-        return found
-    return replace(found, libraries=tuple(_library(folder, config) for folder in folders(config, found.root)))
-
-
-def _library(folder: str, config: Config) -> Survey:
-    """Survey a folder of modules that is not in the tree of the script."""
-    rules, skipped = rules_of(config), frozenset(_of_runs(config))
-    real = os.path.realpath(folder)
-    spellings = tuple(dict.fromkeys((folder, real)))
-    if _is_broad(folder):
-        return Survey(record.NONE, root=folder, why="it holds all kinds of things")
-    chosen = choose(_walk(folder, skipped, False, rules), frozenset(), rules)
-    if isinstance(chosen, str):
-        return Survey(record.NONE, root=folder, why=chosen)
-    return Survey(record.COPY, root=real, spellings=spellings, files=chosen, rules=rules)
-
-
-def _of_job(config: Config) -> Survey:
-    """Survey the script or module of a run."""
     job = config.job
     if job.snapshot == record.NONE:
         return Survey(record.NONE, why="job.snapshot=none")
@@ -89,15 +53,14 @@ def _of_job(config: Config) -> Survey:
     if main is None:
         return Survey(record.NONE, why=f"job.module={job.module} is found only where the workers run")
     main = _target(os.path.abspath(main))
+    main = os.path.join(os.path.realpath(os.path.dirname(main)), os.path.basename(main))
     if not os.path.isfile(main):
         return Survey(record.NONE, why=f"{main} is no file")
     own = str(Path(sys.modules["ftslurm"].__file__ or "").parent)
     if job.script is None and main.startswith(own + "/"):
         return Survey(record.NONE, why=f"job.module={job.module} is a part of ftslurm")
     if job.script is None and _installed(main):
-        return _hashed(main, {}, f"job.module={job.module} is installed in {os.path.dirname(main)}")
-    if job.snapshot == record.HASH:
-        return _hashed(main, {}, "job.snapshot=hash")
+        return Survey(record.NONE, why=f"job.module={job.module} is installed in {os.path.dirname(main)}")
     if job.script is not None and Path(main).parent == shipped("examples"):
         folder = os.path.dirname(main)
         beside = {entry.name: entry.stat().st_size for entry in _entries(folder) if entry.name.endswith(".py")}
@@ -127,10 +90,10 @@ def _of_tree(config: Config, main: str) -> Survey:
     try:
         root = git_tree.top(os.path.dirname(main))
         if root is not None:
-            spelled = _spelled(main, root)
-            kept, others = git_tree.files(root, list(_inside(_of_runs(config), spelled)), config.job.snapshot_include)
+            root = os.path.realpath(root)
+            kept, others = git_tree.files(root, list(_inside(_of_runs(config), root)), config.job.snapshot_include)
             sizes = _sizes(root, kept + _outside_runs(others))
-            sizes.setdefault(os.path.relpath(main, spelled), _size(main))  # a script that git ignores
+            sizes.setdefault(os.path.relpath(main, root), _size(main))  # a script that git ignores
             return _of_files(config, main, root, sizes, frozenset(kept), git=True)
     except git_tree.GitError as error:
         refused = f" (git refuses to read it: {error})"
@@ -139,7 +102,7 @@ def _of_tree(config: Config, main: str) -> Survey:
     sizes = _walk(root, frozenset(_of_runs(config)), broad, rules_of(config))
     sizes.setdefault(os.path.relpath(main, root), _size(main))
     if len(sizes) > MOST_FILES:
-        return _hashed(main, {}, f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
+        return Survey(record.NONE, why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
     return replace(_of_files(config, main, root, sizes, links=not broad), note=refused)
 
 
@@ -153,16 +116,13 @@ def _of_files(
     git: bool = False,
     links: bool = True,
 ) -> Survey:
-    rules, real = rules_of(config), os.path.realpath(root)
-    spelled = _spelled(main, real)
-    script = os.path.relpath(main, spelled)
+    rules, script = rules_of(config), os.path.relpath(main, root)
     chosen = choose({path: size for path, size in sizes.items() if path != script}, known, rules)
     if isinstance(chosen, str):
-        return _hashed(main, {os.path.join(real, path): size for path, size in sizes.items()}, chosen)
+        return Survey(record.NONE, why=chosen)
     return Survey(
         record.COPY,
-        root=real,
-        spellings=tuple(dict.fromkeys((spelled, root, real))),
+        root=root,
         script=script if config.job.script is not None else None,
         files=chosen | {script},
         size=sum(sizes[path] for path in chosen) + _size(main),
@@ -178,18 +138,6 @@ def rules_of(config: Config) -> Rules:
     return Rules(tuple(job.snapshot_include), tuple(job.snapshot_exclude), job.snapshot_max_mb << 20)
 
 
-def _hashed(main: str, sizes: Mapping[str, int], why: str) -> Survey:
-    """Survey code that is not copied: the modules of its tree, package or folder."""
-    modules = [path for path in sizes if path.endswith(".py")]
-    if not modules or len(modules) > MOST_HASHED:
-        folder = os.path.dirname(main)
-        package = package_root(main) != folder
-        top = os.path.join(package_root(main), os.path.relpath(folder, package_root(main)).split("/")[0])
-        found = _walk(top if package else folder, frozenset(), not package, Rules())
-        modules = [os.path.join(top if package else folder, path) for path in found if path.endswith(".py")]
-    return Survey(record.HASH, why=why, hashed=tuple(dict.fromkeys([main, *sorted(modules)[:MOST_HASHED]])))
-
-
 def package_root(path: str) -> str:
     """Return the folder above the outermost package in which a file lies; its own folder, if that is no package."""
     folder = os.path.dirname(path)
@@ -198,26 +146,13 @@ def package_root(path: str) -> str:
     return folder
 
 
-def _spelled(main: str, real: str) -> str:
-    """Return the root of a tree as the path of the script spells it: links stay links."""
-    folder = os.path.dirname(main)
-    while os.path.realpath(folder) != os.path.realpath(real) and folder != "/":
-        folder = os.path.dirname(folder)
-    return folder if os.path.realpath(folder) == os.path.realpath(real) else real
-
-
 def _of_runs(config: Config) -> Iterator[str]:
-    """Yield the folders of runs and checkpoints, as they are spelled and as they really are."""
-    for folder in (config.run.root, config.run.dir, config.checkpoint.dir):
-        if folder:
-            yield from dict.fromkeys((os.path.abspath(folder), os.path.realpath(folder)))
+    """Yield the folders of runs and checkpoints."""
+    return (os.path.realpath(one) for one in (config.run.root, config.run.dir, config.checkpoint.dir) if one)
 
 
 def _inside(folders: Iterator[str], root: str) -> Iterator[str]:
-    for folder in folders:
-        for top in {root, os.path.realpath(root)}:
-            if folder.startswith(top + "/"):
-                yield os.path.relpath(folder, top)
+    return (os.path.relpath(folder, root) for folder in folders if folder.startswith(root + "/"))
 
 
 def _outside_runs(paths: list[str]) -> list[str]:

@@ -75,8 +75,8 @@ class JobConfig:
     staged_python: str | None = None  # the archive, and the name of the interpreter in it; set when a run is submitted
     # How the code is kept, so that an attempt hours later runs what the first one ran. copy: when the run is submitted,
     # the git tree of the script or module (files that git keeps, and new ones that it does not ignore), without git its
-    # package or folder, is copied into the run directory, and every attempt runs the copy. hash: the files stay where
-    # they are and are compared. auto: copy, or hash where that cannot be. none: attempts run what the files contain.
+    # package or folder, is copied into the run directory, and every attempt runs the copy. auto: copy, or none where
+    # that cannot be. none: attempts run what the files contain when they start.
     snapshot: str = "auto"
     # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large.
     snapshot_include: list[str] = field(default_factory=list)
@@ -84,7 +84,6 @@ class JobConfig:
     # the original.
     snapshot_exclude: list[str] = field(default_factory=list)
     snapshot_max_mb: int = 100  # of all copied files together
-    on_code_change: str = "refuse"  # refuse or warn: what an attempt does if a file that was hashed has changed
     total_steps: int | None = None  # steps the script takes; for the progress bar, and drills at a fraction of the run
 
 

@@ -32,8 +32,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "lighthouse.kind": ("ftslurm", "torchft", "none"),
     "torchft.process_group": ("auto", "gloo", "nccl", "baby-nccl"),
     "torchft.transport": ("http", "process_group"),
-    "job.snapshot": ("auto", "copy", "hash", "none"),
-    "job.on_code_change": ("refuse", "warn"),
+    "job.snapshot": ("auto", "copy", "none"),
     "restart.policy": ("on_failure", "never"),
     "restart.on_state_loss": ("fail", "checkpoint"),
 }

@@ -59,7 +59,7 @@ def _evidence_of_exception(failed: messages.Failed) -> Evidence:
         out_of_memory=failed.oom,
         error=failed.error or "",
         started=failed.started,
-        cause=Cause.CODE_CHANGED if failed.changed else Cause.UNKNOWN if failed.refused else None,
+        cause=Cause.UNKNOWN if failed.refused else None,
         hardware=failed.hardware or None,
     )
 

@@ -15,7 +15,6 @@ class Cause(str, Enum):
 
     OK = "ok"
     USER_ERROR = "user_error"
-    CODE_CHANGED = "code_changed"
     KILLED = "killed"
     OUT_OF_MEMORY = "out_of_memory"
     NODE_LOST = "node_lost"
@@ -94,12 +93,6 @@ ROWS: Mapping[Cause, Row] = {
         "another attempt; the same error at the same step on two nodes, or again after a restart from a checkpoint, "
         "ends the group",
         hopeless=1,
-    ),
-    Cause.CODE_CHANGED: Row(
-        "the code had changed",
-        "the script's code is not that of the attempts before, and `job.on_code_change=refuse`",
-        "no further attempt: `ftslurm resume` decides",
-        again=Again.NEVER,
     ),
     Cause.KILLED: Row("killed", "a signal has ended a rank, or something has killed its slurmstepd", telling=True),
     Cause.OUT_OF_MEMORY: Row(

@@ -195,9 +195,8 @@ class Trace(Report, kind="trace"):
 class Failed(Report, kind="failed"):
     """An exception has ended the script (`started`), or the worker before it.
 
-    refused: ftslurm has ended it, because no group with the training's state was there to heal from. changed: ftslurm
-    has not begun it, because its code is not that of the submission. hardware: as in `exited`; a guard through which
-    the message passes adds it.
+    refused: ftslurm has ended it, because no group with the training's state was there to heal from. hardware: as in
+    `exited`; a guard through which the message passes adds it.
     """
 
     error: Text | None
@@ -206,7 +205,6 @@ class Failed(Report, kind="failed"):
     started: Truth
     oom: Truth = False
     refused: Truth = False
-    changed: Truth = False
     hardware: Text | None = None
 
 

@@ -19,7 +19,7 @@ TOLD_S = 2.0  # a copy that takes longer is told
 
 
 def take(config: Config, run: RunDir) -> None:
-    """Copy or hash the code of a run into its directory.
+    """Copy the code of a run into its directory.
 
     Raises:
         ConfigError: job.snapshot=copy, and it cannot be copied; or the script of a resumed run is gone.
@@ -30,11 +30,11 @@ def take(config: Config, run: RunDir) -> None:
         raise ConfigError(f"job.script={config.job.script}: no such file any more")
     found = survey(config)
     check(config, found)
-    copying.keep(found, run.root, config.job.on_code_change == "warn")
+    copying.keep(found, run.root)
     git, diff = provenance.of_tree(found.root, found.rules) if found.git else (None, None)
     provenance.write(config, run.root, git, diff)
     took_s = time.monotonic() - begun
-    if found.note or (found.kind == record.HASH and config.job.snapshot == "auto"):
+    if found.note or (found.kind == record.NONE and config.job.snapshot == "auto"):
         print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)
     elif took_s > TOLD_S:
         print(f"ftslurm: code: {found.sentence()} (took {took_s:.1f} s)", file=sys.stderr)
@@ -60,7 +60,7 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
         new: take the code as it is now.
 
     Raises:
-        EnvironmentProblem: the parent has no copy, and its files have changed.
+        EnvironmentProblem: the record of its copy is damaged.
     """
     try:
         old = record.read(parent.root)
@@ -68,12 +68,6 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
         raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
     if new or old is None or old.kind == record.NONE or _settings(before) != _settings(config):
         return Inheritance(take, "the code as it is now")
-    if old.kind == record.HASH:
-        if paths := record.changed(old):
-            raise EnvironmentProblem(
-                f"{record.complaint(paths, old.why)}; put the old content back, or take the new code with --new-code"
-            )
-        return Inheritance(take, "its code, which has not changed")
     edited = copying.edited(parent.root, old)
     since = f"; {record.few(edited)} changed since, --new-code takes the new code" if edited else ""
 
@@ -96,4 +90,4 @@ def check(config: Config, found: Survey) -> None:
         ConfigError: the message has the reason.
     """
     if config.job.snapshot == "copy" and found.kind != record.COPY:
-        raise ConfigError(f"job.snapshot=copy: the code cannot be copied: {found.why}; job.snapshot=auto compares it")
+        raise ConfigError(f"job.snapshot=copy: the code cannot be copied: {found.why}")

@@ -99,7 +99,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 f"workers on {task.node} start from the shared file system, not from a copy of the Python environment "
                 f"(job.stage_python): {reason}"
             )
-        check_code(channel, code, me.rank)
     except BaseException as error:  # the controller must get every error
         traceback.print_exc()
         channel.say_failed(error, step=None, started=False)
@@ -292,17 +291,6 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
     refused = os.environ.get("FTSLURM_HEALS") == "1"
     channel.say(messages.Failed(error, "", None, started=True, refused=refused))
     os._exit(1)
-
-
-def check_code(channel: Channel, code: running.RunCode, rank: int) -> None:
-    """End this worker before its script begins, if its code is not that of the submission; or warn (rank 0)."""
-    complaint, may_run = code.complaint()
-    if complaint and may_run and rank == 0:
-        channel.warn(complaint)
-    elif complaint and not may_run:
-        print(f"ftslurm: {complaint}", file=sys.stderr, flush=True)
-        channel.say(messages.Failed(complaint, "", None, started=False, changed=True))
-        os._exit(1)
 
 
 def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:

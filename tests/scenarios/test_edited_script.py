@@ -21,12 +21,12 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-def project(folder: Path, git: bool = True) -> Path:
+def project(folder: Path) -> Path:
     """Make a script that imports a module of the same tree from another folder; return its path."""
     (folder / "lib").mkdir(parents=True)
     (folder / "lib/factors.py").write_text("OTHER = 1\n")
     (folder / "train.py").write_text("FACTOR = 1" + SCRIPT)
-    for words in (["init", "-q"], ["add", "-A"]) if git else ():
+    for words in (["init", "-q"], ["add", "-A"]):
         subprocess.run(["git", "-C", str(folder), *words], check=True)
     return folder / "train.py"
 
@@ -58,26 +58,3 @@ def test_a_relaunched_group_runs_the_code_of_the_submission_unless_told_otherwis
     assert (run.dir / "code/train.py").stat().st_mode & 0o222 == 0
     (backend.tmp_path / "end").touch()
     run.finish()
-
-
-@pytest.mark.nightly
-def test_where_it_is_only_hashed_an_attempt_with_other_code_is_refused_or_warned_of(backend: Backend) -> None:
-    script = project(backend.tmp_path / "project", git=False)
-    for words in (["job.on_code_change=warn"], []):
-        run = start(backend, script, "job.snapshot=hash", *words)
-        edit(script.parent)
-        run.kill(0)
-        if words:
-            told = str(run.wait_for("warning")["text"])
-            run.until(lambda run=run: "loss times 10000" in run.rank_log(0, attempt=1), "the next attempt runs")
-            (backend.tmp_path / "end").touch()
-        else:
-            told = str(run.wait_for("step_exited", group=0, attempt=1, cause="code_changed")["error"])
-            assert "job.on_code_change" in str(run.wait_for("group_given_up", group=0)["reason"])
-            assert "loss times" not in run.rank_log(0, attempt=1)
-            run.ask("stop")
-        assert f"{script} changed after the run was submitted" in told
-        run.finish(code=0 if words else 1, outcome="succeeded" if words else "stopped", warns=bool(words))
-        (backend.tmp_path / "end").unlink(missing_ok=True)
-        script.write_text("FACTOR = 1" + SCRIPT)
-        (script.parent / "lib/factors.py").write_text("OTHER = 1\n")

@@ -129,17 +129,3 @@ def test_a_run_is_resumed_with_its_copy_of_the_code_also_if_the_script_is_gone(t
     with pytest.raises(ConfigError, match="no such file any more"):
         child("gone", True)
     assert not (tmp_path / "gone").exists()
-
-
-def test_a_run_without_a_copy_is_not_resumed_with_other_code_unless_told_to(tmp_path: Path) -> None:
-    run = parent(tmp_path)
-    save(run.checkpoints, 10)
-    config = configuration.of_run(run)
-    config.job.snapshot = "hash"
-    run.config.write_text(compose.dump(config))
-    code_of_run.take(config, run)
-    assert resume(run).code.says == "its code, which has not changed"
-    (tmp_path / "train.py").write_text("new = 2\n")
-    with pytest.raises(EnvironmentProblem, match=r"train\.py changed after .*--new-code"):
-        resume(run)
-    assert resume(run, new_code=True).code.says == "the code as it is now"

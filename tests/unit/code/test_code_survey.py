@@ -1,4 +1,4 @@
-"""The code of a run before it is submitted: found with a real git, copied, hashed."""
+"""The code of a run before it is submitted: found with a real git, and copied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ftslurm.code import copying, record
-from ftslurm.code.running import RunCode
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config, absolute, shipped
 from ftslurm.errors import EnvironmentProblem
@@ -36,9 +35,9 @@ def look(script: Path | None = None, **settings: object) -> Survey:
     return survey(absolute(config))
 
 
-def kept(found: Survey, run: Path, *, warn: bool = False) -> Path:
+def kept(found: Survey, run: Path) -> Path:
     run.mkdir(mode=0o700)
-    copying.keep(found, run, warn)
+    copying.keep(found, run)
     return run / record.FOLDER
 
 
@@ -124,9 +123,8 @@ def test_a_module_is_found_from_the_working_directory(tmp_path: Path, monkeypatc
     assert (found.kind, found.script, found.root) == ("copy", None, str(tmp_path))
     assert found.files == {"pkg/__init__.py", "pkg/train.py", "helper.py"}
     elsewhere = look(job__module="hydra.main")
-    assert elsewhere.kind == "hash"
+    assert elsewhere.kind == "none"
     assert "is installed in" in elsewhere.why
-    assert elsewhere.hashed[0].endswith("hydra/main.py")
     assert look(job__module="ftslurm.worker.torchtitan").kind == "none"
     assert look(job__module="no_such").kind == "none"
 
@@ -137,21 +135,16 @@ def test_an_example_is_copied_with_the_modules_beside_it() -> None:
     assert all("/" not in path for path in found.files)
 
 
-def test_what_is_too_large_is_hashed_and_a_change_is_noticed(tmp_path: Path) -> None:
+def test_what_is_too_large_is_not_copied(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "lib/a.py")
     (tmp_path / "big.py").write_bytes(b"#" * (2 << 20))
     git(tmp_path, "init", "-q")
     found = look(tmp_path / "train.py", job__snapshot_max_mb=1)
-    assert found.kind == "hash"
+    assert found.kind == "none"
     assert "job.snapshot_max_mb=1" in found.why
     run = tmp_path / "run"
-    assert not kept(found, run, warn=True).exists()
-    read = record.read(run)
-    assert read is not None
-    assert (read.warn, record.changed(read)) == (True, [])
-    (tmp_path / "lib/a.py").write_text("other")
-    (tmp_path / "train.py").unlink()
-    assert sorted(record.changed(read)) == [str(tmp_path / "lib/a.py"), str(tmp_path / "train.py")]
+    assert not kept(found, run).exists()
+    assert record.read(run) == record.CodeRecord("none", why=found.why)
 
 
 def test_a_child_gets_the_copy_of_its_parent_and_knows_what_has_changed_since(tmp_path: Path) -> None:
@@ -171,7 +164,7 @@ def test_a_child_gets_the_copy_of_its_parent_and_knows_what_has_changed_since(tm
     assert record.read(tmp_path / "child") == old
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "odd"}', '{"kind": "copy", "hashes": 3}', '{"kind": 7}'])
+@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "odd"}', '{"kind": "copy", "root": 3}', '{"kind": 7}'])
 def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: str) -> None:
     assert record.read(tmp_path) is None
     (tmp_path / record.NAME).write_text(text)
@@ -180,45 +173,17 @@ def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: st
         record.read(tmp_path)
 
 
-def test_other_folders_of_modules_are_copied_too_and_redirected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree, lib, link, huge = tmp_path / "tree", tmp_path / "lib", tmp_path / "link", tmp_path / "huge"
-    write(tree, "train.py")
-    write(lib, "src/mine/__init__.py", "src/mine/a.py", "data.csv")
-    write(huge, "b.py")
-    (huge / "b.py").write_bytes(b"#" * (2 << 20))
-    link.symlink_to(lib)
-    monkeypatch.setenv("PYTHONPATH", f"{link}:{tree}:{tmp_path}/missing:{huge}")
-    found = look(tree / "train.py", job__snapshot_max_mb=1)
-    assert [one.root for one in found.libraries] == [str(lib), str(huge)]
-    assert f"; also {lib} (2 files); not {huge}: 1 file with 2 MB are more than" in found.sentence()
-    kept(found, tmp_path / "run")
-    old = record.read(tmp_path / "run")
-    assert old is not None
-    code = RunCode(str(tmp_path / "run"), old)
-    for spelled in (lib, link):
-        assert code.place(f"{spelled}/src/mine/a.py") == f"{tmp_path}/run/code-libraries/0-lib/src/mine/a.py"
-        assert code.place(f"{spelled}/data.csv") == f"{spelled}/data.csv"
-    assert code.place(str(tree)) == f"{tmp_path}/run/code"
-    (lib / "src/mine/a.py").write_text("new")
-    assert copying.edited(tmp_path / "run", old) == [str(lib / "src/mine/a.py")]
-    (tmp_path / "child").mkdir(mode=0o700)
-    copying.hand_on(tmp_path / "run", tmp_path / "child", old)
-    assert (tmp_path / "child/code-libraries/0-lib/src/mine/a.py").read_text() == "# src/mine/a.py\n"
-
-
-def test_what_git_ignores_is_copied_if_asked_for_and_a_clone_within_the_tree_always(tmp_path: Path) -> None:
+def test_what_git_ignores_is_copied_if_asked_for_and_a_clone_within_the_tree_is_a_link(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     write(tree, "train.py", "vendor/v.py", "lib/vendor/w.txt", "cache/c.txt", "clone/n.py", ".venv/pyvenv.cfg")
     (tree / ".gitignore").write_text("vendor/\ncache/\n")
     for folder in (tree, tree / "clone"):
         git(folder, "init", "-q")
     found = look(tree / "train.py", job__snapshot_include=["vendor"])
-    assert found.files == {"train.py", ".gitignore", "vendor/v.py", "lib/vendor/w.txt", "clone/n.py"}
+    assert found.files == {"train.py", ".gitignore", "vendor/v.py", "lib/vendor/w.txt"}
     copy = kept(found, tmp_path / "run")
-    assert {path.name for path in copy.iterdir() if path.is_symlink()} == {"cache", ".venv"}
-    assert look(tree / "train.py").files == {"train.py", ".gitignore", "clone/n.py"}
+    assert {path.name for path in copy.iterdir() if path.is_symlink()} == {"cache", "clone", ".venv"}
+    assert look(tree / "train.py").files == {"train.py", ".gitignore"}
 
 
 def test_links_pipes_and_files_that_vanish_do_not_disturb_the_copy(tmp_path: Path) -> None:
@@ -281,7 +246,7 @@ def test_what_links_bring_from_outside_is_for_the_owner_alone(share: bool, tmp_p
     if share:
         sharing.share(run, group)
     sharing.share(child, group)
-    made = copying.keep(found, run, False)
+    made = copying.keep(found, run)
     copying.hand_on(run, child, made)
     for folder in (run, child):
         copy = folder / record.FOLDER

@@ -83,18 +83,13 @@ def test_packages_are_listed_as_pip_freezes_them() -> None:
     assert own == ["b==1"]
 
 
-def test_the_packages_of_another_interpreter_are_asked_of_it_and_unknown_behind_a_prefix(tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", ["/usr/bin/python3", ["nice", sys.executable]])
+def test_the_packages_of_another_interpreter_are_unknown(tmp_path: Path, python: object) -> None:
     config = Config()
-    other = tmp_path / "python"
-    other.symlink_to(sys.executable)
-    config.job.python = str(other)
+    config.job.python = python
     provenance.write(config, tmp_path, None, None)
-    assert "==" in (tmp_path / "pip-freeze.txt").read_text()
-    (tmp_path / "second").mkdir()
-    config.job.python = ["nice", sys.executable]
-    provenance.write(config, tmp_path / "second", None, None)
-    assert json.loads((tmp_path / "second/provenance.json").read_text())["packages"] is None
-    assert not (tmp_path / "second/pip-freeze.txt").exists()
+    assert json.loads((tmp_path / "provenance.json").read_text())["packages"] is None
+    assert not (tmp_path / "pip-freeze.txt").exists()
 
 
 SECRET = "s3cr3tValueOfMine9"

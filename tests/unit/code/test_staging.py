@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from full_disk import full_disk
 
-from ftslurm.code import node_copy, staging
+from ftslurm.code import staging
 from ftslurm.config.schema import Config
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
@@ -72,18 +72,19 @@ def original(config: Config) -> str:
 
 
 def is_free(lock: Path) -> bool:
-    with open(lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    held = os.open(lock, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(held)
+    return True
 
 
 def lock_files(config: Config) -> list[Path]:
-    """The lock of those who use the copy, and of those who unpack it."""
-    own = Path(config.job.stage_python) / f"ftslurm-{os.geteuid()}"
-    return [*own.glob("*.lock"), *own.glob("*.unpack")]
+    """The lock of those who use the copy, which is its folder, and of those who unpack it."""
+    return [*copies(config), Path(config.job.stage_python) / f"ftslurm-{os.geteuid()}/unpack.lock"]
 
 
 def slow_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> Path:
@@ -109,7 +110,7 @@ def go_on(tmp_path: Path, *workers: subprocess.Popen[str]) -> None:
 def unpacks(worker: subprocess.Popen[str]) -> bool:
     """Return whether a worker has opened the lock of those who unpack."""
     with suppress(OSError):
-        return any(str(fd.readlink()).endswith(".unpack") for fd in Path(f"/proc/{worker.pid}/fd").iterdir())
+        return any(str(fd.readlink()).endswith("/unpack.lock") for fd in Path(f"/proc/{worker.pid}/fd").iterdir())
     return False
 
 
@@ -154,18 +155,6 @@ def test_of_many_workers_that_start_at_once_one_unpacks(config: Config) -> None:
     said = [process.communicate(timeout=60) for process in all_of_them]
     assert {out for out, _ in said} == {f"{copies(config)[0]}\n\n"}
     assert sum("is in" in err for _, err in said) == 1
-
-
-@pytest.mark.parametrize("boot", [None, "the boot before"], ids=["killed while it unpacked", "before a crash"])
-def test_a_copy_that_may_be_damaged_is_unpacked_again(config: Config, boot: str | None) -> None:
-    staging.stage(config)
-    started(config)
-    (copy,) = copies(config)
-    (module(config)).unlink()  # of the original; the archive has it
-    copied = next(copy.glob("lib/python*/site-packages/my_module.py"))
-    copied.write_text("value = 'half'\n")
-    (copy / ".ftslurm-boot").write_text(boot) if boot else (copy / ".ftslurm-boot").unlink()
-    assert started(config, "import my_module; print(my_module.value)")[0] == ["1"]
 
 
 def strange(folder: Path, how: str) -> Path:
@@ -216,17 +205,7 @@ def test_with_a_full_disk_the_worker_starts_from_the_shared_file_system(config: 
         config.job.stage_python = str(folder)
         (prefix, problem), _ = started(config)
     assert prefix == str(Path(config.job.python).parents[1])
-    assert "No space left on device" in problem
-
-
-def test_who_has_waited_for_a_failed_unpacking_does_not_try_again(tmp_path: Path) -> None:
-    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    with pytest.raises(FileNotFoundError):
-        node_copy._try_to_unpack(lock, f"{tmp_path}/no.tar", f"{tmp_path}/copy", time.time())
-    with pytest.raises(node_copy.Unusable, match=r"no\.tar: No such file"):
-        node_copy._try_to_unpack(lock, f"{tmp_path}/no.tar", f"{tmp_path}/copy", time.time() - 10)  # waited for it
-    with pytest.raises(FileNotFoundError):  # started later: it tries
-        node_copy._try_to_unpack(lock, f"{tmp_path}/no.tar", f"{tmp_path}/copy", time.time() + 10)
+    assert "has no room for the " in problem
 
 
 def test_workers_whose_copy_cannot_be_unpacked_fall_back_while_those_before_them_live(config: Config) -> None:
@@ -238,21 +217,20 @@ def test_workers_whose_copy_cannot_be_unpacked_fall_back_while_those_before_them
             said.append(told(later))
         assert {prefix for prefix, _ in said} == {original(config)}
         assert all("No such file" in problem for _, problem in said)
-        assert [is_free(lock) for lock in lock_files(config)] == [True, True]
+        assert [is_free(lock) for lock in lock_files(config)] == [True]
 
 
 def test_those_who_wait_for_an_unpacking_that_fails_fall_back_with_its_reason(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging.stage(config)
-    calls = slow_tar(tmp_path, monkeypatch, "echo tar: no space >&2; exit 2")
+    slow_tar(tmp_path, monkeypatch, "echo tar: no space >&2; exit 2")
     with ExitStack() as stack:
         workers = [stack.enter_context(running(config)) for _ in range(4)]
         go_on(tmp_path, *workers)
         said = [told(worker) for worker in workers]
     assert {prefix for prefix, _ in said} == {original(config)}
     assert all("no space" in problem for _, problem in said), said
-    assert calls.read_text() == "call\n"
 
 
 def test_those_who_wait_for_an_unpacking_run_from_its_copy(
@@ -269,20 +247,6 @@ def test_those_who_wait_for_an_unpacking_run_from_its_copy(
         assert (is_free(used), is_free(unpack)) == (False, True)
     assert is_free(used)
     assert calls.read_text() == "call\n"
-
-
-def test_a_copy_that_lost_its_mark_is_left_alone_until_no_worker_runs_from_it(config: Config) -> None:
-    staging.stage(config)
-    with running(config) as first:
-        copy = Path(told(first)[0])
-        (copy / ".ftslurm-boot").unlink()
-        with running(config) as second, running(config) as third:
-            for prefix, problem in (told(second), told(third)):
-                assert prefix == original(config)
-                assert problem == f"{copy} is damaged, and cannot be replaced while other workers run from it"
-        assert not (copy / ".ftslurm-boot").exists()
-    with running(config) as fourth, running(config) as fifth:
-        assert [told(fourth), told(fifth)] == [(str(copy), "")] * 2
 
 
 def test_a_worker_that_cannot_run_from_the_copy_does_not_keep_it_locked(config: Config) -> None:
@@ -308,7 +272,7 @@ def test_a_copy_that_lost_its_interpreter_is_unpacked_again(config: Config) -> N
     assert (copy / "bin/python").exists()
 
 
-def test_old_copies_are_removed_unless_a_worker_runs_from_them(config: Config) -> None:
+def test_other_copies_are_removed_unless_a_worker_runs_from_them(config: Config) -> None:
     staging.stage(config)
     code = "import sys; print(sys.prefix, flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE
@@ -316,14 +280,13 @@ def test_old_copies_are_removed_unless_a_worker_runs_from_them(config: Config) -
     assert worker.stdout
     in_use = Path(worker.stdout.readline().strip())
     seen = []
-    for value in range(2, 2 + node_copy.KEPT + 1):
+    for value in range(2, 6):
         module(config).write_text(f"value = {value}{'  #' * value}\n")
         staging.stage(config)
         seen.append(Path(started(config)[0][0]))
     worker.communicate("")
     assert in_use in copies(config)
-    assert seen[0] not in copies(config)
-    assert seen[-1] in copies(config)
+    assert set(copies(config)) == {in_use, seen[-1]}
     assert len(list(Path(config.run.root, staging.FOLDER).glob("*.tar"))) == staging.KEPT
 
 
@@ -351,23 +314,9 @@ def test_the_archive_of_a_run_is_kept_until_it_is_over(config: Config, tmp_path:
     assert not run.python_archive.exists()
 
 
-def test_an_old_copy_that_lacks_files_is_unpacked_again(config: Config) -> None:
-    """A cleaner of /tmp removes what was not read for some days, and may leave the mark, which each start reads."""
-    staging.stage(config)
-    started(config)
-    (copy,) = copies(config)
-    mark, copied = copy / ".ftslurm-boot", next(copy.glob("lib/python*/site-packages/my_module.py"))
-    (copied.parent / "__pycache__").mkdir(exist_ok=True)
-    (copied.parent / "__pycache__/other.pyc").touch()
-    code = "import my_module; print(my_module.value)"
-    copied.write_text("value = 'of the copy'\n")
-    os.utime(mark, (0, 0))
-    assert started(config, code)[0] == ["of the copy"]
-    copied.unlink()
-    assert started(config, code)[0] == ["1"]
-
-
-def test_a_copy_with_read_only_folders_is_repaired_too(config: Config) -> None:
+@pytest.mark.parametrize("when", [0, 2**33], ids=["long ago", "by a clock that went wrong"])
+def test_an_old_copy_is_unpacked_again_also_with_read_only_folders(config: Config, when: int) -> None:
+    """A cleaner of /tmp removes what was not read for some days."""
     packages = module(config).parent
     packages.chmod(0o555)
     staging.stage(config)
@@ -377,7 +326,7 @@ def test_a_copy_with_read_only_folders_is_repaired_too(config: Config) -> None:
     copied.parent.chmod(0o755)
     copied.unlink()
     copied.parent.chmod(0o555)
-    os.utime(copy / ".ftslurm-boot", (2**33, 2**33))  # by a clock that went wrong
+    os.utime(copy, (when, when))
     assert started(config, "import my_module; print(my_module.value)")[0] == ["1"]
     packages.chmod(0o755)
 

@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 STARTS = ("run", "plan")
 ON_A_RUN = (
     *("list", "status", "report", "logs", "help", "completion", "save", "stacks", "restart", "drain", "undrain"),
-    *("inject", "scale", "stop", "resume", "events", "wait"),
+    *("inject", "scale", "stop", "resume", "events", "wait", "prune", "templates"),
 )
 PARSER_OF = runpy.run_path(str(ROOT / "docs" / "cli.py"))["parser_of"]
 COMPOSED = {  # planned only as far as the settings go: `--cfg job`
@@ -39,7 +39,6 @@ SKIPPED = {
     r"(.venv/bin/)?pytest ": "the tests themselves",
     r"pip (install|uninstall)(?! '?ftslurm)": "the network's; packages of others",
     r"python (script|train)\.py|python -m (pkg|torchtitan)": "stands for the reader's own script",
-    r"python -m$|srun --(jobid|overlap|async)|sbatch --(segment|switches)": "a mention",
     r"ftslurm run --config$|ftslurm job=\.\.\.": "a mention",
     r"python -m ftslurm\.": "a process of a run, started by ftslurm alone",
     r"ftslurm attach": "needs a terminal (tests/local/test_steering.py)",
@@ -138,9 +137,10 @@ def starting(*programs: str) -> list[Command]:
 
 
 @pytest.mark.parametrize("command", starting("sbatch"), ids=str)
-def test_slurm_takes_a_batch_script_as_a_page_shows_it(command: Command, large_cluster: Cluster) -> None:
-    words = [word.replace("=...", "=0-1") for word in command.words[1:]]
-    large_cluster.run(["sbatch", "--test-only", f"--chdir={ROOT}", *words])
+def test_slurm_takes_a_batch_script_as_a_page_shows_it(command: Command, desk: Path, large_cluster: Cluster) -> None:
+    called(["templates", "jobs"])
+    words = [word.replace("=...", "=0-1").replace("jobs/", f"{desk}/jobs/") for word in command.words[1:]]
+    large_cluster.run(["sbatch", "--test-only", f"--chdir={desk}", *words])
 
 
 @pytest.mark.parametrize("command", starting("make"), ids=str)
@@ -161,8 +161,6 @@ def test_a_program_of_this_repository_takes_its_arguments(command: Command, desk
     if words[0] not in ("-c", "-m"):
         assert (ROOT / words[0]).exists()
         words = [str(ROOT / words[0]), *words[1:]]
-    if words[0].endswith(("docs/cli.py", "docs/settings.py", "docs/journal.py")):
-        return  # tests/unit/test_docs.py compares what they write
     tail = [] if words[0] == "-c" else ["--help"]
     if words[0].endswith("tests/cluster.py"):
         tail = ["true"]  # a command in the cluster, instead of a shell

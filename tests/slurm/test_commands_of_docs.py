@@ -123,7 +123,7 @@ def test_the_parser_of_a_verb_takes_the_words_of_a_page(command: Command) -> Non
 @pytest.mark.parametrize("command", [one for one in COMMANDS if "--help" in one.words], ids=str)
 def test_help_that_a_page_names_is_there(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     called(command.words[1:])
-    assert "usage: ftslurm" in capsys.readouterr().out
+    assert f"ftslurm {command.words[1]}" in capsys.readouterr().out
 
 
 @pytest.mark.nightly

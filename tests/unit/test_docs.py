@@ -71,7 +71,7 @@ def test_messages_name_a_page_by_ftslurm_help_and_not_by_its_path() -> None:
         pages = [
             page for text in texts if isinstance(text, str) for page in re.findall("ftslurm help ([a-z][a-z-]*)", text)
         ]
-        assert set(pages) <= {*help_verb.documented(), *main.VERBS}, path
+        assert set(pages) <= {*help_verb.documented(), *main.VERBS, "settings"}, path
     named.pop(str(ROOT / "ftslurm/cli/help_verb.py"))  # it takes a path for its page
     assert {path: texts for path, texts in named.items() if texts} == {}
     for path in [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "sbatch").iterdir(), *(ROOT / "examples").glob("*.py")]:

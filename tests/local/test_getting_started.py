@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from doc_commands import BLOCK, ROOT, shown
+from doc_commands import ROOT, block_of, shown, unlike
 
 from ftslurm.config.schema import shipped
 
@@ -22,24 +22,6 @@ pytestmark = pytest.mark.nightly  # a run of a minute, and one that is looked at
 PATIENCE_S = 300.0  # a bound for a hang, not a claim about speed
 GETTING_STARTED = ROOT / "docs" / "getting-started.md"
 COMMANDS = {command.words[1]: command.words[1:] for command in shown() if command.page == GETTING_STARTED.name}
-
-
-def block_of(page: Path, first: str) -> list[str]:
-    """Return the lines of the block of a page that begins with these words."""
-    (block,) = (body for _, body in BLOCK.findall(page.read_text()) if re.match(first, body))
-    return [line for line in block.splitlines() if line]
-
-
-def shape(line: str) -> re.Pattern[str]:
-    """Return the pattern of a line of output: any numbers, any space between words, any end of a run's name."""
-    words = [re.escape(word).replace(r"\.\.\.", r"\S+") for word in line.split()]
-    return re.compile(r"\s+".join(re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", word) for word in words))
-
-
-def unlike(block: list[str], output: str) -> list[str]:
-    """Return the lines of a page that are like none of the output."""
-    said = output.splitlines()
-    return [line for line in block if not any(shape(line).search(one) for one in said)]
 
 
 def ftslurm(folder: Path, words: list[str], codes: tuple[int, ...] = (0,)) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from doc_commands import ROOT, Command, shown
+from doc_commands import ROOT, Command, block_of, shown, unlike
 
 from ftslurm.cli import main
 
@@ -130,6 +130,14 @@ def test_help_that_a_page_names_is_there(command: Command, capsys: pytest.Captur
 @pytest.mark.parametrize("command", of("doctor", "--version"), ids=str)
 def test_doctor_looks_at_a_cluster_as_the_pages_say(command: Command, desk: Path, large_cluster: Cluster) -> None:
     called(command.words[1:], (0, 1))  # 1: of what it finds on this cluster, something fails
+
+
+@pytest.mark.nightly
+def test_doctor_prints_lines_like_those_of_the_page(
+    desk: Path, large_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called(["doctor"], (0, 1))
+    assert unlike(block_of(ROOT / "docs" / "admin.md", "ok "), capsys.readouterr().out) == []
 
 
 def starting(*programs: str) -> list[Command]:

@@ -1,4 +1,4 @@
-"""The page of all settings, from ftslurm/config/schema.py, value_limits.py and conf/: `python docs/settings.py`."""
+"""Write docs/settings.md from ftslurm/config/schema.py, value_limits.py and conf/: `python docs/settings.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ftslurm.config import schema
 from ftslurm.config.value_limits import CHOICES, LIMITS, MAX_TIME
 
-CONF = Path(__file__).parents[1] / "conf"
+PAGE = Path(__file__).with_suffix(".md")
+CONF = PAGE.parents[1] / "conf"
 BEGIN = """\
 # All settings
 
@@ -22,13 +23,15 @@ words to `ftslurm.submit`. `ftslurm run --cfg job` prints what a run would have.
 sweeps: [scripts.md](scripts.md).
 
 The unit is part of a name: `_s` seconds, `_ms` milliseconds, `_mb` MiB. `null` means not set.
+
+This page is made by `docs/settings.py` from `ftslurm/config/schema.py`, `ftslurm/config/value_limits.py` and `conf/`.
 """
 HEAD = "\n| setting | value | default | meaning |\n|---|---|---|---|\n"
 _KINDS = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`", Any: "see the meaning"}
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of docs/settings.md."""
     comments = field_comments()
     sections = get_type_hints(schema.Config)
     text = BEGIN

@@ -1,7 +1,7 @@
 """The time-outs of a run in order, and which of them contradict each other.
 
 Each layer mends what the layers below it cannot. A lower one whose time-out is longer, or a higher one whose time-out
-is shorter, ends what the other would have mended.
+is shorter, ends what the other would have mended. docs/timeouts.md explains every rung.
 """
 
 from __future__ import annotations

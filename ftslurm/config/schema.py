@@ -265,7 +265,7 @@ class HealthConfig:
     hang_least_s: float = 300.0  # auto is at least this inside a step, twice that between two, where groups evaluate
     # Commands that run one after the other on each node before a group or a standby is placed there, and again after a
     # failure there that was not the script's: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one
-    # ends with another exit code than 0 is left out. The page "admin" has more.
+    # ends with another exit code than 0 is left out. The page "preflight" has more.
     preflight: list[Any] = field(default_factory=list)
     preflight_timeout_s: float = 120.0  # for all of them on one node; then they are killed, and the node has failed
 

@@ -8,7 +8,7 @@ Lighthouse's processes for a heartbeat and for a quorum of all, and what follows
 the interval and a quorum a second; its memory; and how long a group waits for its quorum after the last group has asked
 (p50, p95 of all groups and steps). A quorum that lacks a member counts as a false eviction.
 
-    ftslurm            as a run has it: behind its guard, a heartbeat a second (docs/timeouts.md)
+    ftslurm            as a run has it: behind its guard, a heartbeat a second (docs/lighthouse.md)
     ftslurm, no guard  the same without the guard, at an open port
     ftslurm, 100 ms    behind its guard, with torchft's ten heartbeats a second
     torchft            torchft's Rust Lighthouse and its defaults

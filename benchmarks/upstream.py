@@ -34,7 +34,7 @@ ARMS = {
 # Why a test has another result than with torchft alone, by its name: looked at by a person.
 REASONS = {
     "test_lighthouse_client_behavior": "by design: it asks with step 1, then with 0, and with lineage=on a group that "
-    "has lost the training's state gets no quorum while others may hold it (docs/state.md)",
+    "has lost the training's state gets no quorum while others may hold it (docs/lighthouse.md)",
     "test_ddp_skip_init_sync": "not explained: it failed once on a busy machine, and passed when run again",
     **dict.fromkeys(
         [f"test_streaming_diloco_upscale_0{number}" for number in (1, 6, 7)],

@@ -1,16 +1,14 @@
-"""Write docs/channel.md from the types in ftslurm/protocol/messages.py: `python docs/channel.py`."""
+"""The page of the control channel, from the types in ftslurm/protocol/messages.py: `python docs/channel.py`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 from ftslurm.protocol import messages
 from ftslurm.protocol.field_types import Lenient
 
-PAGE = Path(__file__).with_suffix(".md")
 BEGIN = """\
 # The control channel
 
@@ -21,14 +19,12 @@ guard of the worker sends or obeys a message itself, whatever the worker is doin
 
 A message with a field that is missing or has another value than the table says is logged and ignored. If a field
 marked "lenient" has another value, only that field is ignored and counts as not known.
-
-This page is made by `docs/channel.py` from `ftslurm/protocol/messages.py`.
 """
 TO_LIGHTHOUSE = {messages.Member, messages.Evict, messages.NewHistory}
 
 
 def page() -> str:
-    """The text of docs/channel.md."""
+    """Return the page."""
     shared = set(get_args(messages.FromWorker))
     own = [kind for kind in get_args(messages.FromLighthouse) if kind not in shared]
     orders = [kind for kind in get_args(messages.ToWorker) if kind not in TO_LIGHTHOUSE]
@@ -58,4 +54,4 @@ def rows(kind: Any) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page(), end="")

@@ -1,10 +1,9 @@
-"""Write docs/cli.md from the command line's own parsers: `python docs/cli.py`."""
+"""The page of the command line, from its own parsers: `python docs/cli.py`."""
 
 from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from pathlib import Path
 from unittest import mock
 
 import yaml
@@ -14,7 +13,6 @@ from ftslurm.cli.main import VERBS_BY_PURPOSE, Verb
 from ftslurm.config.schema import shipped
 from ftslurm.preflight import shipped_check
 
-PAGE = Path(__file__).with_suffix(".md")
 BEGIN = """\
 # The command line
 
@@ -24,8 +22,6 @@ the only one that is going. `ftslurm --version` prints the version, `ftslurm VER
 
 Exit codes: 0 it is done, or the run has succeeded; 1 the run has failed, or the request was refused; 2 bad input,
 before anything is done; 130 Ctrl-C. Where a verb differs, its section says so.
-
-This page is made by `docs/cli.py` from the parsers of `ftslurm/cli/`.
 """
 ABOUT = {  # Hydra's options
     "--help": "the settings and presets",
@@ -43,7 +39,7 @@ class _Found(BaseException):
 
 
 def page() -> str:
-    """Return the text of docs/cli.md."""
+    """Return the page."""
     text = BEGIN
     for verb in (verb for verbs in VERBS_BY_PURPOSE.values() for verb in verbs):
         text += f"\n## ftslurm {verb.name}\n\n"
@@ -103,4 +99,4 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page(), end="")

@@ -1,6 +1,6 @@
-"""Write docs/journal.md and the JSON Schemas of the journal, `status --json` and `report --json`.
+"""The page of the journal, and the JSON Schemas of the journal, `status --json` and `report --json`.
 
-Run `python docs/journal.py`. The journal's are made from ftslurm/protocol/records.py, the others from
+`python docs/journal.py` prints the page. The journal's are made from ftslurm/protocol/records.py, the others from
 ftslurm/monitor/status_json.py and ftslurm/report/report_json.py. The
 column "read by" is taken from the code: a reader reads an event if it has a `case` for it that does something.
 """
@@ -12,7 +12,6 @@ import inspect
 import json
 from collections.abc import Iterator
 from enum import EnumMeta
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -24,8 +23,6 @@ from ftslurm.report.report_json import ReportJson
 from ftslurm.run import leadership, replay
 from ftslurm.run.journal_lines import members
 
-PAGE = Path(__file__).parent / "journal.md"
-SCHEMAS = Path(__file__).parent / "schema"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 READERS = {
     "status": status_fold,
@@ -50,15 +47,13 @@ Readers ignore events and fields they do not know. Version {VERSION} of the form
 
 "optional" fields are left out of the line if they do not apply; "or null" is written if a value is not known. A name
 that ends in `_s`, and `seconds`, is a duration in seconds.
-
-This page is made from `ftslurm/protocol/records.py` by `python docs/journal.py`.
 """
 _NAMES: dict[object, str] = {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "null"}
 _SHORT = {"array": "list", "integer": "int"}  # names of types on the page
 
 
 def page() -> str:
-    """Return the text of docs/journal.md."""
+    """Return the page."""
     readers = {name: _handled(module) for name, module in READERS.items()}
     parts = [INTRO]
     for title, union in SECTIONS.items():
@@ -74,7 +69,7 @@ def page() -> str:
 
 
 def events_schema() -> str:
-    """Return the text of docs/schema/events.schema.json: of one line of the journal."""
+    """Return the JSON Schema of one line of the journal."""
     lines = []
     for record in EVENTS:
         fields = list(_fields(record))
@@ -87,13 +82,13 @@ def events_schema() -> str:
 
 
 def status_schema() -> str:
-    """Return the text of docs/schema/status.schema.json: of what `status --json` prints."""
+    """Return the JSON Schema of what `status --json` prints."""
     whole = {"$schema": DIALECT, "title": "ftslurm status --json"}
     return json.dumps(whole | json_schema(StatusJson), indent=1) + "\n"
 
 
 def report_schema() -> str:
-    """Return the text of docs/schema/report.schema.json: of what `report --json` prints."""
+    """Return the JSON Schema of what `report --json` prints."""
     whole = {"$schema": DIALECT, "title": "ftslurm report --json"}
     return json.dumps(whole | json_schema(ReportJson), indent=1) + "\n"
 
@@ -163,7 +158,4 @@ def _does_nothing(body: list[ast.stmt]) -> bool:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    (SCHEMAS / "events.schema.json").write_text(events_schema())
-    (SCHEMAS / "status.schema.json").write_text(status_schema())
-    (SCHEMAS / "report.schema.json").write_text(report_schema())
+    print(page(), end="")

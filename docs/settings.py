@@ -132,4 +132,4 @@ def _written(default: object) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page(), end="")

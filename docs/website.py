@@ -1,11 +1,12 @@
-"""A hook of mkdocs (mkdocs.yml): makes pages of README.md and other files beside docs/, without a second copy.
+"""A hook of mkdocs (mkdocs.yml): makes the references from the code, and pages of README.md and its like.
 
-Links to files that are no page lead to the repository.
+Nothing of that is stored a second time. Links to files that are no page lead to the repository.
 """
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from posixpath import dirname, join, normpath
 from typing import Any
@@ -20,12 +21,20 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
     "security-policy.md": "SECURITY.md",
 }
+REFERENCES = ("settings", "cli", "metrics", "journal", "channel")  # made by docs/NAME.py
+SCHEMAS = ("events", "status", "report")
 PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages that are made of files beside docs/, and their pictures."""
+    """Add the pages that are made of the code and of files beside docs/, with their pictures and schemas."""
+    made = {name: runpy.run_path(str(ROOT / "docs" / f"{name}.py")) for name in REFERENCES}
+    for name in REFERENCES:
+        files.append(File.generated(config, f"{name}.md", content=made[name]["page"]()))
+    for name in SCHEMAS:
+        schema = made["journal"][f"{name}_schema"]()
+        files.append(File.generated(config, f"schema/{name}.schema.json", content=schema))
     pictures = set[str]()
     for name, file in PAGES.items():
         text = (ROOT / file).read_text()

@@ -23,7 +23,7 @@ HELP = """\
 A short job looks at a node of the partition (or at each of --nodes): python, torch, torchft, GPUs, network, clock, and
 how the folder of runs behaves between that node and this machine. Without Slurm only this machine is looked at.
 
-Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help doctor` explains each check.
+Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help admin` explains each check.
 """
 
 

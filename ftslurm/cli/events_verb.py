@@ -13,7 +13,7 @@ example
   ftslurm events -f | grep 'group 3'    what happens, until the run is over
 
 The lines are those of the job's output file: failures with their causes, restarts, moves, checkpoints, and how far the
-run is once a minute. RUN/events.jsonl has every event with all its fields (`ftslurm help journal`).
+run is once a minute. RUN/events.jsonl has every event with all its fields.
 """
 
 

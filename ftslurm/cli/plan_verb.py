@@ -215,7 +215,7 @@ def _bound(config: Config) -> str:
 
 def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
     """Yield the time-outs, shortest first, and which of them contradict each other."""
-    yield "time-outs, shortest first (ftslurm help timeouts)"
+    yield "time-outs, shortest first (ftslurm help causes)"
     for rung in ladder.rungs(config, kill_wait_s):
         yield f"  {rung.seconds:>6g} s  {rung.name}: {rung.ends}"
     for violation in ladder.violations(config, kill_wait_s):

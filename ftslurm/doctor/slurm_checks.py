@@ -1,6 +1,6 @@
 """Checks of Slurm's settings: what Slurm says of itself -> findings. Pure.
 
-Which setting hurts, and how, was measured on Slurm 22.05.8 and 24.11.5; `ftslurm help doctor` has the reasons.
+Which setting hurts, and how, was measured on Slurm 22.05.8 and 24.11.5; `ftslurm help admin` has the reasons.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The JSON of `status --json` for other programs.
 
-The keys are stable; new ones may be added. docs/schema/status.schema.json is made from these types by
-`python docs/journal.py`. Moments are unix seconds; a name that ends in `_s` is a duration in seconds.
+The keys are stable; new ones may be added. docs/journal.py makes a JSON Schema of these types. Moments are unix
+seconds; a name that ends in `_s` is a duration in seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The metrics of a run for Prometheus, made from its status. docs/metrics.md lists them; a test holds it to METRICS."""
+"""The metrics of a run for Prometheus, made from its status. docs/metrics.py makes a page of METRICS."""
 
 from __future__ import annotations
 

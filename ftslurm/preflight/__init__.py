@@ -1,1 +1,1 @@
-"""`ftslurm-preflight`: checks the node that it runs on, for health.preflight. See docs/preflight.md."""
+"""`ftslurm-preflight`: checks the node that it runs on, for health.preflight. See docs/admin.md."""

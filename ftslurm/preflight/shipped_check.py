@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="ftslurm-preflight",
         description="Check the node on which this runs, before groups are placed there: health.preflight="
-        "[[ftslurm-preflight]]. `ftslurm help preflight` has more.",
+        "[[ftslurm-preflight]]. `ftslurm help admin` has more.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -58,7 +58,7 @@ class Row:
 
     Attributes:
         words: for status, summary and report.
-        meaning, follows: what has happened, and what ftslurm does; the row in docs/causes.md.
+        meaning, follows: what has happened, and what ftslurm does; docs/causes.md has it.
         orderly: what the group did, for a sentence ("was preempted"), if the end is no failure: it costs no budget,
             pages nobody and is no restart. Empty: a failure.
         blame: what it says about the node.
@@ -90,31 +90,28 @@ ROWS: Mapping[Cause, Row] = {
     Cause.USER_ERROR: Row(
         "the script failed",
         "the script has raised an exception, or ended with an exit code",
-        "another attempt; the same error at the same step on two nodes, or again after a restart from a checkpoint, "
-        "ends the group",
+        "another attempt, unless the same error comes at the same step",
         hopeless=1,
     ),
     Cause.KILLED: Row("killed", "a signal has ended a rank, or something has killed its slurmstepd", telling=True),
     Cause.OUT_OF_MEMORY: Row(
         "out of memory",
-        "the kernel or Slurm has ended a rank for its memory, or it has raised `MemoryError`",
+        "a rank has used too much memory, or has raised `MemoryError`",
         telling=True,
         hopeless=2,
     ),
     Cause.HARDWARE: Row(
         "broken hardware",
         "the node's hardware is broken, see below",
-        "the node is left out at once; the next attempt starts elsewhere without a wait",
+        "the node is left out; the next attempt starts elsewhere at once",
         blame=Blame.AT_ONCE,
         telling=True,
         hopeless=1,
     ),
-    Cause.NETWORK: Row(
-        "network error", "NCCL reports an error of the network, and no other rank has failed", telling=True
-    ),
+    Cause.NETWORK: Row("network error", "NCCL reports a network error, and no other rank has failed", telling=True),
     Cause.NODE_LOST: Row(
         "node lost",
-        "nothing is heard of a node, or Slurm says that it is down",
+        "nothing is heard of a node, or Slurm says it is down",
         "the node is left out until a probe reaches it; no wait",
         blame=Blame.AT_ONCE,
         telling=True,
@@ -125,7 +122,7 @@ ROWS: Mapping[Cause, Row] = {
     Cause.START_TIMEOUT: Row("took too long to start", "the script was not reached in time", telling=True, hopeless=2),
     Cause.LIGHTHOUSE_LOST: Row(
         "lost the Lighthouse",
-        "the Lighthouse was away, and the script has raised an error because of that",
+        "the script has raised an error while the Lighthouse was away",
         blame=Blame.NOTHING,
     ),
     Cause.PREEMPTED: Row(

@@ -23,7 +23,7 @@ _KEY = re.compile("[0-9a-f]{64}")
 class Check(NamedTuple):
     """How a field is decoded."""
 
-    meaning: str  # what the field may hold, for docs/channel.md
+    meaning: str  # what the field may hold, for the page of docs/channel.py
     read: Callable[[object], Any]
 
 

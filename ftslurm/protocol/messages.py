@@ -4,7 +4,7 @@ The lines travel over the stdin and stdout of a step, which Slurm authenticates 
 `parse` and a `Vocabulary` read one: what is no message, or is of an unknown type, is None; unknown fields are ignored,
 so versions can differ; a field that is missing, or outside of its bounds, raises BadMessage.
 
-docs/channel.md lists all messages. It is made from the types below, by docs/channel.py.
+docs/channel.py makes a page of the types below.
 
 The guard of every worker imports this, so only light modules may be imported here.
 """

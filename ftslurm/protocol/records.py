@@ -1,8 +1,8 @@
 """The events of a run's journal (events.jsonl), one dataclass each.
 
 Writers build one of these; `fields` gives the fields of the line in their order on disk, without `seq`, `time` and
-`event`. ftslurm/run/journal_lines.py reads a line back into its dataclass. docs/journal.md and
-docs/schema/events.schema.json are made from this module by docs/journal.py.
+`event`. ftslurm/run/journal_lines.py reads a line back into its dataclass. docs/journal.py makes a page and a
+JSON Schema of this module.
 
 Conventions:
     `T | None` without a default: always written, null if unknown.

@@ -1,4 +1,4 @@
-"""The accounts of a run: where the time of its groups went. Pure; docs/goodput.md has the formulas and their sources.
+"""The accounts of a run: where the time of its groups went. Pure; docs/causes.md has the formulas and their sources.
 
 Every second of every group is in exactly one account: trained, lost, queued or finished.
 """

@@ -389,7 +389,7 @@
     say("training efficiency", `step efficiency × mean quorum / groups: ${percent(report.ratios.training_efficiency)} in this run`);
     say("with the queue", `trained / (trained + lost + waiting for nodes), ETTR: ${percent(report.ratios.effective)} in this run`);
     say("MTTF", "time in which a group was up / failures; moves are none");
-    section("Formulas").append(list, make("p", "soft", "ftslurm help goodput explains them, with their sources."));
+    section("Formulas").append(list, make("p", "soft", "ftslurm help causes explains them, with their sources."));
   };
 
   head();

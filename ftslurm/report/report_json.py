@@ -1,8 +1,7 @@
 """The JSON of `report --json` for other programs; report.html has the same and draws it.
 
-The keys are stable; new ones may be added. docs/schema/report.schema.json is made from these types by
-`python docs/journal.py`. Moments are unix seconds; a name that ends in `_s` is a duration in seconds; docs/goodput.md
-has the formulas.
+The keys are stable; new ones may be added. docs/journal.py makes a JSON Schema of these types. Moments are unix
+seconds; a name that ends in `_s` is a duration in seconds; docs/causes.md has the formulas.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ The module closes four more ways to wrong weights (T: src/manager.rs, torchft/ma
   weights.
 * A script that loads a checkpoint by itself, which is not this run's, has the highest step, and all others copy it.
 
-docs/state.md lists the orders of events; tests/local/test_history_in_torchft.py shows what torchft does in each.
+docs/lighthouse.md lists the orders of events; tests/local/test_history_in_torchft.py shows what torchft does in each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands that README and docs show: those of blocks of shell code, and those in backquotes."""
+"""The commands that README and docs show, in blocks of shell code and in backquotes, and the output beside them."""
 
 from __future__ import annotations
 
@@ -47,3 +47,21 @@ def shown() -> list[Command]:
             command = Command(page.name, one)
             found.setdefault(" ".join(one.partition("  #")[0].split()), command)
     return list(found.values())
+
+
+def block_of(page: Path, first: str) -> list[str]:
+    """Return the lines of the block of a page that begins with these words."""
+    (block,) = (body for _, body in BLOCK.findall(page.read_text()) if re.match(first, body))
+    return [line for line in block.splitlines() if line]
+
+
+def shape(line: str) -> re.Pattern[str]:
+    """Return the pattern of a line of output: any numbers, any space between words, any end of a run's name."""
+    words = [re.escape(word).replace(r"\.\.\.", r"\S+") for word in line.split()]
+    return re.compile(r"\s+".join(re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", word) for word in words))
+
+
+def unlike(block: list[str], output: str) -> list[str]:
+    """Return the lines of a page that are like none of the output."""
+    said = output.splitlines()
+    return [line for line in block if not any(shape(line).search(one) for one in said)]

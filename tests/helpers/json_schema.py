@@ -1,13 +1,14 @@
-"""Check values against the JSON Schemas of docs/schema, with the part of JSON Schema that they use."""
+"""Check values against the JSON Schemas that docs/journal.py makes, with the part of JSON Schema that they use."""
 
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
+MADE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "journal.py"))
 TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
@@ -17,12 +18,9 @@ TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
-REPORT = json.loads((SCHEMAS / "report.schema.json").read_text())
-STATUS = json.loads((SCHEMAS / "status.schema.json").read_text())
-EVENTS = {
-    line["properties"]["event"]["const"]: line
-    for line in json.loads((SCHEMAS / "events.schema.json").read_text())["oneOf"]
-}
+REPORT = json.loads(MADE["report_schema"]())
+STATUS = json.loads(MADE["status_schema"]())
+EVENTS = {line["properties"]["event"]["const"]: line for line in json.loads(MADE["events_schema"]())["oneOf"]}
 
 
 def check_status(status: object) -> None:

@@ -2,7 +2,7 @@
 
 Real Managers in threads of one process use torchft's own Lighthouse. Each order is tested twice: torchft alone poisons
 the training, and the guard in the worker (ftslurm/worker/lineage_guard.py) refuses it. When a test without the guard
-fails, torchft is fixed and that part of the guard can be removed. docs/state.md has the table.
+fails, torchft is fixed and that part of the guard can be removed. docs/lighthouse.md has the table.
 
 A group's model is one number, about 1000 in group A, 2000 in B, 3000 in C, that grows a little with every step: it
 shows the origin of the weights.

@@ -1,7 +1,7 @@
 """A fresh group, which has random weights, never heals others and never trains on alone.
 
-tests/local/test_history_in_torchft.py shows what torchft alone does in each of these orders; docs/state.md lists all.
-Both Lighthouses are tested: ours refuses such a quorum; with torchft's the worker exits before the step.
+tests/local/test_history_in_torchft.py shows what torchft alone does in each of these orders; docs/lighthouse.md lists
+all. Both Lighthouses are tested: ours refuses such a quorum; with torchft's the worker exits before the step.
 """
 
 from __future__ import annotations

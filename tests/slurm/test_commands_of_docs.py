@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from doc_commands import ROOT, Command, shown
+from doc_commands import ROOT, Command, block_of, shown, unlike
 
 from ftslurm.cli import main
 
@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 STARTS = ("run", "plan")
 ON_A_RUN = (
     *("list", "status", "report", "logs", "help", "completion", "save", "stacks", "restart", "drain", "undrain"),
-    *("inject", "scale", "stop", "resume", "events", "wait"),
+    *("inject", "scale", "stop", "resume", "events", "wait", "prune", "templates"),
 )
 PARSER_OF = runpy.run_path(str(ROOT / "docs" / "cli.py"))["parser_of"]
 COMPOSED = {  # planned only as far as the settings go: `--cfg job`
@@ -39,7 +39,6 @@ SKIPPED = {
     r"(.venv/bin/)?pytest ": "the tests themselves",
     r"pip (install|uninstall)(?! '?ftslurm)": "the network's; packages of others",
     r"python (script|train)\.py|python -m (pkg|torchtitan)": "stands for the reader's own script",
-    r"python -m$|srun --(jobid|overlap|async)|sbatch --(segment|switches)": "a mention",
     r"ftslurm run --config$|ftslurm job=\.\.\.": "a mention",
     r"python -m ftslurm\.": "a process of a run, started by ftslurm alone",
     r"ftslurm attach": "needs a terminal (tests/local/test_steering.py)",
@@ -124,7 +123,7 @@ def test_the_parser_of_a_verb_takes_the_words_of_a_page(command: Command) -> Non
 @pytest.mark.parametrize("command", [one for one in COMMANDS if "--help" in one.words], ids=str)
 def test_help_that_a_page_names_is_there(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     called(command.words[1:])
-    assert "usage: ftslurm" in capsys.readouterr().out
+    assert f"ftslurm {command.words[1]}" in capsys.readouterr().out
 
 
 @pytest.mark.nightly
@@ -133,14 +132,23 @@ def test_doctor_looks_at_a_cluster_as_the_pages_say(command: Command, desk: Path
     called(command.words[1:], (0, 1))  # 1: of what it finds on this cluster, something fails
 
 
+@pytest.mark.nightly
+def test_doctor_prints_lines_like_those_of_the_page(
+    desk: Path, large_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called(["doctor"], (0, 1))
+    assert unlike(block_of(ROOT / "docs" / "admin.md", "ok "), capsys.readouterr().out) == []
+
+
 def starting(*programs: str) -> list[Command]:
     return [one for one in COMMANDS if one.words[0].removeprefix(".venv/bin/") in programs]
 
 
 @pytest.mark.parametrize("command", starting("sbatch"), ids=str)
-def test_slurm_takes_a_batch_script_as_a_page_shows_it(command: Command, large_cluster: Cluster) -> None:
-    words = [word.replace("=...", "=0-1") for word in command.words[1:]]
-    large_cluster.run(["sbatch", "--test-only", f"--chdir={ROOT}", *words])
+def test_slurm_takes_a_batch_script_as_a_page_shows_it(command: Command, desk: Path, large_cluster: Cluster) -> None:
+    called(["templates", "jobs"])
+    words = [word.replace("=...", "=0-1").replace("jobs/", f"{desk}/jobs/") for word in command.words[1:]]
+    large_cluster.run(["sbatch", "--test-only", f"--chdir={desk}", *words])
 
 
 @pytest.mark.parametrize("command", starting("make"), ids=str)
@@ -161,8 +169,6 @@ def test_a_program_of_this_repository_takes_its_arguments(command: Command, desk
     if words[0] not in ("-c", "-m"):
         assert (ROOT / words[0]).exists()
         words = [str(ROOT / words[0]), *words[1:]]
-    if words[0].endswith(("docs/cli.py", "docs/settings.py", "docs/journal.py")):
-        return  # tests/unit/test_docs.py compares what they write
     tail = [] if words[0] == "-c" else ["--help"]
     if words[0].endswith("tests/cluster.py"):
         tail = ["true"]  # a command in the cluster, instead of a shell

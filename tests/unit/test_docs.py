@@ -71,7 +71,7 @@ def test_messages_name_a_page_by_ftslurm_help_and_not_by_its_path() -> None:
         pages = [
             page for text in texts if isinstance(text, str) for page in re.findall("ftslurm help ([a-z][a-z-]*)", text)
         ]
-        assert set(pages) <= {*help_verb.documented(), *main.VERBS}, path
+        assert set(pages) <= {*help_verb.documented(), *main.VERBS, "settings"}, path
     named.pop(str(ROOT / "ftslurm/cli/help_verb.py"))  # it takes a path for its page
     assert {path: texts for path, texts in named.items() if texts} == {}
     for path in [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "sbatch").iterdir(), *(ROOT / "examples").glob("*.py")]:
@@ -101,10 +101,16 @@ def test_the_script_that_draws_the_picture_imports_what_there_is() -> None:
     assert "main" in runpy.run_path(str(ROOT / "docs" / "picture.py"))
 
 
-@pytest.mark.parametrize("name", ["cli", "settings"])
-def test_a_page_made_from_the_code_is_current(name: str) -> None:
-    made = runpy.run_path(str(ROOT / "docs" / f"{name}.py"))["page"]()
-    assert (ROOT / "docs" / f"{name}.md").read_text() == made, f"run `python docs/{name}.py`"
+def test_no_cell_of_a_table_has_more_than_twelve_words(page: Path) -> None:
+    rows = re.findall(r"^\|(.*)\|$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    cells = [re.sub(r"\]\([^)]*\)", "]", cell) for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [cell for cell in cells if len(cell.split()) > 12] == []
+
+
+def test_the_changelog_has_at_most_four_hundred_words_for_a_release() -> None:
+    _, *releases = re.split("^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert len(releases) > 1
+    assert [release.splitlines()[0] for release in releases if len(release.split()) > 400] == []
 
 
 def test_every_page_has_its_place_on_the_web_site() -> None:

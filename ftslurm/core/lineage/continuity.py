@@ -1,8 +1,8 @@
 """Keep one lineage of the training: no group starts a new one by accident. Full restart when all state is lost.
 
 A group that has just been launched has random weights. It must heal from a live group or resume from a checkpoint
-before it counts; if neither exists, the training must not continue. docs/state.md lists the orders of events in which
-torchft alone would continue, and what prevents each: our Lighthouse (lighthouse/quorum.py), the worker
+before it counts; if neither exists, the training must not continue. docs/lighthouse.md lists the orders of events in
+which torchft alone would continue, and what prevents each: our Lighthouse (lighthouse/quorum.py), the worker
 (worker/lineage_guard.py), or this module.
 """
 

@@ -14,21 +14,18 @@ from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 
-_NEXT_ATTEMPT = "the step ended, and the restart policy allows another attempt"
-_ENDED_WELL = "the step ended with exit code 0 and was not told to stop"
+_NEXT_ATTEMPT = "the step ended, and another attempt is allowed"
+_ENDED_WELL = "the step ended with exit code 0, not told to stop"
 _NO_MORE = "the step ended, and there is no further attempt"
-_BROUGHT_DOWN = (
-    "a task failed, a time limit passed, a node is lost, the step hangs, its job ends, `ftslurm scale`, `restart` or "
-    "`drain`, a full restart, or the end of the run"
-)
+_BROUGHT_DOWN = "a failure, a limit, a lost node, a hang, or a request"
 TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.PENDING: {
-        Phase.STARTING: "it is due and has nodes, or takes a standby; or a new controller adopts its step",
+        Phase.STARTING: "it has nodes or a standby, or it is adopted",
         Phase.SUCCEEDED: "an earlier controller has written that it succeeded",
-        Phase.FAILED: "the run ends, it waited too long, or another group finished; or a controller before gave it up",
+        Phase.FAILED: "the run ends, it waited too long, or it was given up",
     },
     Phase.STARTING: {
-        Phase.RUNNING: "a group: its script begins. A standby: all is imported. The Lighthouse: its address is known",
+        Phase.RUNNING: "its script begins, all is imported, or its address is known",
         Phase.STOPPING: _BROUGHT_DOWN,
         Phase.PENDING: _NEXT_ATTEMPT,
         Phase.SUCCEEDED: _ENDED_WELL,
@@ -36,7 +33,7 @@ TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.RUNNING: {
         Phase.STOPPING: _BROUGHT_DOWN,
-        Phase.PENDING: _NEXT_ATTEMPT + "; or a standby has become a group's attempt",
+        Phase.PENDING: _NEXT_ATTEMPT + ", or a standby left",
         Phase.SUCCEEDED: _ENDED_WELL,
         Phase.FAILED: _NO_MORE,
     },

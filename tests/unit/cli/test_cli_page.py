@@ -1,19 +1,20 @@
-"""docs/cli.md has every verb with its arguments, as the parsers have them."""
+"""The page of the command line has every verb with its arguments, as the parsers have them."""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
 from ftslurm.cli import completion, main
 
-DOCS = Path(__file__).parents[3] / "docs"
+PAGE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "cli.py"))["page"]()
 
 
 @pytest.mark.parametrize("verb", main.VERBS)
 def test_the_section_of_a_verb_has_every_option_that_its_source_has(verb: str) -> None:
-    section = (DOCS / "cli.md").read_text().partition(f"\n## ftslurm {verb}\n")[2].partition("\n## ")[0]
+    section = PAGE.partition(f"\n## ftslurm {verb}\n")[2].partition("\n## ")[0]
     assert section
     options = {name for name in completion.options(verb) if name.startswith("--")} - {"--help"}
     assert [name for name in sorted(options) if f"`{name}" not in section] == []

@@ -1,4 +1,4 @@
-"""docs/settings.md has every setting with its meaning, default and limits, as the schema has them."""
+"""The page of the settings has every setting with its meaning, default and limits, as the schema has them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from ftslurm.config import overrides
 from ftslurm.config.schema import Fault, Range
 
-DOCS = Path(__file__).parents[3] / "docs"
-MADE = runpy.run_path(str(DOCS / "settings.py"))
+MADE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "settings.py"))
 
 
 def test_every_setting_has_a_row_with_a_meaning() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \| (.*) \|$", (DOCS / "settings.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \| (.*) \|$", MADE["page"](), re.MULTILINE)
     entries = [name for one in (Range, Fault) for name in one.__dataclass_fields__]
     assert sorted(key for key, *_ in rows) == sorted([*overrides.keys(), *entries])
     assert [key for key, *_, meaning in rows if not meaning.strip()] == []

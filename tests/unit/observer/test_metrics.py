@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import re
+import runpy
 import socket
 import stat
 import time
@@ -78,14 +79,17 @@ def test_a_run_that_has_not_started_has_metrics_too() -> None:
 
 
 def test_every_metric_follows_prometheus_and_is_on_the_page_with_its_meaning() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = runpy.run_path(str(ROOT / "docs" / "metrics.py"))["page"]()
     for one in METRICS:
         assert re.fullmatch(r"ftslurm_[a-z]+(_[a-z]+)*", one.name)
         assert not re.search(r"_(ms|minutes|hours|mb|percent)(_|$)", one.name)
         labels = ", ".join(f"`{label}`" for label in one.labels)
         assert f"| `{one.name}` | {one.kind} | {labels} | {one.help} |\n" in page
-    named = set(re.findall(r"\bftslurm_[a-z_]+[a-z]", page))
-    assert named == {*(one.name for one in METRICS), RECOVERY, f"{RECOVERY}_bucket"}
+    known = {*(one.name for one in METRICS), RECOVERY}
+    assert set(re.findall(r"\bftslurm_[a-z_]+[a-z]", page)) == known
+    queries = set(re.findall(r"\bftslurm_[a-z_]+[a-z]", (ROOT / "docs" / "running.md").read_text()))
+    assert queries
+    assert queries <= {*known, f"{RECOVERY}_bucket"}
 
 
 def test_every_metric_of_the_dashboard_exists() -> None:

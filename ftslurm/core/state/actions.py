@@ -44,7 +44,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Redirect:
-    """Send the Lighthouse's new address to the guards of a group's step, which forward to it (guard/proxy.py)."""
+    """Send the Lighthouse's new address to the guards of a group's step, which forward to it (guard/forwarder.py)."""
 
     id: StepId
     lighthouse: str

@@ -4,9 +4,9 @@
 
 One group asks for quorums with torchft's own client: directly, of an open Lighthouse; and as ftslurm runs it, through
 the forwarder of the group's guard and the admission of the Lighthouse's guard (ftslurm/guard/forwarder.py,
-admission.py), each in its own process. The two ways alternate, for our Lighthouse and for torchft's. Then it measures a new
-connection until its first answer, handshake included; the forwarder's CPU time while a manager only sends heartbeats; and
-the same for a group's store.
+admission.py), each in its own process. The two ways alternate, for our Lighthouse and for torchft's. Then it measures a
+new connection until its first answer, handshake included; the forwarder's CPU time while a manager only sends
+heartbeats; and the same for a group's store.
 """
 
 from __future__ import annotations

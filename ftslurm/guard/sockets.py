@@ -147,6 +147,7 @@ class End(asyncio.Protocol):
 
     async def attach(self, connection: socket.socket) -> None:
         """Take over a connected socket; from now on it is closed with this end."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: self, connection)
 
     def abort(self) -> None:
@@ -157,6 +158,7 @@ class End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        transport.max_size = CHUNK  # type: ignore[attr-defined]  # for more, each read asks the kernel for memory: 10 us
         first = self.other
         if first is None:
             return

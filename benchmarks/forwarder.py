@@ -3,19 +3,19 @@
     python benchmarks/forwarder.py
 
 One group asks for quorums with torchft's own client: directly, of an open Lighthouse; and as ftslurm runs it, through
-the door of the group's guard (ftslurm/guard/proxy.py) and the gate of the Lighthouse's guard (ftslurm/guard/gate.py),
-each in its own process. The two ways alternate, for our Lighthouse and for torchft's. Then it measures a new
-connection until its first answer, handshake included; the door's CPU time while a manager only sends heartbeats; and
-the same for a group's store.
+the forwarder of the group's guard and the admission of the Lighthouse's guard (ftslurm/guard/forwarder.py,
+admission.py), each in its own process. The two ways alternate, for our Lighthouse and for torchft's. Then it measures a
+new connection until its first answer, handshake included; the forwarder's CPU time while a manager only sends
+heartbeats; and the same for a group's store.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import atexit
 import json
 import os
-import selectors
 import socket
 import statistics
 import subprocess
@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 from lighthouse_process import LighthouseProcess
 from process_cost import cpu_s
 
-from ftslurm.guard.gate import Gate
+from ftslurm.guard.admission import Admission
+from ftslurm.guard.forwarder import Forwarder
 from ftslurm.guard.loopback_filter import FilteredListener
-from ftslurm.guard.proxy import Proxy
 from ftslurm.guard.sockets import Refusals
 from ftslurm.protocol import messages
 
@@ -47,12 +47,12 @@ STORE = "s"  # the group's store address, as announced to our Lighthouse
 
 def forward(url: str, pipe: Connection) -> None:
     """Run the forwarder of a group's guard."""
-    selector = selectors.PollSelector()
-    forwarder = Proxy(selector, url, key=lambda: KEY)
-    pipe.send(forwarder.url)
-    while True:
-        for key, events in selector.select(min(1.0, forwarder.tend())):
-            key.data(events)
+
+    async def serve() -> None:
+        pipe.send(Forwarder(url, lambda: KEY, Refusals()).url)
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
 
 
 def step(folder: Path, kind: str) -> str:
@@ -82,7 +82,7 @@ def step(folder: Path, kind: str) -> str:
 
 
 def keep_store(pipe: Connection) -> None:
-    """Run a group's guard and two stores in one process, one open, one behind the gate; print their addresses."""
+    """Run a group's guard and two stores in one process, one open, one behind the admission; print their addresses."""
     from torch.distributed import TCPStore
 
     stores = []
@@ -93,13 +93,14 @@ def keep_store(pipe: Connection) -> None:
         stores.append(
             (copy, port, TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=fd))
         )
-    selector = selectors.PollSelector()
-    gate = Gate(selector, "127.0.0.1", lambda: KEY, Refusals())
-    pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{gate.open()}/store"))
-    gate.offer("store", FilteredListener(stores[1][0]))
-    while True:
-        for key, events in selector.select(min(1.0, gate.tend())):
-            key.data(events)
+
+    async def serve() -> None:
+        admission = Admission("127.0.0.1", lambda: KEY, Refusals())
+        pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{admission.open()}/store"))
+        admission.offer("store", FilteredListener(stores[1][0]))
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
 
 
 def store_trips(url: str, count: int) -> list[float]:
@@ -196,7 +197,7 @@ def main() -> None:
             compare(f"{name} quorum", (url, way), lambda way, turn: round_trips(way, part, turn * part))
             compare(f"{name} first answer", (url, way), lambda way, _: first_answers(way, part // 4))
             if name == "ftslurm":
-                print(f"CPU of the door with ten heartbeats a second: {100 * heartbeats(way, process.pid):.2f} %")
+                print(f"CPU of the forwarder with ten heartbeats a second: {100 * heartbeats(way, process.pid):.2f} %")
             process.terminate()
         stock.shutdown()
     keeper, (straight, closed) = started(context, keep_store)

@@ -1,4 +1,4 @@
-"""The worker's requests to its guard: for a proxy to a server of the run, or to publish a server of its own.
+"""The worker's requests to its guard: for a forwarder to a server of the run, or to publish a server of its own.
 
 Each question and each answer is one JSON message over a socket pair that is made before the worker is forked; the
 guard's end is network.py. An answer has the number of its question, so that a late answer to an abandoned question is
@@ -45,15 +45,15 @@ class Gateway:
 
         Args:
             host: a host name or an address, which the run is told.
-            address: where the gate listens; "": at all addresses.
+            address: where the guard listens; "": at all addresses.
         """
         self._ask("announce", host=host, address=address)
 
     def reserve(self, port: int = 0) -> str:
-        """Return HOST:PORT of the guard's gate for this worker's servers. It never changes.
+        """Return HOST:PORT of the guard's admission for this worker's servers. It never changes.
 
         Args:
-            port: the port to use if the gate has none yet; 0: any.
+            port: the port to use if it has none yet; 0: any.
 
         Raises:
             OSError: the port is not available.
@@ -89,13 +89,13 @@ class Gateway:
         """Stop publishing a server that has ended."""
         self._ask("withdraw", service=service)
 
-    def door(self, address: str) -> str:
-        """Return 127.0.0.1:PORT of a proxy to a server of the run (protocol/addresses.py); other addresses unchanged.
+    def forwarder(self, address: str) -> str:
+        """Return 127.0.0.1:PORT of a forwarder to a server of the run (addresses.py); other addresses unchanged.
 
         Raises:
             OSError: the guard has no port left.
         """
-        return str(self._ask("door", address=address))
+        return str(self._ask("forwarder", address=address))
 
     def key(self) -> bytes:
         """Return the run's key; b"": there is none."""

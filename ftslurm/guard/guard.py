@@ -6,7 +6,7 @@
 - It ends everything when the controller is silent for too long. End-of-file is no sign: tasks of an srun that was
   killed get none (measured).
 - All connections between the worker and the run's servers lead through it; it admits only processes of the run
-  (network.py).
+  (network.py, in a thread of its own).
 
                       srun / the local launcher
                         | stdin          ^ stdout
@@ -42,7 +42,6 @@ from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, proce
 from ftslurm.guard.connection import Wire, address, boottime, complain, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_tail import Tail
-from ftslurm.guard.network import Network
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from ftslurm.guard.rank_log import RankLog
 from ftslurm.guard.stack_files import StackFiles
@@ -201,8 +200,9 @@ class Guard:
         self.stack_files = StackFiles()
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
         self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
-        self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
-        self.network.refusals.warn = self.warn
+        from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
+
+        self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended, kill its remaining processes, and exit as it did."""
@@ -243,7 +243,9 @@ class Guard:
                 self.stack_files.tend()
                 self.kernel.tend()
                 self.tell_room()
-            wait_s = min(1.0, self.network.tend())
+                while self.network.warnings:
+                    self.warn(self.network.warnings.popleft())
+            wait_s = 1.0
             if self.task.local_index == 0:  # two heartbeats that are late count as missing
                 wait_s = min(wait_s, max(0.0, next_alive - time.monotonic()))
             for key, events in self.selector.select(wait_s):
@@ -385,7 +387,7 @@ class Guard:
         oom = killed and processes.oom_kills() > self.oom_kills
         broken = self.broken_hardware(broken_hardware.RECENT_S) if code != 0 else None
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
-        self.network.gate.close()  # other groups must see at once that the worker is gone
+        self.network.close()  # other groups must see at once that the worker is gone
         self.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
         self.wire.finish(self.task.options.orphan_after_s)
         if not killed:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import socket
 import struct
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 _SO_ATTACH_FILTER = 26
 _LOOPBACK = 0x7F000001
@@ -42,8 +41,9 @@ class FilteredListener:
         except OSError:
             self.filtered = False  # the kernel has no filters; network.py reports it
 
-    def dial(self) -> socket.socket:
-        """Return a socket that is being connected. Call `settled` once it is connected, or has failed.
+    @contextmanager
+    def admitted(self) -> Iterator[socket.socket]:
+        """Provide a non-blocking socket that may connect to the server in the block; closed if the block fails.
 
         Raises:
             OSError: no port, no file descriptor, or too many connections are being set up.
@@ -51,24 +51,20 @@ class FilteredListener:
         if len(self.ports) >= MOST:
             raise OSError(errno.EAGAIN, "too many connections are being set up")
         far = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        port = 0
         try:
             far.bind(("127.0.0.1", 0))
-            self.ports.add(far.getsockname()[1])
+            port = far.getsockname()[1]
+            self.ports.add(port)
             self._allow()
-            code = far.connect_ex(("127.0.0.1", self.port))
-            if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, os.strerror(code))
-        except OSError:
-            self.settled(far)
+            yield far
+        except BaseException:
             far.close()
             raise
-        return far
-
-    def settled(self, far: socket.socket) -> None:
-        """Stop admitting the port of a connection that is made, or has failed."""
-        self.ports.discard(far.getsockname()[1])
-        with suppress(OSError):  # out of memory: the next `dial` sets the filter again
-            self._allow()
+        finally:
+            self.ports.discard(port)
+            with suppress(OSError):  # out of memory: the next one sets the filter again
+                self._allow()
 
     def close(self) -> None:
         """Close this copy of the socket; the server goes on listening."""

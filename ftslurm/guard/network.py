@@ -1,105 +1,144 @@
-"""The network side of a guard: proxies for its worker's outgoing connections (proxy.py), and the gate for incoming ones
-(gate.py). It answers the worker's requests (gateway.py).
+"""The network side of a guard, in a thread of its own: forwarders for its worker's outgoing connections (forwarder.py),
+and the admission of incoming ones (admission.py). It answers the worker's requests (gateway.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
-import selectors
 import socket
-from collections.abc import Sequence
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from ftslurm.guard.gate import Gate, TakesOver
+from ftslurm.guard.admission import Admission, TakesOver
+from ftslurm.guard.forwarder import Forwarder
 from ftslurm.guard.gateway import LONGEST
 from ftslurm.guard.loopback_filter import FilteredListener
-from ftslurm.guard.proxy import Proxy
 from ftslurm.guard.sockets import Refusals, raise_file_limit
 from ftslurm.protocol import addresses, messages
 
+T = TypeVar("T")
 SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
-MOST_DOORS = 64  # proxies to stores and managers; the least recently requested one is closed first
+MOST_FORWARDERS = 64  # to stores and managers; the least recently requested one is closed first
+CLOSE_S = 2.0
 
 
 class Network:
-    """The proxies and the gate of one guard.
+    """The forwarders and the admission of one guard. Its public methods may be called in any other thread.
 
     Args:
-        selector: its owner calls `key.data(events)` for ready sockets, and `tend`.
         requests: socket of the worker's questions (gateway.py).
         name: this machine's name for other nodes of the run, until the worker has found a better one (interfaces.py);
             "127.0.0.1" in a local run.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, requests: socket.socket, name: str) -> None:
-        self.selector = selector
+    def __init__(self, requests: socket.socket, name: str) -> None:
         self.requests = requests
-        self.key = b""
-        self.refusals = Refusals()
-        self.gate = Gate(selector, name, self.the_key, self.refusals)
-        self.lighthouse: Proxy | None = None  # proxy to the Lighthouse
-        self.servers: list[Proxy | None] = []  # proxies to the parameter server of each serving group
-        self.doors: dict[str, Proxy] = {}  # proxies to stores and managers, by address
-        self.store = ""  # address of the group's own store
+        self.key = b""  # b"": it is not known yet
+        self.warnings: deque[str] = deque()  # what the user has to know
+        self._refusals = Refusals()
+        self._admission = Admission(name, lambda: self.key, self._refusals)
+        self._lighthouse: Forwarder | None = None
+        self._servers: list[Forwarder | None] = []  # to the parameter server of each serving group
+        self._forwarders: dict[str, Forwarder] = {}  # to stores and managers, by address
+        self._store = ""  # address of the group's own store
         raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
         requests.setblocking(False)  # a worker that does not read its answers must not block the guard
-        selector.register(requests, selectors.EVENT_READ, self._asked)
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._failed)
+        self._loop.add_reader(requests, self._asked)
+        threading.Thread(target=self._run, name="network", daemon=True).start()
+
+    # --- messages of the controller ---------------------------------------------------------------------------------
 
     def learn(self, key: str) -> None:
         """Note the run's key, in hexadecimal; the first one counts."""
         self.key = self.key or bytes.fromhex(key)
 
-    def the_key(self) -> bytes:
-        """Return the run's key; b"": it is not known yet."""
-        return self.key
-
-    def tend(self) -> float:
-        """Run due timers. Return the seconds until the next one."""
-        doors = [door for door in (self.lighthouse, *self.servers, *self.doors.values()) if door is not None]
-        return min([self.gate.tend(), *(door.tend() for door in doors)])
-
-    # --- messages of the controller ---------------------------------------------------------------------------------
-
     def assigned(self, assign: messages.Assign) -> messages.Assign:
-        """Return the assignment with the addresses of proxies, which stay the same when the servers move."""
-        url, servers = assign.lighthouse, assign.servers
-        self.lighthouse = self._door(url) if url else None
-        self.servers = [self._door(server) for server in servers]
-        both = zip(self.servers, servers, strict=True)
-        return replace(
-            assign,
-            lighthouse=self.lighthouse.url if self.lighthouse else url,
-            servers=tuple(door.url + SESSIONS if door else server for door, server in both),
-        )
+        """Return the assignment with the addresses of forwarders, which stay the same when the servers move."""
+        return self._do(lambda: self._assigned(assign))
 
     def begun(self, begin: messages.Begin) -> messages.Begin:
-        """Return the message with a proxy to the group's store; `public` is the store's address for other groups."""
-        self.store = public = store_address(begin.addr, begin.port)
+        """Return the message with a forwarder to the group's store; `public` is its address for other groups."""
+        self._store = public = store_address(begin.addr, begin.port)
         try:
-            host, _, port = self.door(public).rpartition(":")
+            host, _, port = self._do(lambda: self._forwarder(public)).rpartition(":")
         except OSError as error:
-            self.refusals.tell("port", f"the group's store cannot be reached: {error}")
+            self._refusals.tell("port", f"the group's store cannot be reached: {error}")
             return begin
         return replace(begin, addr=host, port=int(port), public=public)
 
     def moved(self, url: str) -> None:
         """Set the address of the Lighthouse."""
-        if self.lighthouse is not None:
-            self.lighthouse.go_to(url)
+        if self._lighthouse is not None:
+            self._loop.call_soon_threadsafe(self._lighthouse.go_to, url)
 
     def serving(self, urls: Sequence[str]) -> None:
         """Set the addresses of the parameter servers."""
-        for door, url in zip(self.servers, urls, strict=False):
-            if door is not None:
-                door.go_to(url)
+        for forwarder, url in zip(self._servers, urls, strict=False):
+            if forwarder is not None:
+                self._loop.call_soon_threadsafe(forwarder.go_to, url)
 
-    # --- requests of the worker -------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Close all connections and ports, and end the thread."""
+        closed = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            closed.result(CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def door(self, address: str) -> str:
-        """Return 127.0.0.1:PORT of a proxy to that server of the run; other addresses unchanged.
+    # --- in the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _do(self, call: Callable[[], T]) -> T:
+        """Make a call in the thread; return its result."""
+
+        async def make() -> T:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+
+    async def _close(self) -> None:
+        both = (self._lighthouse, *self._servers)
+        for listener in (self._admission, *self._forwarders.values(), *(one for one in both if one is not None)):
+            await listener.close()
+        await asyncio.sleep(0)  # aborted connections are closed
+
+    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report what is an error of this code, the first of each kind; other connections go on."""
+        error = context.get("exception")
+        words = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+        self._refusals.once(f"error {type(error)}", f"an error in the guard's network: {context['message']}\n{words}")
+
+    def _assigned(self, assign: messages.Assign) -> messages.Assign:
+        url, servers = assign.lighthouse, assign.servers
+        self._lighthouse = self._to_server_that_moves(url) if url else None
+        self._servers = [self._to_server_that_moves(server) for server in servers]
+        both = zip(self._servers, servers, strict=True)
+        return replace(
+            assign,
+            lighthouse=self._lighthouse.url if self._lighthouse else url,
+            servers=tuple(one.url + SESSIONS if one else server for one, server in both),
+        )
+
+    def _to_server_that_moves(self, url: str) -> Forwarder | None:
+        """Return a forwarder to such a server; None: no port is available, so the server must not move."""
+        try:
+            return Forwarder(url, lambda: self.key, self._refusals, self.warnings.append)
+        except OSError:
+            return None
+
+    def _forwarder(self, address: str) -> str:
+        """Return 127.0.0.1:PORT of a forwarder to that server of the run; other addresses unchanged.
 
         Raises:
             OSError: no port is available.
@@ -107,27 +146,22 @@ class Network:
         where = addresses.read(address)
         if where is None or where.service is None:
             return address
-        found = self.doors.pop(where.dialled, None)
+        found = self._forwarders.pop(where.dialled, None)
         if found is None:
             self._make_room()
-            found = Proxy(self.selector, where.dialled, key=self.the_key, refusals=self.refusals, moves=False)
-        self.doors[where.dialled] = found
+            found = Forwarder(where.dialled, lambda: self.key, self._refusals, self.warnings.append, moves=False)
+        self._forwarders[where.dialled] = found
         return found.url.removeprefix("http://")
 
     def _make_room(self) -> None:
-        """At MOST_DOORS proxies, close the least recently requested one that is not in use."""
-        idle = (address for address, door in self.doors.items() if not door.links and address != self.store)
-        if len(self.doors) >= MOST_DOORS and (eldest := next(idle, None)) is not None:
-            self.doors.pop(eldest).close()
+        """At MOST_FORWARDERS, close the least recently requested one that is not in use."""
+        idle = (address for address, one in self._forwarders.items() if not one.clients and address != self._store)
+        if len(self._forwarders) >= MOST_FORWARDERS and (eldest := next(idle, None)) is not None:
+            self._loop.create_task(self._forwarders.pop(eldest).close())
 
-    def _door(self, url: str) -> Proxy | None:
-        """Return a proxy to a server that may move; None: no port is available, so the server must not move."""
-        try:
-            return Proxy(self.selector, url, key=self.the_key, refusals=self.refusals)
-        except OSError:
-            return None
+    # --- requests of the worker -------------------------------------------------------------------------------------
 
-    def _asked(self, _events: int) -> None:
+    def _asked(self) -> None:
         try:
             data, descriptors, _, _ = socket.recv_fds(self.requests, LONGEST, 1)
         except BlockingIOError:
@@ -135,7 +169,7 @@ class Network:
         except OSError:
             data, descriptors = b"", []
         if not data:
-            self.selector.unregister(self.requests)
+            self._loop.remove_reader(self.requests)
             self.requests.close()
             return
         number = None
@@ -154,25 +188,25 @@ class Network:
     def _answer(self, asked: dict[str, Any], descriptors: list[int]) -> object:
         match asked["question"]:
             case "announce":
-                self.gate.announce(str(asked["host"]), str(asked["address"]))
+                self._admission.announce(str(asked["host"]), str(asked["address"]))
             case "reserve":
-                return self.gate.open(int(asked["port"]))
+                return self._admission.open(int(asked["port"]))
             case "take_over":
                 channel = socket.socket(fileno=descriptors[0])
                 descriptors.clear()
-                self.gate.offer(str(asked["service"]), TakesOver(channel))
+                self._admission.offer(str(asked["service"]), TakesOver(channel))
             case "publish":
                 listener = socket.socket(fileno=descriptors[0])
                 descriptors.clear()
                 self._publish(str(asked["service"]), FilteredListener(listener))
             case "withdraw":
-                self.gate.withdraw(asked["service"])
-            case "door":
-                return self.door(asked["address"])
+                self._admission.withdraw(asked["service"])
+            case "forwarder":
+                return self._forwarder(asked["address"])
             case "key":
                 return self.key.hex()
             case "refused":
-                self.refusals.tell(asked["kind"], asked["words"])
+                self._refusals.tell(asked["kind"], asked["words"])
             case other:
                 raise ValueError(f"no such question: {other!r}")
         return ""
@@ -180,8 +214,8 @@ class Network:
     def _publish(self, service: str, inner: FilteredListener) -> None:
         if not inner.filtered:
             words = f"nothing: this kernel cannot keep others on this machine from the {service} of this worker"
-            self.refusals.tell("filter", words)
-        self.gate.offer(service, inner)
+            self._refusals.tell("filter", words)
+        self._admission.offer(service, inner)
 
 
 def store_address(host: str, port: int) -> str:

@@ -1,57 +1,235 @@
-"""Socket functions shared by the gate and the proxies of a guard, for one event loop that nothing may block.
-
-`accept_some` accepts new connections, `Splice` joins two, `Resolver` looks up names, `Refusals` reports refused
-connections, and `crowded_out` selects the unproven connection to close when there are too many. The owner of the
-selector calls `key.data(events)` for ready sockets.
-"""
+"""What the connections of a guard's network have in common, on asyncio: accepting, time limits, relaying, refusals."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
-import json
 import os
 import resource
-import selectors
 import socket
-import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine
 
-AT_ONCE = 32  # connections accepted in one call: a flood must not keep a guard from its other work
+CHUNK = 65536  # bytes that are held for a connection that is not there yet; beyond it the sender has to wait
 REST_S = 0.5  # pause when there are no file descriptors or no memory, instead of a busy loop
-CHUNK = 65536  # bytes held in each direction; beyond it the sender has to wait
-_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+FULL_S = 0.05  # between two looks whether there is room for more connections
 
-Arrival = tuple[socket.socket, tuple[str, int]]  # a connection, and its client's address
-Resolved = tuple[int, tuple[str, int]]  # the family of an address, and the argument of connect()
+Host = tuple[str, int]  # the address of a client
 
 
-def accept_some(listener: socket.socket, most: int = AT_ONCE) -> tuple[list[Arrival], float]:
-    """Accept at most `most` and AT_ONCE connections. Return them, and the seconds to wait before the next call."""
-    taken: list[Arrival] = []
-    while len(taken) < min(AT_ONCE, most):
-        try:
-            taken.append(listener.accept())
-        except BlockingIOError:
-            break
-        except OSError as error:
-            if error.errno != errno.ECONNABORTED:
-                return taken, REST_S
-    return taken, 0.0
+class Refusals:
+    """Reports to the step's log, only the first of each kind: a stranger must not fill the log."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def tell(self, kind: str, words: str) -> None:
+        """Report a refusal, if it is the first of its kind."""
+        self.once(kind, f"refused: {words} (more of the kind are not told)")
+
+    def once(self, kind: str, words: str) -> None:
+        """Report something, if it is the first of its kind."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if self.counts[kind] == 1:
+            with contextlib.suppress(OSError):
+                os.write(2, f"ftslurm: {words}\n".encode())
 
 
-def crowded_out(hosts: Sequence[str]) -> int:
-    """Return the index of the unproven connection to close for a new one: the oldest of the host with the most.
+class TimeLimit:
+    """Ends what its block waits for, after `seconds` or when `end` is called: then the block raises TimeoutError.
 
-    So a flood pushes out its own connections. Other clients on the host of a flood have to be faster than it, which
-    they are: a client answers the challenge as soon as it is connected, and dials again if it was pushed out.
+    Nothing else cancels a connection's task, so what has happened is never in doubt. (asyncio.timeout is for 3.11.)
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.over = False
+
+    def __enter__(self) -> TimeLimit:
+        self.task = asyncio.current_task()
+        self.timer = asyncio.get_running_loop().call_later(self.seconds, self.end)
+        return self
+
+    def end(self) -> None:
+        """End it now."""
+        if not self.over and self.task is not None:
+            self.over = True
+            self.task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.timer.cancel()
+        if self.over and kind is asyncio.CancelledError:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
+        self.over = True
+
+
+class Listener:
+    """Accepts connections, and runs `serve` for each in a task; all in one event loop that nothing may block."""
+
+    most = 4096  # connections at a time; more wait in the queue of the kernel
+
+    def __init__(self, refusals: Refusals) -> None:
+        self.refusals = refusals
+        self.listener: socket.socket | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept the connections of a socket from now on."""
+        listener.setblocking(False)
+        self.listener = listener
+        self._start(self._accept(listener))
+
+    async def serve(self, near: socket.socket, peer: Host) -> None:
+        """Serve one connection, which is closed afterwards.
+
+        Raises:
+            OSError: it is broken, or late.
+        """
+        raise NotImplementedError
+
+    def make_room(self) -> None:
+        """Close a connection that can be spared, because there are too many."""
+
+    async def close(self) -> None:
+        """Close all connections and the port."""
+        while self.tasks:  # a task whose time was up at this moment has to be told again
+            for task in self.tasks:
+                task.cancel()
+            await asyncio.wait(self.tasks, timeout=REST_S)
+        if self.listener is not None:
+            self.listener.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            await asyncio.sleep(0)  # a flood must not keep a guard from its other work
+            if len(self.tasks) > self.most:  # with this one
+                self.make_room()
+                await asyncio.sleep(FULL_S)
+                continue
+            try:
+                near, peer = await asyncio.get_running_loop().sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError:
+                await asyncio.sleep(REST_S)
+                continue
+            self._start(self._serve(near, peer))
+
+    async def _serve(self, near: socket.socket, peer: Host) -> None:
+        with near, contextlib.suppress(OSError):
+            await self.serve(near, peer)
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_exception_handler({"message": "a connection has failed", "exception": error})
+
+
+class End(asyncio.Protocol):
+    """One end of a relay: what it receives goes to the other end, and is held as long as there is none.
 
     Args:
-        hosts: the hosts of the unproven connections, oldest first.
+        other: the other end, which is connected already.
     """
-    most, _ = Counter(hosts).most_common(1)[0]
-    return hosts.index(most)
+
+    transport: asyncio.Transport
+
+    def __init__(self, other: End | None = None) -> None:
+        self.other = other
+        self.held = bytearray()
+        self.has_spoken = self.has_ended = False
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def attach(self, connection: socket.socket) -> None:
+        """Take over a connected socket; from now on it is closed with this end."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: self, connection)
+
+    def abort(self) -> None:
+        """Close the connection now, and with it the other end; bytes that the kernel has still arrive."""
+        if hasattr(self, "transport"):
+            self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.max_size = CHUNK  # type: ignore[attr-defined]  # for more, each read asks the kernel for memory: 10 us
+        first = self.other
+        if first is None:
+            return
+        if first.transport.is_closing():
+            transport.abort()
+            return
+        first.other = self
+        first.transport.resume_reading()
+        transport.write(bytes(first.held))
+        first.held.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self.has_spoken = True
+        if self.other is not None:
+            self.other.transport.write(data)
+            return
+        self.held += data
+        if len(self.held) >= CHUNK:
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Handle that the peer sends no more; return whether it may still receive."""
+        self.has_ended = True
+        if self.other is None:
+            return False
+        self.other.transport.write_eof()
+        if self.other.has_ended:
+            self.other.transport.close()
+        return not self.other.has_ended
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if self.other is not None and not (self.has_ended and self.other.has_ended):
+            self.other.abort()
+        self.closed.set_result(None)
+
+
+async def relay(first: End, connection: socket.socket) -> None:
+    """Copy between an end and another connection until both have hung up, or one is broken.
+
+    Bytes that have been written to either side still arrive.
+    """
+    second = End(first)
+    try:
+        await second.attach(connection)
+        await asyncio.wait([first.closed, second.closed])
+    finally:
+        for end in (first, second):
+            end.abort()
+
+
+async def exactly(connection: socket.socket, count: int, data: bytearray | None = None) -> bytes:
+    """Receive so many bytes, and not one beyond them: those are for the server. `data` gets them as they come.
+
+    Raises:
+        OSError: the connection is broken, or the peer has hung up.
+    """
+    data = bytearray() if data is None else data
+    while len(data) < count:
+        piece = await asyncio.get_running_loop().sock_recv(connection, count - len(data))
+        if not piece:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        data += piece
+    return bytes(data)
 
 
 def raise_file_limit() -> None:
@@ -59,200 +237,3 @@ def raise_file_limit() -> None:
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
-
-
-class Refusals:
-    """Reports refusals to the step's log, only the first of each kind: a stranger must not fill the log."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.warn: Callable[[str], object] = lambda _: None  # is told what the user has to know
-
-    def tell(self, kind: str, words: str) -> None:
-        """Report a refusal, if it is the first of its kind."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        if self.counts[kind] == 1:
-            with contextlib.suppress(OSError):
-                os.write(2, f"ftslurm: refused: {words} (more of the kind are not told)\n".encode())
-
-
-class _Way:
-    """One direction of a splice."""
-
-    def __init__(self, pending: bytes = b"") -> None:
-        self.pending = pending  # read and not yet written
-        self.ended = False  # the source has hung up
-        self.told = False  # the target has been shut down for writing
-
-
-class Splice:
-    """Joins two connected, non-blocking sockets until both have hung up. They must not be registered elsewhere.
-
-    Args:
-        selector: its owner calls `key.data(events)` for ready sockets.
-        held: bytes already read from `near`.
-        over: called once, when both are closed.
-    """
-
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        near: socket.socket,
-        far: socket.socket,
-        over: Callable[[], object],
-        held: bytes = b"",
-    ) -> None:
-        self.selector = selector
-        self.near, self.far = near, far
-        self.over = over
-        self.there, self.back = _Way(held), _Way()
-        self.closed = False
-        self.has_carried = bool(held)  # whether near has sent anything
-        self.masks: dict[socket.socket, int] = {}
-        for end in (near, far):
-            if end.family != socket.AF_UNIX:
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._run(there=True, back=True)
-
-    def _near_ready(self, events: int) -> None:
-        self._run(there=bool(events & _READ), back=bool(events & _WRITE))
-
-    def _far_ready(self, events: int) -> None:
-        self._run(there=bool(events & _WRITE), back=bool(events & _READ))
-
-    def _run(self, *, there: bool, back: bool) -> None:
-        """Copy in the given directions as far as possible without blocking."""
-        if self.closed:
-            return
-        try:
-            if there:
-                self.has_carried |= _move(self.near, self.far, self.there)
-            if back:
-                _move(self.far, self.near, self.back)
-        except OSError:  # reset by one side: closing shows it to the other
-            self.close()
-        if self.there.told and self.back.told:
-            self.close()
-        if not self.closed:
-            self._listen()
-
-    def close(self) -> None:
-        """Close both ends; bytes already written to either still arrive."""
-        if self.closed:
-            return
-        self.closed = True
-        for end in (self.near, self.far):
-            if self.masks.pop(end, 0):
-                self.selector.unregister(end)
-            end.close()
-        self.over()
-
-    def _listen(self) -> None:
-        """Register the awaited events with the selector."""
-        there, back = self.there, self.back
-        near = (_READ if not there.pending and not there.ended else 0) | (_WRITE if back.pending else 0)
-        far = (_READ if not back.pending and not back.ended else 0) | (_WRITE if there.pending else 0)
-        listen(self.selector, self.masks, self.near, near, self._near_ready)
-        listen(self.selector, self.masks, self.far, far, self._far_ready)
-
-
-def listen(
-    selector: selectors.BaseSelector,
-    masks: dict[socket.socket, int],
-    end: socket.socket,
-    mask: int,
-    call: Callable[[int], None],
-) -> None:
-    """Register `call` for these events of a socket; 0: unregister it. `masks` holds the current registrations."""
-    old = masks.get(end, 0)
-    if mask == old:
-        return
-    masks[end] = mask
-    if not mask:
-        selector.unregister(end)
-    elif old:
-        selector.modify(end, mask, call)
-    else:
-        selector.register(end, mask, call)
-
-
-def _move(source: socket.socket, target: socket.socket, way: _Way) -> bool:
-    """Write pending bytes; read more only when none are pending. Return whether anything was read.
-
-    Raises:
-        OSError: one of the two connections is broken.
-    """
-    data = b""
-    with contextlib.suppress(BlockingIOError):
-        if way.pending:
-            way.pending = way.pending[target.send(way.pending) :]
-        if not way.pending and not way.ended:
-            data = source.recv(CHUNK)
-            way.ended = not data
-            way.pending = data
-            if data:
-                way.pending = data[target.send(data) :]
-    if way.ended and not way.pending and not way.told:
-        way.told = True
-        target.shutdown(socket.SHUT_WR)
-    return bool(data)
-
-
-class Resolver:
-    """Looks up the name of a machine, one at a time, in a thread: a name service may take a minute.
-
-    Names are looked up by the machine that connects. A numeric address announced by the other machine would be wrong
-    where its own name resolves to 127.0.1.1, or where it has several networks.
-
-    Args:
-        selector: the selector of the event loop.
-        found: called with the addresses that were found.
-    """
-
-    def __init__(self, selector: selectors.BaseSelector, found: Callable[[list[Resolved]], object]) -> None:
-        self.selector = selector
-        self.found = found
-        self.answer: socket.socket | None = None  # receives the thread's answer
-
-    def look_up(self, host: str, port: int) -> list[Resolved]:
-        """Return the addresses if no name service is needed, else an empty list: `found` gets them later, if any."""
-        try:
-            return look_up(host, port, socket.AI_NUMERICHOST)
-        except (OSError, UnicodeError):
-            pass
-        if self.answer is None:
-            with contextlib.suppress(OSError, RuntimeError):  # no descriptor or thread available: the caller retries
-                ours, theirs = socket.socketpair()
-                threading.Thread(target=_look_up_aside, args=(theirs, host, port), daemon=True).start()
-                self.answer = ours
-                self.selector.register(ours, _READ, self._answered)
-        return []
-
-    def _answered(self, _events: int) -> None:
-        assert self.answer is not None
-        data = self.answer.recv(65536)
-        self.forget()
-        if data:
-            self.found([(int(family), (str(host), int(port))) for family, (host, port) in json.loads(data)])
-
-    def forget(self) -> None:
-        """Drop the awaited answer."""
-        if self.answer is not None:
-            self.selector.unregister(self.answer)
-            self.answer.close()
-            self.answer = None
-
-
-def _look_up_aside(answer: socket.socket, host: str, port: int) -> None:
-    with answer, contextlib.suppress(OSError, UnicodeError):  # no such name, or the answer is no longer wanted
-        answer.send(json.dumps(look_up(host, port)[:16]).encode())
-
-
-def look_up(host: str, port: int, flags: int = 0) -> list[Resolved]:
-    """Return all addresses of a host.
-
-    Raises:
-        OSError: it has none.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [(int(family), (str(where[0]), port)) for family, _, _, _, where in found]

@@ -1,7 +1,7 @@
 """The addresses of the servers of a run: HOST:PORT/SERVICE, with or without http:// before it.
 
-PORT is that of the gate of the guard (guard/gate.py) behind which the server is, SERVICE the name that the gate is
-asked for. An address without one of these services is not of the run, and is used as it is.
+PORT is that of the guard behind which the server is (guard/admission.py), SERVICE the name that the guard is asked for.
+An address without one of these services is not of the run, and is used as it is.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Ready(Report, kind="ready"):
 
 
 class StoreUp(Report, kind="store"):
-    """Rank 0: the group's TCPStore can be reached, at this port of its guard (guard/gate.py)."""
+    """Rank 0: the group's TCPStore can be reached, at this port of its guard (guard/admission.py)."""
 
     addr: Text
     port: Port
@@ -399,7 +399,7 @@ class Begin(Message, kind="store"):
 
 
 class LighthouseMoved(Message, kind="lighthouse"):
-    """Guard: the Lighthouse is at this address now (guard/proxy.py)."""
+    """Guard: the Lighthouse is at this address now (guard/forwarder.py)."""
 
     url: Plain
 

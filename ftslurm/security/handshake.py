@@ -59,7 +59,7 @@ def answer(key: bytes, said: bytes, address: str) -> tuple[bytes, bytes]:
         address: HOST:PORT/SERVICE that the client has connected to.
 
     Raises:
-        Refused: the server is not a gate of ftslurm.
+        Refused: the server is not a guard of ftslurm.
     """
     if len(said) != CHALLENGE or not said.startswith(MAGIC):
         raise Refused(f"{address} is held by something that is not of this run")

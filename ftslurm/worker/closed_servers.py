@@ -3,8 +3,9 @@
 torchft's manager, its parameter server and torch's TCPStore listen on every interface and accept every client: a
 stranger could read a group's addresses in its store, join its quorum, or end it with a `Kill`. Here they listen on
 loopback, where only their guard can connect (guard/loopback_filter.py). They are reached at HOST:PORT/SERVICE through
-two guards, which prove to each other that they are of this run (guard/gate.py, guard/proxy.py). torchft is given
-loopback addresses wherever it connects to one of them, so its own code, in Rust or in a child process, is unchanged.
+two guards, which prove to each other that they are of this run (guard/admission.py, guard/forwarder.py). torchft is
+given loopback addresses wherever it connects to one of them, so its own code, in Rust or in a child process, is
+unchanged.
 
 The checkpoint server is in closed_transport.py: its data would be too much for a guard.
 """
@@ -86,12 +87,12 @@ def _close_managers(gateway: Gateway, module: Any) -> None:
 
 
 def through(gateway: Gateway, address: str) -> str:
-    """Return the address of a proxy to a server of the run; other addresses unchanged."""
+    """Return the address of a forwarder to a server of the run; other addresses unchanged."""
     where = addresses.read(address)
     if where is None or where.service is None:
         return address
     scheme, mark, _ = address.partition("://")
-    return (scheme + mark if mark else "") + gateway.door(address)
+    return (scheme + mark if mark else "") + gateway.forwarder(address)
 
 
 class _Server:
@@ -218,7 +219,7 @@ def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
 
 
 def _within(gateway: Gateway, address: str) -> str:
-    """Translate a guard's address of a store, HOST:PORT/store/PREFIX, to that of a proxy; others stay unchanged."""
+    """Translate a guard's address of a store, HOST:PORT/store/PREFIX, to that of a forwarder; others stay unchanged."""
     store, mark, prefix = address.partition(f"/{addresses.STORE}/")
     return f"{through(gateway, f'{store}/{addresses.STORE}')}/{prefix}" if mark else address
 

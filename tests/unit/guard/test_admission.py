@@ -1,92 +1,58 @@
-"""The gate, a port that strangers can reach, with real sockets: the run is let in, strangers get nothing."""
+"""Admission at the port that strangers can reach, with real sockets: the run is let in, strangers get nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import json
 import os
-import select
-import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import guarded_network
 import pytest
+from guarded_network import KEY, PATIENCE_S, Loop, descriptors, until
 
-from ftslurm.guard import gate as gates
-from ftslurm.guard.gate import Gate, TakesOver
+from ftslurm.guard import admission as admissions
+from ftslurm.guard.admission import Admission, TakesOver
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.network import Network
-from ftslurm.guard.proxy import Proxy
-from ftslurm.guard.sockets import Refusals, crowded_out
 from ftslurm.security import handshake, socket_owners
 
-KEY = b"k" * 32
-PATIENCE_S = 20.0
 
-
-class Loop(threading.Thread):
-    """A guard's loop with one gate and doors, and its refusals."""
+class Place(Loop):
+    """A loop with an admission, and forwarders that lead to it."""
 
     def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.selector = selectors.PollSelector()
-        self.refusals = Refusals()
-        self.gate = Gate(self.selector, "127.0.0.1", lambda: KEY, self.refusals)
-        self.doors: list[Proxy] = []
-        self.todo: list[Callable[[], object]] = []
-        self.over = False
+        super().__init__()
+        self.port: Admission = self.admission()
+        self.host_port = self.port.host_port
 
-    def run(self) -> None:
-        while not self.over:
-            due = min([0.01, self.gate.tend(), *(door.tend() for door in self.doors)])
-            for key, events in self.selector.select(due):
-                key.data(events)
-            while self.todo:
-                self.todo.pop(0)()
-        for each in (*self.doors, self.gate):
-            each.close()
-        assert not self.selector.get_map()
+    def offer(self, target: admissions.Target, service: str = "store") -> None:
+        self.do(lambda: self.port.offer(service, target))
 
-    def do(self, what: Callable[[], object]) -> None:
-        self.todo.append(what)
-        until(lambda: what not in self.todo)
-
-    def door(self, address: str, key: bytes = KEY) -> socket.socket:
-        """Connect to a door that leads to an address."""
-        made = Proxy(self.selector, address, key=lambda: key, refusals=self.refusals, moves=False)
-        self.do(lambda: self.doors.append(made))
+    def connect(self, address: str = "", key: bytes = KEY) -> socket.socket:
+        """Connect through a forwarder to an address."""
+        made = self.forwarder(address or f"{self.host_port}/store", key, moves=False)
         return connect(int(made.url.rpartition(":")[2]))
+
+    def stranger(self) -> socket.socket:
+        return connect(int(self.host_port.rpartition(":")[2]))
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    made = Loop()
-    made.gate.open()
-    made.start()
+def place() -> Iterator[Place]:
+    made = Place()
     yield made
-    made.over = True
-    made.join(PATIENCE_S)
-    assert not made.is_alive()
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    made.close()
 
 
 def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
-
-
-def stranger(loop: Loop) -> socket.socket:
-    return connect(int(loop.gate.host_port.rpartition(":")[2]))
 
 
 def ended(sock: socket.socket) -> bool:
@@ -96,10 +62,10 @@ def ended(sock: socket.socket) -> bool:
 
 
 def taken(channel: socket.socket) -> socket.socket:
-    """Return the next connection that a gate hands over."""
+    """Return the next connection that is handed over."""
     _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
     if not descriptors:
-        raise OSError("the gate is closed")
+        raise OSError("it is closed")
     sock = socket.socket(fileno=descriptors[0])
     sock.setblocking(True)
     return sock
@@ -130,86 +96,86 @@ def echo(server: socket.socket, take: Callable[[], socket.socket] | None = None)
 
 
 @pytest.fixture(params=["takes over", "loopback"])
-def offered(request: pytest.FixtureRequest, loop: Loop) -> Iterator[None]:
-    """A server behind the gate, as the service `store`."""
+def offered(request: pytest.FixtureRequest, place: Place) -> Iterator[None]:
+    """A server behind the admission, as the service `store`."""
     if request.param == "takes over":
         ours, theirs = pair()
-        target: gates.Target = TakesOver(ours)
+        target: admissions.Target = TakesOver(ours)
         server = echo(theirs, lambda: taken(theirs))
     else:
         listener = socket.create_server(("127.0.0.1", 0), backlog=50)
         target, server = FilteredListener(listener.dup()), echo(listener)
     with server:
-        loop.do(lambda: loop.gate.offer("store", target))
+        place.offer(target)
         yield
 
 
 @pytest.mark.usefixtures("offered")
-def test_the_run_gets_through_both_guards(loop: Loop) -> None:
+def test_the_run_gets_through_both_guards(place: Place) -> None:
     for _ in range(5):
-        with loop.door(f"{loop.gate.host_port}/store") as way:
+        with place.connect() as way:
             for words in (b"abc", b"x" * 300_000):
                 way.sendall(words)
                 got = b""
                 while len(got) < len(words):
                     got += way.recv(65536)
                 assert got == words.upper()
-    assert loop.refusals.counts == {}
+    assert place.refusals.counts == {}
 
 
-def test_who_is_early_waits_for_the_server(loop: Loop) -> None:
-    with loop.door(f"{loop.gate.host_port}/store") as way:
+def test_who_is_early_waits_for_the_server(place: Place) -> None:
+    with place.connect() as way:
         way.sendall(b"early")
-        until(lambda: any(guest.wants for guest in list(loop.gate.guests)))
+        time.sleep(0.3)
         ours, theirs = pair()
         with echo(theirs, lambda: taken(theirs)):
-            loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
+            place.offer(TakesOver(ours))
             assert way.recv(100) == b"EARLY"
 
 
-def test_a_connection_that_is_handed_over_costs_the_guard_nothing_more(loop: Loop) -> None:
+def test_a_connection_that_is_handed_over_costs_the_guard_nothing_more(place: Place) -> None:
     ours, theirs = pair()
     with echo(theirs, lambda: taken(theirs)):
-        loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
-        with loop.door(f"{loop.gate.host_port}/store") as way:
+        place.offer(TakesOver(ours))
+        with place.connect() as way:
             way.sendall(b"abc")
             assert way.recv(100) == b"ABC"
-            until(lambda: not loop.gate.guests)
-            loop.do(loop.gate.close)
+            until(lambda: len(place.port.tasks) == 1)  # that accepts
+            asyncio.run_coroutine_threadsafe(place.port.close(), place.loop).result(PATIENCE_S)
             way.sendall(b"def")
             assert way.recv(100) == b"DEF"
 
 
-def test_a_server_that_is_busy_gets_a_connection_when_it_can_take_it(loop: Loop) -> None:
+def test_a_server_that_is_busy_gets_a_connection_when_it_can_take_it(place: Place) -> None:
     ours, theirs = pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least
-    loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
+    place.offer(TakesOver(ours))
     with contextlib.ExitStack() as held:
-        while not any(guest.wants for guest in list(loop.gate.guests)):
-            assert len(loop.doors) < 1000
-            way = held.enter_context(loop.door(f"{loop.gate.host_port}/store"))
+        while len(place.port.tasks) == 1:  # none waits for it
+            assert len(place.listeners) < 1000
+            way = held.enter_context(place.connect())
             way.sendall(b"abc")
-            time.sleep(0.02)
+            time.sleep(0.05)
         with echo(theirs, lambda: taken(theirs)):
             assert way.recv(100) == b"ABC"
-        assert not loop.gate.guests
+        until(lambda: len(place.port.tasks) == 1)
 
 
-def test_a_server_that_is_gone_hangs_up(loop: Loop) -> None:
+def test_a_server_that_is_gone_hangs_up(place: Place) -> None:
     ours, theirs = pair()
     theirs.close()
-    loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
-    with loop.door(f"{loop.gate.host_port}/store") as way:
+    place.offer(TakesOver(ours))
+    with place.connect() as way:
         assert ended(way)
 
 
 @pytest.mark.usefixtures("offered")
 def test_a_stranger_is_hung_up_on_and_that_is_said_once(
-    loop: Loop, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gates, "PROVE_WITHIN_S", 0.2)
+    monkeypatch.setattr(admissions, "PROVE_WITHIN_S", 0.2)
     for words in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"x" * handshake.ANSWER, b"x" * 100_000):
-        with stranger(loop) as sock:
+        with place.stranger() as sock:
             began = time.monotonic()
             with contextlib.suppress(OSError):
                 sock.sendall(words)
@@ -217,31 +183,31 @@ def test_a_stranger_is_hung_up_on_and_that_is_said_once(
             assert said.startswith(handshake.MAGIC)
             assert ended(sock)
             assert time.monotonic() - began < 5
-    assert loop.refusals.counts["stranger"] >= 3
+    assert place.refusals.counts["stranger"] >= 3
     assert capfd.readouterr().err.count("refused: a connection from 127.0.0.1") == 1
 
 
 @pytest.mark.usefixtures("offered")
-def test_one_with_another_runs_key_gets_nothing(loop: Loop) -> None:
-    with loop.door(f"{loop.gate.host_port}/store", key=b"o" * 32) as way:
+def test_one_with_another_runs_key_gets_nothing(place: Place) -> None:
+    with place.connect(key=b"o" * 32) as way:
         way.sendall(b"abc")
         assert ended(way)
-    until(lambda: "stranger" in loop.refusals.counts)
+    until(lambda: "stranger" in place.refusals.counts)
 
 
 @pytest.mark.usefixtures("offered")
-def test_a_flood_does_not_keep_the_run_out(loop: Loop) -> None:
+def test_a_flood_does_not_keep_the_run_out(place: Place) -> None:
     with contextlib.ExitStack() as held:
-        for _ in range(3 * gates.MOST_STRANGERS):
-            held.enter_context(stranger(loop))
-        with loop.door(f"{loop.gate.host_port}/store") as way:
+        for _ in range(3 * admissions.MOST_UNPROVEN):
+            held.enter_context(place.stranger())
+        with place.connect() as way:
             way.sendall(b"abc")
             assert way.recv(100) == b"ABC"
-        until(lambda: loop.refusals.counts.get("flood"))
-        assert len([guest for guest in list(loop.gate.guests) if guest.is_stranger]) <= gates.MOST_STRANGERS
+        until(lambda: place.refusals.counts.get("flood"))
+        until(lambda: len(place.port.tasks) <= admissions.MOST_UNPROVEN + 1)
 
 
-def test_a_squatter_at_a_port_of_the_run_is_told_nothing(loop: Loop) -> None:
+def test_a_squatter_at_a_port_of_the_run_is_told_nothing(place: Place) -> None:
     squatter = socket.create_server(("127.0.0.1", 0))
     heard = []
 
@@ -255,13 +221,13 @@ def test_a_squatter_at_a_port_of_the_run_is_told_nothing(loop: Loop) -> None:
 
     thread = threading.Thread(target=squat, daemon=True)
     thread.start()
-    with squatter, loop.door(f"127.0.0.1:{squatter.getsockname()[1]}/store") as way:
+    with squatter, place.connect(f"127.0.0.1:{squatter.getsockname()[1]}/store") as way:
         way.sendall(b"what is meant for the run")
         assert ended(way)
         thread.join(PATIENCE_S)
     assert b"meant" not in b"".join(heard)
     assert heard[-1] == b""
-    assert "server" in loop.refusals.counts
+    assert "server" in place.refusals.counts
 
 
 def test_nobody_but_its_guard_connects_to_an_inner_server() -> None:
@@ -272,13 +238,14 @@ def test_nobody_but_its_guard_connects_to_an_inner_server() -> None:
         with pytest.raises(TimeoutError):
             socket.create_connection(("127.0.0.1", inner.port), 0.3)
         for _ in range(3):
-            with inner.dial() as far:
-                taken, _ = listener.accept()
-                inner.settled(far)
+            with inner.admitted() as far:
                 far.setblocking(True)
-                far.sendall(b"hello")
-                assert taken.recv(10) == b"hello"
-                taken.close()
+                far.connect(listener.getsockname())
+            taken, _ = listener.accept()
+            far.sendall(b"hello")
+            assert taken.recv(10) == b"hello"
+            taken.close()
+            far.close()
         with pytest.raises(TimeoutError):  # still nobody
             socket.create_connection(("127.0.0.1", inner.port), 0.3)
         inner.close()
@@ -300,10 +267,9 @@ def test_whose_a_connection_is() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_a_door_serves_its_owner_alone(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_forwarder_serves_its_owner_alone(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, echo(listener):
-        made = Proxy(loop.selector, f"http://127.0.0.1:{listener.getsockname()[1]}", refusals=loop.refusals)
-        loop.do(lambda: loop.doors.append(made))
+        made = place.forwarder(f"http://127.0.0.1:{listener.getsockname()[1]}")
         port = int(made.url.rpartition(":")[2])
         child = os.fork()
         if child == 0:
@@ -324,9 +290,9 @@ def test_what_a_worker_asks_its_guard() -> None:
         place = gateway.reserve()
         assert gateway.reserve() == place
         assert gateway.key() == KEY
-        assert gateway.door("elsewhere:29500") == "elsewhere:29500"
-        way = gateway.door(f"http://{place}/store")
-        assert gateway.door(f"{place}/store") == way
+        assert gateway.forwarder("elsewhere:29500") == "elsewhere:29500"
+        way = gateway.forwarder(f"http://{place}/store")
+        assert gateway.forwarder(f"{place}/store") == way
         with socket.create_server(("127.0.0.1", 0), backlog=50) as listener, echo(listener):
             gateway.publish("store", listener.fileno())
             with connect(int(way.rpartition(":")[2])) as sock:
@@ -337,54 +303,41 @@ def test_what_a_worker_asks_its_guard() -> None:
             gateway._ask("nonsense")
 
 
-def test_the_port_asked_for_is_had_or_said(tmp_path: Path) -> None:
-    selector = selectors.PollSelector()
-    gate = Gate(selector, "127.0.0.1", lambda: KEY, Refusals())
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(OSError, match="in use"):
-            gate.open(taken.getsockname()[1])
-        port = taken.getsockname()[1]
-    assert gate.open(port) == f"127.0.0.1:{port}"
-    gate.close()
+def test_the_port_asked_for_is_had_or_said() -> None:
+    with guarded_network.asked(KEY) as gateway:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(OSError, match="in use"):
+                gateway.reserve(port)
+        assert gateway.reserve(port) == f"127.0.0.1:{port}"
 
 
 # --- what a worker asks its guard ----------------------------------------------------------------------------------
 
 
-class Asked:
-    """A guard that answers when the test lets it."""
-
-    def __init__(self) -> None:
-        self.requests, questions = pair()
-        self.network = Network(selectors.PollSelector(), self.requests, "127.0.0.1")
-        self.network.learn(KEY.hex())
-        self.gateway = Gateway(questions)
-        self.questions = questions
-
-    def say(self, data: bytes, *descriptors: int) -> bytes:
-        """Send a message to the guard; return its answer."""
-        socket.send_fds(self.questions, [data], descriptors)
-        self.network._asked(selectors.EVENT_READ)
-        return self.questions.recv(4096)
+@pytest.fixture
+def questions() -> Iterator[socket.socket]:
+    """A worker's end of the connection to its guard."""
+    requests, ours = pair()
+    network = Network(requests, "127.0.0.1")
+    network.learn(KEY.hex())
+    ours.settimeout(PATIENCE_S)
+    yield ours
+    network.close()
 
 
 def test_an_answer_that_came_too_late_is_not_taken_for_that_to_the_next_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = Asked()
+    requests, questions = pair()
+    gateway = Gateway(questions)
     monkeypatch.setattr("ftslurm.guard.gateway.PATIENCE_S", 0.05)
     with pytest.raises(TimeoutError):
-        asked.gateway.key()  # the guard has been stopped
+        gateway.key()  # the guard has been stopped
     monkeypatch.setattr("ftslurm.guard.gateway.PATIENCE_S", PATIENCE_S)
-    asked.network._asked(selectors.EVENT_READ)
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(asked.gateway.reserve()), daemon=True)
-    thread.start()
-    assert select.select([asked.requests], [], [], PATIENCE_S)[0]
-    asked.network._asked(selectors.EVENT_READ)
-    thread.join(PATIENCE_S)
-    assert found == [asked.network.gate.host_port]
-    asked.network.gate.close()
+    network = Network(requests, "127.0.0.1")
+    assert gateway.reserve().startswith("127.0.0.1:")
+    network.close()
 
 
 @pytest.mark.parametrize(
@@ -399,33 +352,35 @@ def test_an_answer_that_came_too_late_is_not_taken_for_that_to_the_next_question
         b"[]",
     ],
 )
-def test_whatever_a_worker_says_its_guard_goes_on_and_keeps_no_descriptor(message: bytes) -> None:
-    asked, (out, into) = Asked(), os.pipe()
+def test_whatever_a_worker_says_its_guard_goes_on_and_keeps_no_descriptor(
+    message: bytes, questions: socket.socket
+) -> None:
+    out, into = os.pipe()
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    assert b'"error"' in asked.say(message, out)
-    assert len(os.listdir("/proc/self/fd")) == before
+    before = descriptors()
+    socket.send_fds(questions, [message], [out])
+    assert b'"error"' in questions.recv(4096)
+    assert descriptors() == before
     os.close(out)
     os.close(into)
 
 
-def test_a_worker_that_reads_no_answers_does_not_make_its_guard_wait() -> None:
-    asked = Asked()
+def test_a_worker_that_reads_no_answers_does_not_make_its_guard_wait(questions: socket.socket) -> None:
     for _ in range(2000):
-        asked.questions.send(b'{"number": 1, "question": "key"}')
-        asked.network._asked(selectors.EVENT_READ)
+        questions.send(b'{"number": 1, "question": "key"}')
+    while json.loads(questions.recv(4096))["number"] == 1:
+        with contextlib.suppress(BlockingIOError):
+            questions.send(b'{"number": 2, "question": "key"}', socket.MSG_DONTWAIT)
 
 
-def test_capital_letters_in_a_machines_name_keep_nobody_out(loop: Loop) -> None:
-    gate = Gate(loop.selector, "LocalHost", lambda: KEY, loop.refusals)
-    loop.do(gate.open)
+def test_capital_letters_in_a_machines_name_keep_nobody_out(place: Place) -> None:
+    port = place.admission("LocalHost")
     listener = socket.create_server(("127.0.0.1", 0))
     with echo(listener):
-        loop.do(lambda: gate.offer("store", FilteredListener(listener.dup())))
-        sock = loop.door(f"{gate.host_port}/store")
-        sock.sendall(b"abc")
-        assert sock.recv(3) == b"ABC"
-    loop.do(gate.close)
+        place.do(lambda: port.offer("store", FilteredListener(listener.dup())))
+        with place.connect(f"{port.host_port}/store") as sock:
+            sock.sendall(b"abc")
+            assert sock.recv(3) == b"ABC"
 
 
 def test_where_the_kernel_knows_no_socket_at_all_its_tables_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,16 +400,21 @@ def test_a_connection_whose_end_says_no_more_is_still_somebodys() -> None:
         assert (client.getsockname(), os.getuid()) in list(socket_owners.clients_of(server.getsockname()[1]))
 
 
-@pytest.mark.parametrize(
-    ("hosts", "expected"),
-    [
-        (["owner", *["flood"] * 63], 1),  # a flood from elsewhere pushes out its own
-        (["flood", "flood", "owner", "flood"], 0),
-        (["a", "b", "b", "a", "c"], 0),
-        (["a", "b", "b"], 1),
-        (["a"], 0),
-        (["same"] * 64, 0),  # from the owner's own host: the oldest
-    ],
-)
-def test_in_a_flood_the_oldest_of_the_busiest_host_gives_way(hosts: list[str], expected: int) -> None:
-    assert crowded_out(hosts) == expected
+def test_a_flood_from_elsewhere_pushes_out_its_own(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admissions, "PROVE_WITHIN_S", PATIENCE_S)
+    with place.stranger() as owner, contextlib.ExitStack() as held:
+        flood = []
+        for _ in range(admissions.MOST_UNPROVEN + 10):
+            sock = held.enter_context(socket.socket())
+            sock.bind(("127.0.0.2", 0))
+            sock.connect(owner.getpeername())
+            sock.settimeout(PATIENCE_S)
+            assert sock.recv(handshake.CHALLENGE, socket.MSG_WAITALL).startswith(handshake.MAGIC)
+            flood.append(sock)
+        assert all(ended(sock) for sock in flood[:11])  # the oldest
+        owner.settimeout(0.1)
+        assert owner.recv(handshake.CHALLENGE, socket.MSG_WAITALL).startswith(handshake.MAGIC)
+        for one in (owner, flood[11], flood[-1]):
+            one.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                one.recv(1)

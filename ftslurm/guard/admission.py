@@ -1,0 +1,185 @@
+"""The only port of a guard that other nodes can reach. It connects processes of the run to the servers behind it.
+
+Those are the servers of the guard's worker: the Lighthouse, a group's store, a manager, a parameter server. A client
+gets a challenge and has one second to answer it (security/handshake.py); then it is connected to the service it
+requested. torchft's and torch's servers listen on loopback, where only the guard can connect (loopback_filter.py), and
+the guard copies the bytes. Our Lighthouse does not listen at all: it is given the connection itself.
+At most MOST_UNPROVEN clients may be unproven; beyond that, one is closed for each new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from ftslurm.guard.interfaces import family
+from ftslurm.guard.loopback_filter import FilteredListener
+from ftslurm.guard.sockets import End, Host, Listener, Refusals, TimeLimit, exactly, relay
+from ftslurm.security import handshake
+
+MOST_UNPROVEN = 64  # connections without a completed handshake
+PROVE_WITHIN_S = 1.0
+OFFERED_WITHIN_S = 10.0  # an address may be known before its server is up
+BUSY_S = 0.01  # between two tries to hand a connection to a server that is busy
+
+
+class TakesOver:
+    """A server that is given the admitted connections: their descriptors, over a socket pair (SCM_RIGHTS)."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.channel = channel
+
+    def give(self, near: socket.socket) -> None:
+        """Give the server a copy of a connection's descriptor.
+
+        Raises:
+            BlockingIOError: the server does not take connections as fast as they come.
+            OSError: it is gone.
+        """
+        socket.send_fds(self.channel, [b"\0"], [near.fileno()])
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+Target = FilteredListener | TakesOver
+
+
+class Admission(Listener):
+    """The port.
+
+    Args:
+        name: this machine's name for other nodes, unless `announce` sets another; "127.0.0.1": only this machine can
+            connect.
+        key: returns the run's key; b"": it is not known yet.
+    """
+
+    def __init__(self, name: str, key: Callable[[], bytes], refusals: Refusals) -> None:
+        super().__init__(refusals)
+        self.announce(name, name if name == "127.0.0.1" else "")
+        self.key = key
+        self.host_port = ""
+        self.unproven: dict[TimeLimit, str] = {}  # and their hosts, oldest first
+        self.targets: dict[str, Target] = {}
+        self.offered = asyncio.Event()
+
+    def announce(self, name: str, address: str) -> None:
+        """Set this machine's name for other nodes, and the address to listen at ("": all), before `open`."""
+        self.name = name.lower()  # as addresses.read returns it: host names are case-insensitive
+        self.address = address
+
+    def open(self, port: int = 0) -> str:
+        """Listen, unless already listening. Return HOST:PORT, as it is announced to the run.
+
+        Raises:
+            OSError: the port is not available.
+        """
+        if not self.host_port:
+            listener = bind(self.address, port)
+            self.host_port = f"{self.name}:{listener.getsockname()[1]}"
+            self.listen(listener)
+        return self.host_port
+
+    def offer(self, service: str, target: Target) -> None:
+        """Set the server of a service, also for the clients that wait for it."""
+        self.withdraw(service)
+        self.targets[service] = target
+        self.offered.set()  # all that wait now
+        self.offered.clear()
+
+    def withdraw(self, service: str) -> None:
+        """Remove a service. Existing connections stay."""
+        if (old := self.targets.pop(service, None)) is not None:
+            old.close()
+
+    async def close(self) -> None:
+        await super().close()
+        for service in list(self.targets):
+            self.withdraw(service)
+
+    async def serve(self, near: socket.socket, peer: Host) -> None:
+        """Have a client prove that it is of the run, and connect it to its server."""
+        service = await self._prove(near, str(peer[0]))
+        if service is None:
+            return
+        with TimeLimit(OFFERED_WITHIN_S):
+            far = await self._connect(service, near)
+        if far is not None:
+            await relay(far, near)
+
+    async def _prove(self, near: socket.socket, host: str) -> str | None:
+        """Return the service that a client of the run wants; None: it could not prove that it is one."""
+        said, heard = handshake.challenge(), bytearray()
+        self._make_room()
+        limit, loop = TimeLimit(PROVE_WITHIN_S), asyncio.get_running_loop()
+        self.unproven[limit] = host
+        why = "could not prove that it is of this run"
+        try:
+            with limit:
+                await loop.sock_sendall(near, said)
+                answer = await exactly(near, handshake.ANSWER, heard)
+                key = self.key()
+                admitted = handshake.admit(key, said, answer, self.host_port) if key else None
+                if admitted is not None:
+                    await loop.sock_sendall(near, admitted.proof)
+                    return admitted.service
+        except TimeoutError:
+            if limit not in self.unproven:  # it was pushed out, which is told
+                return None
+            why = f"did not prove within {PROVE_WITHIN_S:g} s that it is of this run"
+        except OSError:
+            if not heard:
+                return None
+            why = "hung up before it had proved that it is of this run"
+        finally:
+            self.unproven.pop(limit, None)
+        words = f"a connection from {host} to port {self.host_port.rpartition(':')[2]}, which {why}"
+        self.refusals.tell("stranger", words)
+        return None
+
+    def _make_room(self) -> None:
+        """At MOST_UNPROVEN unproven connections, push out the oldest of the host with the most.
+
+        So a flood pushes out its own connections. Other clients on the host of a flood have to be faster than it,
+        which they are: a client answers the challenge as soon as it is connected, and dials again if it was pushed out.
+        """
+        if len(self.unproven) < MOST_UNPROVEN:
+            return
+        [(busiest, count)] = Counter(self.unproven.values()).most_common(1)
+        oldest = next(limit for limit, host in self.unproven.items() if host == busiest)
+        del self.unproven[oldest]
+        oldest.end()
+        self.refusals.tell("flood", f"{count} connections from {busiest} at a time that do not prove themselves")
+
+    async def _connect(self, service: str, near: socket.socket) -> End | None:
+        """Connect to the server of a service, once it is there; None: the server was given the connection itself."""
+        while True:
+            while (target := self.targets.get(service)) is None:
+                await self.offered.wait()
+            if isinstance(target, FilteredListener):
+                break
+            try:
+                target.give(near)
+            except BlockingIOError:
+                await asyncio.sleep(BUSY_S)
+            else:
+                return None
+        far = End()
+        with target.admitted() as connection:
+            await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", target.port))
+            await far.attach(connection)
+        return far
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """Return a listening socket at an address; "": on all interfaces.
+
+    Raises:
+        OSError: the port is not available.
+    """
+    kind = family(address)
+    both = not address and kind == socket.AF_INET6
+    return socket.create_server((address, port), family=kind, backlog=1024, dualstack_ipv6=both)

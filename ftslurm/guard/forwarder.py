@@ -1,0 +1,243 @@
+"""A port on loopback with a fixed address, for a Lighthouse, parameter server, store or manager that may move.
+
+torchft's manager is given the Lighthouse's address once. So it gets the address of a forwarder in its guard, which
+forwards the bytes to the Lighthouse's current address. While the Lighthouse is down, the forwarder holds connections
+and dials every few milliseconds; a manager itself would wait longer after each failure, up to 10 s (T: src/retry.rs).
+The clients of a parameter server use a forwarder in the same way.
+
+It serves only processes of this user (the kernel names the owner of a connection). It and a server of the run prove to
+each other that they have the run's key (security/handshake.py) before it forwards a byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hmac
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from ftslurm.guard.sockets import End, Host, Listener, Refusals, TimeLimit, exactly, relay
+from ftslurm.protocol import addresses
+from ftslurm.security import handshake, socket_owners
+
+MOST = 512  # simultaneous connections, a manager has two; more wait in the queue of the kernel
+SILENT_FOR_S = 10.0  # after this time a client that has sent nothing is disconnected
+DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
+DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
+RESOLVE_AGAIN_S = 0.5
+TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported
+
+Resolved = tuple[int, tuple[str, int]]  # the family of an address, and the argument of connect()
+
+
+class Forwarder(Listener):
+    """Listens on loopback, and forwards to a server.
+
+    Args:
+        url: the address of a server of this run (addresses.py), or of another one, which gets the bytes without a
+            handshake.
+        key: returns the run's key.
+        warn: is told what the user has to know.
+        moves: whether the server may come back, at this or another address: then connections are held while it is down,
+            else they are closed.
+
+    Raises:
+        OSError: no port is available.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: Callable[[], bytes],
+        refusals: Refusals,
+        warn: Callable[[str], object] = lambda _: None,
+        moves: bool = True,
+    ) -> None:
+        super().__init__(refusals)
+        self.most = MOST
+        self.key = key
+        self.warn = warn
+        self.moves = moves
+        self.clients: dict[End, bool] = {}  # whether they are connected to the server
+        self.dials: set[TimeLimit] = set()
+        self.in_turn = asyncio.Lock()
+        self.moved = asyncio.get_running_loop().create_future()  # done when the server has another address
+        self.target: str | None = None
+        self.go_to(url)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=MOST)
+        self.address = listener.getsockname()
+        self.listen(listener)
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"http://127.0.0.1:{self.address[1]}"
+
+    def go_to(self, url: str) -> None:
+        """Set the address of the server; "": it has none now. Close connections to the old one; clients dial again."""
+        if url != self.target:
+            self.target, self.where = url, addresses.read(url)
+            self.addresses: list[Resolved] = []
+            self.turn = 0  # index of the address to dial
+            self.away_since: float | None = None  # when the server was first unreachable; None: it is not
+            self.known_since = time.monotonic()
+            self.is_settled = False  # the address has been reached, or reported
+            self.problem = ""  # why the last attempt to connect has failed
+            for client in [client for client, is_connected in self.clients.items() if is_connected]:
+                client.abort()
+            for dial in tuple(self.dials):
+                dial.end()
+        self.next_dial = 0.0
+        self.moved.set_result(None)
+        self.moved = asyncio.get_running_loop().create_future()
+
+    def make_room(self) -> None:
+        """Close a connection whose client has hung up, but whose server has not noticed."""
+        next((client.abort for client in self.clients if client.has_ended), lambda: None)()
+
+    async def serve(self, near: socket.socket, peer: Host) -> None:
+        """Connect a client of this user to the server."""
+        (owner,) = socket_owners.uids_of_clients([peer], self.address)
+        if owner != os.getuid():
+            if owner is not None:  # None: the client has hung up
+                words = f"a connection of user {owner} to this worker's way to {self.target or 'a server'}"
+                self.refusals.tell("forwarder", words)
+            return
+        client = End()
+        await client.attach(near)
+        self.clients[client] = False
+        loop = asyncio.get_running_loop()
+        loop.call_later(SILENT_FOR_S, lambda: None if client.has_spoken else client.abort())
+        loop.call_later(TELL_S, self._tell_if_out_of_reach, client, time.monotonic())
+        try:
+            far = await self._reach(client)
+            if far is not None:
+                self.clients[client] = True
+                with far:
+                    await relay(client, far)
+        finally:
+            del self.clients[client]
+            client.abort()
+
+    async def _reach(self, client: End) -> socket.socket | None:
+        """Return a connection to the server; None: the client has hung up, or the server does not move and is down."""
+        tries = 0
+        while not client.transport.is_closing():
+            if self.addresses and (self.away_since is None or not self.moves):
+                if (far := await self._dial()) is not None:
+                    return far
+                tries += 1
+                if not self.moves and tries >= len(self.addresses):
+                    return None
+                continue
+            async with self.in_turn:  # one at a time looks for a server that is away
+                if not self.addresses:
+                    await self._look_up()
+                elif self.away_since is not None:
+                    await self._pause(self.next_dial - time.monotonic())
+                    if not client.transport.is_closing() and self.addresses and (far := await self._dial()) is not None:
+                        return far
+        return None
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait so long (None: for ever), or until the server has another address."""
+        await asyncio.wait([self.moved], timeout=seconds)
+
+    async def _look_up(self) -> None:
+        """Look up the server's addresses; return when they are found, a while after a failure, or if it has moved.
+
+        The machine that connects looks up the name. A numeric address announced by the other machine would be wrong
+        where its own name resolves to 127.0.1.1, or where it has several networks.
+        """
+        where, moved = self.where, self.moved
+        if where is None:
+            await self._pause(None)
+            return
+        try:
+            found = look_up(where.host, where.port, socket.AI_NUMERICHOST)
+        except (OSError, UnicodeError):  # a name service may take a minute: in a thread
+            asked = asyncio.get_running_loop().run_in_executor(None, look_up, where.host, where.port)
+            await asyncio.wait([asked, moved], return_when=asyncio.FIRST_COMPLETED)
+            found = [] if asked.cancel() or asked.exception() else asked.result()
+        if moved.done():
+            return
+        self.addresses = found
+        if not found:
+            await self._pause(RESOLVE_AGAIN_S)
+
+    async def _dial(self) -> socket.socket | None:
+        """Return a connection to the server's current address; None: there is none."""
+        target, address = self.target, self.addresses[self.turn % len(self.addresses)]
+        limit = TimeLimit(DIAL_FOR_S if self.moves else DIAL_ONCE_FOR_S)
+        self.dials.add(limit)
+        try:
+            with contextlib.ExitStack() as opened, limit:
+                far = opened.enter_context(socket.socket(address[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                await asyncio.get_running_loop().sock_connect(far, address[1])
+                # On one machine a socket can connect to itself at a port without a listener; no server could bind it.
+                if far.getsockname() == far.getpeername():
+                    raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+                await self._prove(far)
+                self.is_settled, self.away_since = True, None
+                opened.pop_all()
+                return far
+        except OSError as error:
+            if isinstance(error, handshake.Refused):
+                self.refusals.tell("server", str(error))
+            if self.target == target:
+                self._failed(address, os.strerror(error.errno) if error.errno else str(error))
+            return None
+        finally:
+            self.dials.discard(limit)
+
+    async def _prove(self, far: socket.socket) -> None:
+        """Answer the server's challenge, then check its proof.
+
+        Raises:
+            OSError: the server is not of this run, or hangs up.
+        """
+        if self.where is None or self.where.service is None:
+            return
+        said = await exactly(far, handshake.CHALLENGE)
+        sent, expected = handshake.answer(self.key(), said, self.where.dialled)
+        await asyncio.get_running_loop().sock_sendall(far, sent)
+        if not hmac.compare_digest(await exactly(far, handshake.PROOF), expected):
+            raise handshake.Refused(f"{self.where.dialled} is held by something that is not of this run")
+
+    def _failed(self, address: Resolved, why: str) -> None:
+        """Handle that an address does not accept connections; the next address is dialled soon."""
+        now, self.problem = time.monotonic(), f"{address[1][0]}: {why}"
+        if address == self.addresses[self.turn % len(self.addresses)]:
+            self.turn += 1
+        if self.away_since is None:
+            self.away_since = now
+        self.next_dial = now + min(max(0.025, (now - self.away_since) / 40), 0.25)  # adds at most 2.5 % to the outage
+
+    def _tell_if_out_of_reach(self, client: End, since: float) -> None:
+        """Report, once for each address, that a client has waited for it too long."""
+        if self.clients.get(client) is not False:
+            return
+        left = max(since, self.known_since) + TELL_S - time.monotonic()
+        if left <= 0 and self.target and not self.is_settled:
+            self.is_settled = True
+            why = self.problem or ("no answer" if self.addresses else "this node knows no address of that name")
+            self.warn(
+                f"cannot reach {self.target} ({why}): name a network that all nodes share in "
+                f"cluster.interface=, and see that no firewall closes its ports"
+            )
+        next_s = left if left > 0 else TELL_S
+        asyncio.get_running_loop().call_later(next_s, self._tell_if_out_of_reach, client, since)
+
+
+def look_up(host: str, port: int, flags: int = 0) -> list[Resolved]:
+    """Return all addresses of a host.
+
+    Raises:
+        OSError: it has none.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [(int(family), (str(where[0]), port)) for family, _, _, _, where in found]

@@ -17,7 +17,7 @@ from typing import cast
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, drain, handover, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, launching, progress_lines, standby
-from ftslurm.core.groups.exits import Outcome, given_up, too_late
+from ftslurm.core.groups.exits import Outcome, given_up, last_failure, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
     first_step,
@@ -201,9 +201,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
             reason = f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}"
             return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     if groups - len(failed) < config.groups.min:
-        why = "; ".join(f"group {u.group}: {u.reason}" for u in failed[:3])
-        few = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
-        reason = f"{few} ({why})"
+        reason = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     pending = state.table.count(Phase.PENDING)
     if groups - len(failed) - pending >= config.groups.min and not serving:
@@ -269,7 +267,7 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         elif stray:
             state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
-            reason = too_late(unit, state.table.in_phase(Phase.SUCCEEDED)[0].group_id)
+            reason = too_late(state.table.in_phase(Phase.SUCCEEDED)[0].group_id)
             state, actions = given_up(state, unit, reason, actions)
         elif unit.waits_for is not None and 0 < config.health.wait_timeout_s <= now - unit.due:
             reason = f"it has waited for {config.health.wait_timeout_s:g} s (health.wait_timeout_s): {unit.waits_for}"
@@ -349,12 +347,18 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
-    record = records.RunRequeued if ending.outcome is RunOutcome.REQUEUED else records.RunFinished
+    outcome, reason = ending.outcome.value, ending.reason
+    record: records.RunFinished | records.RunRequeued
+    if ending.outcome is RunOutcome.REQUEUED:
+        record = records.RunRequeued(outcome=outcome, reason=reason, steps=steps, restarts=restarts)
+    else:
+        failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
+        record = records.RunFinished(outcome=outcome, reason=reason, steps=steps, restarts=restarts, failure=failure)
     over = ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED)
     return replace(state, finished=True, ending=ending), [
         *(fault_drills.never_done(state, config) if over else ()),
-        record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts),
-        Finish(ending.outcome, ending.reason),
+        record,
+        Finish(ending.outcome, reason),
     ]
 
 

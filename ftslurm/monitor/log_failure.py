@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ftslurm.monitor.event_text import verdict
+from ftslurm.core.groups.verdict import describe
 from ftslurm.monitor.log_files import LogFile, Wanted
 from ftslurm.monitor.log_page import View, clock
 from ftslurm.monitor.logs import show_end
@@ -58,7 +58,7 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
     who = step.unit if step.group is None else f"group {step.group}"
     end = _end(log)
     trace = (step.traceback or "").splitlines()
-    _print(out, f"{clock(failure.time)} {who} attempt {step.attempt} died: {verdict(step)}", step.evidence)
+    _print(out, f"{clock(failure.time)} {who} attempt {step.attempt} died: {describe(step)}", step.evidence)
     _print(out, "\nwhat the launcher and the guards said:", _end(run.step_log(step.unit, step.attempt))[-_MOST_SAID:])
     _print(out, "\nthe end of the traceback:", () if trace and trace[-1] in end[-LINES:] else trace)
     if not log.is_file():

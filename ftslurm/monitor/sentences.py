@@ -12,10 +12,11 @@ from itertools import islice
 
 from typing_extensions import assert_never
 
+from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.monitor import starting
-from ftslurm.monitor.event_text import controller_error, no_first_step, verdict
+from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import cause_of, is_failure
@@ -278,7 +279,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.again):
         what = called(group) if group else _unit(record.unit)
-        last = group.last_cause if group else status.lighthouse and status.lighthouse.last_cause
+        last = group.last and group.last.cause if group else status.lighthouse and status.lighthouse.last_cause
         how = "failed" if is_failure(last or None) else "ended"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
         if record.standby:
@@ -387,7 +388,7 @@ def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
     if record.attempt and (group is None or group.again):
         took = ""
         if record.recovery_s is not None:
-            how = "died" if group is None or is_failure(group.last_cause) else "left"
+            how = "died" if group is None or group.last is None or is_failure(group.last.cause) else "left"
             took = f" {seconds(record.recovery_s)} after it {how}"
         elif record.seconds is not None:
             took = f" {seconds(record.seconds)} after its launch"

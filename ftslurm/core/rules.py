@@ -201,7 +201,9 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
             reason = f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}"
             return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     if groups - len(failed) < config.groups.min:
-        reason = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
+        why = "; ".join(f"group {u.group}: {u.reason}" for u in failed[:3])
+        few = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
+        reason = f"{few} ({why})"
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     pending = state.table.count(Phase.PENDING)
     if groups - len(failed) - pending >= config.groups.min and not serving:

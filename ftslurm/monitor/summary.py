@@ -80,7 +80,7 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     for words in sentences.hook_lines(with_hooks(status, run)):
         facts.add_row("hooks", Text(words, "yellow"))
     facts.add_row("logs", Text(str(run.logs)))
-    signs = failures(status.groups)
+    signs = failures(status.groups, status.reason)
     parts: list[RenderableType] = [head, Text(), *([] if signs is None else [signs, Text()]), facts]
     known = {describe(g.last) for alike in failing(status.groups) for g in alike if g.last is not None}
     listed = [r for r in status.recoveries if r.seconds is not None or r.detail not in known]
@@ -182,29 +182,32 @@ def _kind(end: StepExited | None) -> object:
     return end.cause, end.code, end.signal, calls, _NUMBERS.sub("", end.error or "")
 
 
-def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
+def failures(groups: Iterable[GroupStatus], known: str = "") -> RenderableType | None:
     """Return why those of these groups are down that have failed; None: none has.
 
     An entry has the end of the traceback, else the signs of the failure, and the log. Groups with the same failure
     share it.
+
+    Args:
+        known: what the reader has been told.
     """
     kinds = failing(groups)
-    parts = [_entry(alike) for alike in kinds[:_FAILURES_SHOWN]]
+    parts = [_entry(alike, known) for alike in kinds[:_FAILURES_SHOWN]]
     if len(kinds) > _FAILURES_SHOWN:
         parts.append(Text(f"and {len(kinds) - _FAILURES_SHOWN} failures of other kinds: see the journal", "dim"))
     return Group(*parts) if parts else None
 
 
-def _entry(alike: Sequence[GroupStatus]) -> Text:
-    one, end = alike[0], alike[0].last
+def _entry(alike: Sequence[GroupStatus], known: str) -> Text:
+    end, given_up = alike[0].last, next((group.given_up for group in alike if group.given_up), None)
     if end is None:
-        return Text(f"{_called(alike)}: {one.given_up or 'given up'}", "red")
+        return Text(f"{_called(alike)}: {given_up or 'given up'}", "red")
     trace = _end(end.traceback or "")
     told = replace(end, error=None, traceback=None) if trace else end
     if len(alike) > 1:
         told = replace(told, node=None, rank=None)
     lines = trace or [f"- {sign}" for sign in end.evidence if len(end.evidence) > 1]
-    lines += [f"given up: {one.given_up}"] if one.given_up else []
+    lines += [f"given up: {given_up}"] if given_up and given_up not in known else []
     lines += [f"log: {sentences.short_log(end.log)}"] if end.log else []
     text = Text(f"{_called(alike)}: {describe(told)}", "red")
     return text.append("".join(f"\n  {line}" for line in lines), "default")

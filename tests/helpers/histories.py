@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from steps import A0, ANN, B0, LIGHT0, URL
 
 from ftslurm.config.schema import Config
+from ftslurm.core.groups.exits import last_failure
 from ftslurm.core.rules import begin, deadline, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
@@ -166,6 +167,10 @@ class Story:
 
     def reason(self) -> str:
         return self.state.ending.reason if self.state.ending else ""
+
+    def failure(self) -> str:
+        """Return how the last group failed that did not come back."""
+        return last_failure(self.state) or ""
 
 
 def flat(events: Iterable[Any]) -> list[ev.Event]:

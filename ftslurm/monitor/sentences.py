@@ -290,7 +290,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         return None  # one line when all are launched; a later group gets its line at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
     count = len(status.groups)
-    return f"{'the group' if count == 1 else f'all {count} groups'} launched on {everywhere}"
+    return f"{every(count)} launched on {everywhere}"
 
 
 def _ready(record: records.StepReady, status: RunStatus) -> str | None:
@@ -638,9 +638,14 @@ def phase(group: GroupStatus, status: RunStatus) -> str:
 
 def few(items: Sequence[str], most: int = 3) -> str:
     """Return the first names, and how many more there are."""
-    if len(items) <= most:
+    if len(items) <= most + 1:
         return ", ".join(items) or "no node"
-    return f"{', '.join(items[: most - 1])} and {len(items) - most + 1} more"
+    return f"{', '.join(items[:most])} and {len(items) - most} more"
+
+
+def every(groups: int) -> str:
+    """Return what all groups of a run are called."""
+    return {1: "the group", 2: "both groups"}.get(groups, f"all {groups} groups")
 
 
 def plural(count: int, noun: str) -> str:

@@ -86,7 +86,7 @@ class GroupStatus:
     last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
     joined: bool = False  # the current or last attempt has committed a step
-    longest_gap_s: float | None = None  # between two of its own commits, within one attempt
+    longest_gap_s: float | None = None  # between two of its own commits, over a restart only if no other group trained
     ended: float | None = None  # when its last attempt ended
     stepped: float | None = None  # when its step last rose
     still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
@@ -258,7 +258,7 @@ class RunStatus:
 
     @property
     def longest_gap(self) -> tuple[float, int] | None:
-        """Return the longest time between two commits of one attempt, in seconds, and its group."""
+        """Return the longest time between two commits of a group, in seconds, while no other committed; and the group."""
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 

@@ -480,7 +480,11 @@ class StatusFold:
         first_step = record.step if self._run.first_step is None else self._run.first_step
         self._run = replace(self._run, first_step=first_step, no_step=None)
         self._time_recovery(record.group, record.attempt, record.recovery_s, record.phases)
-        self._progressed(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None), record, time)
+        gap = group.longest_gap_s
+        if not self._live and record.recovery_s is not None:  # no group has trained since it failed
+            gap = max(record.recovery_s, gap or 0.0)
+        joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
+        self._progressed(joined, record, time)
 
     def _time_recovery(
         self, group: int | None, attempt: int, seconds: float | None, phases: dict[str, float | None] | None

@@ -66,7 +66,7 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("checkpoint", f"step {status.checkpoint}")
     if status.longest_gap is not None:
         gap, group = status.longest_gap
-        facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits of a live group (group {group})")
+        facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits (group {group})")
     if status.excluded_nodes:
         facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
     for words in sentences.unfit(status):

@@ -227,7 +227,7 @@ def test_the_summary_says_how_it_ended_and_what_the_restart_cost() -> None:
         "",
         "steps        120/120 in 28 s",
         "restarts     1",
-        "longest gap  0.31 s between two commits of a live group (group 2)",
+        "longest gap  0.31 s between two commits (group 2)",
         "logs         /scratch/runs/ddp-0930-k3/logs",
         "",
         "group  attempt  back after  reason",

@@ -258,7 +258,7 @@ class RunStatus:
 
     @property
     def longest_gap(self) -> tuple[float, int] | None:
-        """Return the longest time between two commits of a group, in seconds, while no other committed; and the group."""
+        """Return the longest time between two commits of a group, in seconds, and the group."""
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 

@@ -214,16 +214,8 @@ def _entry(alike: Sequence[GroupStatus], known: str) -> Text:
 
 
 def _end(traceback: str) -> list[str]:
-    """Return the last calls of a traceback and its exception, without ftslurm's calls and the marks below a line."""
-    lines = list[str]()
-    ours = False
-    for line in traceback.rstrip().splitlines():
-        if call := traces.frames(line):
-            ours = call[0].ours
-        elif not line.startswith("    "):
-            ours = False
-        if not ours and line.strip(" ^~|"):
-            lines.append(line)
+    """Return the last calls of a traceback and its exception."""
+    lines = traces.told_lines(traceback)
     end = lines[-_TRACEBACK_LINES:]
     begin = next((n for n, line in enumerate(end) if traces.RANK.match(line) or traces.frames(line)), 0)
     return end if end == lines else end[begin:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftslurm.cli.run_argument import find_run, parser_for
-from ftslurm.core.state import traces
+from ftslurm.monitor.stack_text import users_first
 
 HELP = """\
 example
@@ -28,5 +28,5 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     for found in find_run(args).stacks(args.group, None if args.all else args.rank):
         print(f"rank {found.rank} of group {args.group} on {found.node}, complete in {found.path}")
-        print(*traces.users_first(found.text), sep="\n")
+        print(*users_first(found.text), sep="\n")
     return 0

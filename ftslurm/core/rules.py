@@ -9,7 +9,8 @@ changes nothing and has no actions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from math import inf
 from typing import cast
@@ -349,18 +350,15 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
-    outcome, reason = ending.outcome.value, ending.reason
-    record: records.RunFinished | records.RunRequeued
+    failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
+    record: Callable[..., Action] = partial(records.RunFinished, failure=failure)
     if ending.outcome is RunOutcome.REQUEUED:
-        record = records.RunRequeued(outcome=outcome, reason=reason, steps=steps, restarts=restarts)
-    else:
-        failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
-        record = records.RunFinished(outcome=outcome, reason=reason, steps=steps, restarts=restarts, failure=failure)
+        record = records.RunRequeued
     over = ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED)
     return replace(state, finished=True, ending=ending), [
         *(fault_drills.never_done(state, config) if over else ()),
-        record,
-        Finish(ending.outcome, reason),
+        record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts),
+        Finish(ending.outcome, ending.reason),
     ]
 
 

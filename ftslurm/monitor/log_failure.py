@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state import traces
+from ftslurm.monitor import stack_text
 from ftslurm.monitor.log_files import LogFile, Wanted
 from ftslurm.monitor.log_page import View, clock
 from ftslurm.monitor.logs import show_end
@@ -59,7 +59,7 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
     log = _log(run, step, wanted.rank)
     who = step.unit if step.group is None else f"group {step.group}"
     end = _end(log)
-    trace = traces.told_lines(step.traceback or "")
+    trace = stack_text.told_lines(step.traceback or "")
     said = [line for line in _end(run.step_log(step.unit, step.attempt)) if view.raw or not is_noise(line.encode())]
     _print(out, f"{clock(failure.time)} {who} attempt {step.attempt} died: {describe(step)}", step.evidence)
     _print(out, "\nwhat the launcher and the guards said:", said[-_MOST_SAID:])
@@ -69,7 +69,7 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
         return 0
     stacks = 0 if view.raw or view.tail is not None else _stacks(end)
     if stacks:
-        told = traces.users_first("\n".join(end[-stacks:]))
+        told = stack_text.users_first("\n".join(end[-stacks:]))
         _print(out, f"\nat the end of {log} (--raw prints all of it):", told)
         return 0
     out.write(visible(f"\nthe end of {log}:\n", lines=True).encode())

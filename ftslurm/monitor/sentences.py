@@ -7,7 +7,7 @@ summary.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from typing_extensions import assert_never
@@ -500,17 +500,6 @@ def unfit(status: RunStatus) -> list[str]:
 def rate(steps_per_s: float) -> str:
     """Format steps per second: 12.3, or 0.017 for a training with one step a minute."""
     return f"{steps_per_s:.1f}" if steps_per_s >= 0.95 else f"{steps_per_s:.2g}"
-
-
-def phases(took: Mapping[str, float | None]) -> str:
-    """Format the phases of a recovery: "detect 0.03 s, end 0.04, wait 0.00, start 0.2"."""
-    known = [(name, took[name]) for name in took if took[name] is not None]
-    return ", ".join(f"{name} {_brief(value)}{'' if n else ' s'}" for n, (name, value) in enumerate(known))
-
-
-def _brief(value: float | None) -> str:
-    value = value or 0.0
-    return f"{value:.2f}" if value < 0.095 else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 def of_total(step: int, status: RunStatus) -> str:

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import median
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,8 +17,8 @@ from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state import traces
 from ftslurm.core.state.model import Phase, Saved
 from ftslurm.errors import FtslurmError
-from ftslurm.monitor import sentences
-from ftslurm.monitor.status import PHASES, GroupStatus, Recovery, RunStatus, with_hooks
+from ftslurm.monitor import sentences, stack_text
+from ftslurm.monitor.status import GroupStatus, Recovery, RunStatus, with_hooks
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
@@ -73,8 +72,6 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("", Text(words, "yellow"))
     if drained := sentences.drained(status):
         facts.add_row("drained nodes", sentences.few(drained, 8))
-    for names, words in _failed_first(status):
-        facts.add_row(names, Text(words, "red"))
     for words in status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(with_hooks(status, run)):
@@ -86,21 +83,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     listed = [r for r in status.recoveries if r.seconds is not None or r.detail not in known]
     if listed:
         parts += [Text(), _restarts(listed, status)]
-    timed = [r for r in status.recoveries if r.phases and r.seconds is not None]
-    if timed:
-        of = f" (medians of {len(timed)})" if len(timed) > 1 else ""
-        parts.append(Text(f"recovery{of}: {sentences.phases(typical(timed))}"))
     following = list(filter(None, (_to_mend(status, run), next_command(status, run))))
     return Group(*parts, *([Text(), *map(Text, following)] if following else []))
-
-
-def _failed_first(status: RunStatus) -> list[tuple[str, str]]:
-    """Return the first errors of groups that have not succeeded, where a later one ended them, in the same way."""
-    same: dict[str, list[GroupStatus]] = {}
-    for g in status.groups if status.outcome == "failed" else ():
-        if g.phase is not Phase.SUCCEEDED and g.first is not None and _kind(g.first) != _kind(g.last):
-            same.setdefault(describe(g.first), []).append(g)
-    return [(_called(gs), f"failed first: {error}{_log(gs[0].first)}") for error, gs in same.items()]
 
 
 def _called(groups: Sequence[GroupStatus]) -> str:
@@ -161,8 +145,8 @@ def _blames_script(group: GroupStatus) -> bool:
     return group.last is not None and group.last.cause == Cause.USER_ERROR
 
 
-def _log(end: StepExited | None) -> str:
-    return f" - log: {sentences.short_log(end.log)}" if end is not None and end.log else ""
+def _log(end: StepExited) -> str:
+    return f"log: {sentences.short_log(end.log or '')}"
 
 
 def failing(groups: Iterable[GroupStatus]) -> list[list[GroupStatus]]:
@@ -207,29 +191,21 @@ def _entry(alike: Sequence[GroupStatus], known: str) -> Text:
     if len(alike) > 1:
         told = replace(told, node=None, rank=None)
     lines = trace or [f"- {sign}" for sign in end.evidence if len(end.evidence) > 1]
+    first = alike[0].first
+    if first is not None and _kind(first) != _kind(end):
+        lines.append(f"failed first: {describe(first)} - {_log(first)}")
     lines += [f"given up: {given_up}"] if given_up and given_up not in known else []
-    lines += [f"log: {sentences.short_log(end.log)}"] if end.log else []
+    lines += [_log(end)] if end.log else []
     text = Text(f"{_called(alike)}: {describe(told)}", "red")
     return text.append("".join(f"\n  {line}" for line in lines), "default")
 
 
 def _end(traceback: str) -> list[str]:
     """Return the last calls of a traceback and its exception."""
-    lines = traces.told_lines(traceback)
+    lines = stack_text.told_lines(traceback)
     end = lines[-_TRACEBACK_LINES:]
     begin = next((n for n, line in enumerate(end) if traces.RANK.match(line) or traces.frames(line)), 0)
     return end if end == lines else end[begin:]
-
-
-def typical(recoveries: Sequence[Recovery]) -> dict[str, float | None]:
-    """Return the seconds of each recovery phase, in order: the median of the recoveries that completed it."""
-    took: dict[str, list[float]] = {}
-    for recovery in recoveries:
-        for name, seconds in (recovery.phases or {}).items():
-            if seconds is not None:
-                took.setdefault(name, []).append(seconds)
-    order = [*(name for name in PHASES if name in took), *(name for name in took if name not in PHASES)]
-    return {name: median(took[name]) for name in order}
 
 
 def _restarts(recoveries: Sequence[Recovery], status: RunStatus) -> Table:

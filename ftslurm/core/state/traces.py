@@ -13,7 +13,6 @@ RANK = re.compile(r"^rank (\d{1,9}):$", re.MULTILINE)  # above the traceback of 
 # As Python prints it in a traceback (a SyntaxError's names no function), and faulthandler in a stack.
 _FRAME = re.compile(r'^[ |+]*File "([^"\n]+)", line (\d{1,9})(?:,? in (.+))?$', re.MULTILINE)
 _OURS = re.compile(r"/ftslurm/(?:checkpoint|code|guard|tracking|worker)/\w+\.py$|^<frozen (?:runpy|importlib)")
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 _LIBRARY = re.compile(r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3")
 
 
@@ -41,42 +40,6 @@ class Frame(NamedTuple):
 def frames(text: str) -> list[Frame]:
     """Return the calls in a traceback or in stacks, in their order."""
     return [Frame(file, int(line), function) for file, line, function in _FRAME.findall(text)]
-
-
-def told_lines(traceback: str) -> list[str]:
-    """Return the lines of a traceback without ftslurm's calls, and without Python's marks below a line."""
-    lines, ours = list[str](), False
-    for line in traceback.rstrip().splitlines():
-        call = frames(line)
-        ours = call[0].ours if call else ours and line.startswith("    ")  # the source of that call
-        if not ours and line.strip(" ^~|"):
-            lines.append(line)
-    return lines
-
-
-def users_first(stacks: str) -> list[str]:
-    """Return the lines of stacks as faulthandler writes them (guard/stacks.py), what matters to the user first.
-
-    That is the main thread, which faulthandler writes last, then the others. ftslurm's calls are left out, torchft's in
-    a thread that the user's code has called it in, and threads without any other call.
-    """
-    head, threads, tail = list[str](), list[list[str]](), list[str]()
-    for line in stacks.splitlines():
-        if _THREAD.match(line):
-            threads.append([line])
-        elif threads and line.startswith("  "):
-            threads[-1].append(line)
-        elif line.strip():
-            (tail if threads else head).append(line)
-    told = [_without_internals(thread) for thread in (*threads[-1:], *threads[:-1])]
-    mine = [frame for line in (told[0] if told else ()) for frame in frames(line) if frame.users]
-    where = [f"its main thread is in {mine[0]}"] if mine else []
-    return [*head[:1], *where, *(line for thread in told if len(thread) > 1 for line in thread), *head[1:], *tail]
-
-
-def _without_internals(thread: list[str]) -> list[str]:
-    users = any(frame.users for line in thread for frame in frames(line))
-    return [line for line in thread if not any(f.ours or (users and "/torchft/" in f.file) for f in frames(line))]
 
 
 def blamed(traceback: str, rank: int | None) -> Frame | None:

@@ -10,7 +10,7 @@ import pytest
 
 from ftslurm.cli.inject_verb import HARM
 from ftslurm.config.validate import FAULTS
-from ftslurm.monitor.sentences import checkpoint, clock, describe, few, phases, seconds
+from ftslurm.monitor.sentences import checkpoint, clock, describe, few, seconds
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 
@@ -199,12 +199,6 @@ def test_a_lost_node_reads_like_a_story() -> None:
 def test_every_fault_has_its_words() -> None:
     assert {*FAULTS} == {kind for kind, _ in DRILLS} - {"meteor"} | {"lighthouse"}
     assert set(HARM) == set(FAULTS)
-
-
-def test_the_phases_of_a_recovery_are_one_line() -> None:
-    assert phases(ex.PHASES | {"start": None, "import": 12.3}) == (
-        "detect 0.03 s, end 0.04, wait 0.00, import 12, assign 0.01, join 0.1, commit 0.02"
-    )
 
 
 @pytest.mark.parametrize(

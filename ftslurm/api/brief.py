@@ -75,7 +75,8 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     if line is not None and isinstance(last, records.RunFinished):
         state = last.outcome if last.outcome in STATES else "failed"
         over = replace(known, state=state, step=last.steps, restarts=last.restarts, finished=number(line, "time"))
-        return replace(over, note=visible(last.reason) if last.reason else None)
+        why = last.failure or last.reason
+        return replace(over, note=visible(why) if why else None)
     try:
         known = _unfinished(known, run)
     except FtslurmError as error:

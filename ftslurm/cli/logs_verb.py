@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
         left_out = show_logs(run.config, run.files, wanted, out, view, follow=args.follow)
     if left_out:
         lines = "1 line" if left_out == 1 else f"{left_out} lines"
-        print(f"ftslurm: {lines} of known noise of torch and torchft left out (--raw prints them)", file=sys.stderr)
+        print(f"ftslurm: {lines} of known noise left out (--raw prints them)", file=sys.stderr)
     return 0
 
 

@@ -5,22 +5,30 @@ The decisions shown are the controller's own: the same functions make them, for 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ftslurm.cli import plan_standby
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import compose, ladder, node_commands
 from ftslurm.config.process_groups import nccl_variables, process_group
-from ftslurm.config.schema import Config, binds_itself, describe_job, fixed_standbys, nodes_needed, role_of
-from ftslurm.core.groups import ranks
-from ftslurm.core.groups.standby import home, pick
+from ftslurm.config.schema import (
+    AUTO,
+    Config,
+    binds_itself,
+    describe_job,
+    fixed_standbys,
+    nodes_needed,
+    role_of,
+    standby_each,
+)
+from ftslurm.core.groups.standby import home, needs_mb, pick
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
@@ -43,6 +51,7 @@ from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
 from ftslurm.guard import interfaces
 from ftslurm.launchers import local, srun, step_command
+from ftslurm.monitor.sentences import few, plural
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
@@ -52,7 +61,12 @@ from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script, topology_options
 
-TABLE_LINES = 40
+STEPS = 3
+IMPORTED_MB = 150  # private memory of a worker that has imported torch 2.13 and torchft; a run measures its own
+WITHOUT_CONTROLLER = (
+    "if the controller's node died   the groups wait at their next quorum until another process leads the run, and go "
+    "on (ftslurm help controller)"
+)
 
 
 class Standby(NamedTuple):
@@ -98,97 +112,101 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     launches = [action for action in actions if isinstance(action, Launch)]
     nodes = tuple(node for job in jobs for node in job.nodes) or allocation.nodes
 
+    for name, text in _facts(config, run, jobs, nodes):
+        yield f"{name:<12} {text}"
+    standbys = _standbys(state, config)
+    warm = ((standby.name, _whom(standby)) for standby in standbys)
+    for name, where in (*alike(_groups(config, launches)), *alike(warm)):
+        yield f"{name:<12} {where}"
+    if beside := sum(standby.serves is not None for standby in standbys):
+        enough = config.cluster.spare_nodes + beside * config.groups.nodes
+        yield f"{'':<12} cluster.spare_nodes={enough} would keep {'it' if beside == 1 else 'them'} for any group"
+    steps = [f"  {one.id.unit}: {shlex.join(_command(config, run, one, here))}" for one in launches]
+    rest = [f"  and {len(steps) - STEPS} more, alike"] if len(steps) > STEPS else []
+    losses = alike((f"if {node} died", _if_lost(config, state, node)) for node in nodes)
+    for block in (
+        *(() if here else _sbatch_scripts(config, run, jobs)),
+        ["steps" if here else "steps, each with a clean environment", *steps[:STEPS], *rest],
+        _time_outs(config, kill_wait_s),
+        [*([WITHOUT_CONTROLLER] if jobs else []), *(f"{name}   {text}" for name, text in losses)],
+    ):
+        yield ""
+        yield from block
+
+
+def alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield what is told of each name. What is the same but for numbers is told once, with the first of them."""
+    same: dict[str, list[tuple[str, str]]] = {}
+    for name, text in told:
+        same.setdefault(re.sub(r"\d+", "", text), []).append((name, text))
+    for (name, text), *others in same.values():
+        like = few(tuple(other.removeprefix("if ").removesuffix(" died") for other, _ in others))
+        yield name, f"{text} (likewise {like})" if others else text
+
+
+def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield what is decided about the run as a whole, each fact with its name; the lines after its first have none."""
     code = survey(config)
     code_of_run.check(config, code)
-    yield f"job          {describe_job(config)}"
-    yield f"code         {code.sentence()}" + (
-        f" ({provenance.sentence(provenance.describe(code.root))})" if code.git else ""
-    )
+    git = f" ({provenance.sentence(provenance.describe(code.root))})" if code.git else ""
+    yield "job", describe_job(config)
+    yield "code", code.sentence() + git
     if config.job.stage_python is not False:
         place = config.job.stage_python if isinstance(config.job.stage_python, str) else "SLURM_TMPDIR, TMPDIR or /tmp"
-        yield f"python       {staging.environment(config).sentence()}; archived in {staging.archives(config)},"
-        yield f"             unpacked once on each node, in {place} (job.stage_python)"
-    yield f"run          {run.root}"
+        yield "python", f"{staging.environment(config).sentence()}; archived in {staging.archives(config)},"
+        yield "", f"unpacked once on each node, in {place} (job.stage_python)"
+    yield "run", str(run.root)
     if preflight.saves_nothing(config):
-        yield f"saved        nothing: {preflight.NOTHING_SAVED}"
+        yield "saved", f"nothing: {preflight.NOTHING_SAVED}"
     yield from _allocation(config, run, jobs, nodes)
-    yield from _checks(config)
-    yield f"averaging    {process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
-    yield f"healing      by {'HTTP, in 8 streams' if config.torchft.transport == 'http' else 'the process group'} " + (
-        f"(torchft.transport={config.torchft.transport})"
-    )
-    yield f"bound        {_bound(config)}"
-    if beside := plan_standby.sentence(config):
-        yield f"standby      {beside}"
-    yield ""
-    yield from _rank_table(config, launches)
-    yield ""
-    standbys = _standbys(state, config)
-    if standbys:
-        yield from _standby_table(config, standbys)
-        yield ""
-    if not here:
-        yield from _sbatch_scripts(config, run, jobs)
-    yield "steps" if here else "steps, each with a clean environment"
-    for launch in launches[:3]:
-        yield f"  {launch.id.unit}: {shlex.join(_command(config, run, launch, here))}"
-    if len(launches) > 3:
-        yield f"  and {len(launches) - 3} more, alike"
-    yield ""
-    yield from _time_outs(config, kill_wait_s)
-    yield ""
-    if jobs:
-        yield (
-            "if the controller's node died   the groups wait at their next quorum until another process leads the run, "
-            "and go on (ftslurm help controller)"
-        )
-    for node in nodes:
-        yield f"if {node} died   {_if_lost(config, state, node)}"
-
-
-def _checks(config: Config) -> Iterator[str]:
     if config.health.preflight:
-        yield f"checks       {'; '.join(shlex.join(command) for command in node_commands.named(config))}"
+        yield "checks", "; ".join(shlex.join(command) for command in node_commands.named(config))
         limit = f"{config.health.preflight_timeout_s:g} s"
-        yield f"             on each node before a group is placed there, within {limit} (health.preflight)"
+        yield "", f"on each node before a group is placed there, within {limit} (health.preflight)"
+    yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
+    by = "HTTP, in 8 streams" if config.torchft.transport == "http" else "the process group"
+    yield "healing", f"by {by} (torchft.transport={config.torchft.transport})"
+    yield "bound", _bound(config)
+    if config.standby.count != 0 and not fixed_standbys(config):
+        yield "standby", _beside(config)
 
 
 def _all_pass(action: CheckNodes) -> NodesChecked:
     return NodesChecked(action.nodes, tuple(NodeResult(node, 0.0, "") for node in action.nodes))
 
 
-def _allocation(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -> Iterator[str]:
+def _allocation(
+    config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
     here = config.cluster.kind == "local"
     if jobs:
-        size = _count(config.groups.nodes, "node")
-        yield "allocation   a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
-        names = _few(tuple(job.name for job in jobs))
-        yield f"             {_count(len(jobs), 'job')} of {size}, submitted as needed; called here {names}"
+        size = plural(config.groups.nodes, "node")
+        yield "allocation", "a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
+        names = few(tuple(job.name for job in jobs))
+        yield "", f"{plural(len(jobs), 'job')} of {size}, submitted as needed; called here {names}"
     else:
         where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes, called here"
-        yield f"allocation   {where} {_few(nodes)}"
+        yield "allocation", f"{where} {few(nodes)}"
     if not here:
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
-        size = f"{_count(cpus_per_node(config), 'CPU')} and {_count(gpus_per_node(config), 'GPU')}"
-        yield f"             {size} on each{spare}"
+        yield "", f"{plural(cpus_per_node(config), 'CPU')} and {plural(gpus_per_node(config), 'GPU')} on each{spare}"
         if said := exclude_file.read(config, run)[1]:
-            yield f"left out     {said}"
-        yield f"network      {_network(config.cluster.interface)}"
+            yield "left out", said
+        yield "network", _network(config.cluster.interface)
         yield from _topology(config)
 
 
-def _topology(config: Config) -> Iterator[str]:
+def _topology(config: Config) -> Iterator[tuple[str, str]]:
     """Yield how groups of several nodes keep together, and what Slurm is asked for that."""
     size, known = config.groups.nodes, client.leaves() if config.groups.nodes > 1 else {}
     leaves = tuple(dict.fromkeys(known.values()))
     if leaves:
-        count = _count(len(leaves), "leaf switch or block", "leaf switches or blocks")
-        yield f"topology     groups of {size} nodes stay within one of Slurm's {count}, if it has room: {_few(leaves)}"
+        yield "topology", f"groups of {size} nodes stay within a leaf switch or block, if it has room: {few(leaves)}"
     elif size > 1:
-        yield f"topology     none that Slurm tells: groups of {size} nodes get neighbours in Slurm's order"
+        yield "topology", f"none that Slurm tells: groups of {size} nodes get neighbours in Slurm's order"
     if asked := topology_options(config, group=array(config)):
         words = " ".join(f"--{name}={value}" for name, value in asked.items())
-        yield f"             asked of Slurm: {words}" if size > 1 else f"topology     asked of Slurm: {words}"
+        yield "" if size > 1 else "topology", f"asked of Slurm: {words}"
 
 
 def _network(interface: list[str] | str | None) -> str:
@@ -224,16 +242,18 @@ def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
         yield f"  {name}={value}"
 
 
-def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[str]:
+def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[list[str]]:
     """Yield the sbatch script of the controller, and in array mode one for each pool of pilots."""
-    yield "sbatch script" + (" of the controller" if jobs else "")
-    yield from ("  " + line for line in sbatch_script(config, run).strip().splitlines())
-    yield ""
+    yield _script("sbatch script" + (" of the controller" if jobs else ""), sbatch_script(config, run))
     for pool, count in Counter(job.pool for job in jobs).items():
         whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
-        yield f"sbatch script {whom}, submitted by the controller"
-        yield from ("  " + line for line in pilot_jobs.sbatch_script(config, run, pool, count).strip().splitlines())
-        yield ""
+        script = pilot_jobs.sbatch_script(config, run, pool, count)
+        yield _script(f"sbatch script {whom}, submitted by the controller", script)
+
+
+def _script(heading: str, text: str) -> list[str]:
+    """Return a script without blank lines and comments."""
+    return [heading, *(f"  {line}" for line in text.splitlines() if line.strip() and not line.startswith("# "))]
 
 
 def pretend_jobs(config: Config) -> tuple[Job, ...]:
@@ -251,23 +271,15 @@ def pretend_jobs(config: Config) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def _rank_table(config: Config, launches: list[Launch]) -> Iterator[str]:
-    """Yield one line for each rank: its group, role, global rank and node."""
-    roles, world = config.groups.roles, config.groups.nodes * config.groups.workers
-    width = max(4, *(len(name) for name in roles)) if roles else 0
-    role = f"{'role':<{width}}  " if roles else ""
-    yield f"group  {role}rank  global  node        node rank  local rank"
-    rows = []
+def _groups(config: Config, launches: list[Launch]) -> Iterator[tuple[str, str]]:
+    """Yield for each group its role, its nodes, and its ranks, which are numbered node by node."""
+    workers = config.groups.workers
+    size = f"{plural(workers, 'rank')} on each" if config.groups.nodes > 1 else plural(workers, "rank")
     for launch in launches:
         if launch.group is not None:
-            mine = role_of(roles, launch.group)
-            called = "" if mine is None else f"{mine.name:<{width}}  "
-            for r in ranks.expected(launch.place, config.groups.workers):
-                place = f"{launch.group * world + r.rank:>6}  {r.node:<10}  {r.node_rank:>9}  {r.local_rank:>10}"
-                rows.append(f"{launch.group:>5}  {called}{r.rank:>4}  {place}")
-    yield from rows[:TABLE_LINES]
-    if len(rows) > TABLE_LINES:
-        yield f"  and {len(rows) - TABLE_LINES} more"
+            role = role_of(config.groups.roles, launch.group)
+            what = "" if role is None else f"{role.name}, "
+            yield f"group {launch.group}", f"{what}on {few(launch.place.nodes)}, {size}"
 
 
 def _standbys(state: RunState, config: Config) -> list[Standby]:
@@ -287,21 +299,30 @@ def _standbys(state: RunState, config: Config) -> list[Standby]:
     return out
 
 
-def _standby_table(config: Config, standbys: list[Standby]) -> Iterator[str]:
-    for standby in standbys[:TABLE_LINES]:
-        if standby.serves is None:
-            whom = "kept warm for the group that fails next"
-        elif len(standby.serves) == 1:
-            whom = f"beside group {standby.serves[0]}, for that group only"
-        else:
-            whom = f"beside groups {', '.join(str(group) for group in standby.serves)}, for these only"
-        yield f"{standby.name}  on {_few(standby.nodes)}, {whom}"
-    if len(standbys) > TABLE_LINES:
-        yield f"  and {len(standbys) - TABLE_LINES} more"
-    beside = sum(standby.serves is not None for standby in standbys)
-    if beside:
-        enough = config.cluster.spare_nodes + beside * config.groups.nodes
-        yield f"             cluster.spare_nodes={enough} would keep {'it' if beside == 1 else 'them'} for any group"
+def _beside(config: Config) -> str:
+    """Say which groups will have a standby of their own (standby.count=auto and each), and why."""
+    count, why = config.standby.count, ""
+    if independent(config) and count == AUTO:
+        why = "without a quorum no step shows that a group trains; standby.count=each does not wait for one"
+    elif not standby_each(config):
+        why = "in array mode each needs a Slurm job of its own (standby.count=1)"
+    if config.restart.policy == "never":
+        why = "restart.policy=never"
+    if why:
+        return f"none: {why} (standby.count={count})"
+    room = ", if that is at most half of the memory left there then" if count == AUTO else ""
+    takes = f"about {needs_mb(IMPORTED_MB, config) / 1024:.1f} GiB on each node{room} (standby.count={count})"
+    return f"one warm process for each rank beside it once its group trains, {takes}"
+
+
+def _whom(standby: Standby) -> str:
+    if standby.serves is None:
+        whom = "kept warm for the group that fails next"
+    elif len(standby.serves) == 1:
+        whom = f"beside group {standby.serves[0]}, for that group only"
+    else:
+        whom = f"beside groups {', '.join(str(group) for group in standby.serves)}, for these only"
+    return f"on {few(standby.nodes)}, {whom}"
 
 
 def _command(config: Config, run: RunDir, launch: Launch, here: bool) -> list[str]:
@@ -332,7 +353,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
     out = []
     for unit in (unit for unit in hit if unit.group is not None):
         record, after = launched.get(unit.group), state.groups[unit.group or 0]
-        where = _few(after.place.nodes) if after.place is not None else ""
+        where = few(after.place.nodes) if after.place is not None else ""
         if record is not None and record.standby:
             name = record.standby.partition("/")[0]
             out.append(f"the warm standby {name} on {where} takes group {unit.group} over")
@@ -348,7 +369,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
             out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
     for unit in (unit for unit in hit if unit.group is None):
         there = home(state, unit, config)
-        where = f"is started elsewhere, on {_few(there.nodes)}" if there else "is not started again: no node is left"
+        where = f"is started elsewhere, on {few(there.nodes)}" if there else "is not started again: no node is left"
         out.append(f"the standby {unit.name} {where}")
     return "; ".join(out) or "nothing happens: a spare"
 
@@ -367,10 +388,6 @@ def _without_controller(config: Config) -> str:
     return f"the run would end: {ends}"
 
 
-def _count(count: int, noun: str, nouns: str = "") -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {nouns or f'{noun}s'}"
-
-
 def _training(state: RunState) -> RunState:
     """Return the state ten steps later: every group trains, every standby is warm."""
     running = tuple(replace(u, phase=Phase.RUNNING, current=replace(u.current, step=10)) for u in state.groups)
@@ -383,7 +400,3 @@ def _training(state: RunState) -> RunState:
         lighthouse = replace(lighthouse, phase=Phase.RUNNING)
     table = UnitTable.of((lighthouse, *running, *warm))
     return replace(state, table=table, released=True, lineage=replace(state.lineage, step=10))
-
-
-def _few(nodes: tuple[str, ...]) -> str:
-    return ", ".join(nodes) if len(nodes) <= 8 else f"{', '.join(nodes[:4])}, ... {nodes[-1]}"

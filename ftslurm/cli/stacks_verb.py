@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.monitor.stack_text import users_first
 
 HELP = """\
 example
@@ -26,6 +27,6 @@ def main(words: list[str]) -> int:
     which.add_argument("--all", action="store_true", help="every rank of the group")
     args = parser.parse_args(words)
     for found in find_run(args).stacks(args.group, None if args.all else args.rank):
-        print(f"rank {found.rank} of group {args.group} on {found.node}: {found.path}")
-        print(found.text)
+        print(f"rank {found.rank} of group {args.group} on {found.node}, complete in {found.path}")
+        print(*users_first(found.text), sep="\n")
     return 0

@@ -68,7 +68,9 @@ def _unpack(kind: Any, data: Any) -> Any:
 
 def _record(kind: Any, data: Any) -> Any:
     hints = _hints(kind)
-    if not is_dataclass(kind):
+    if is_dataclass(kind):
+        hints = {field.name: hints[field.name] for field in fields(kind)}
+    else:
         data = dict(zip(kind._fields, _list(data), strict=True))
     if not isinstance(data, dict) or data.keys() != hints.keys():
         raise ValueError(f"other fields than those of {kind.__name__}")

@@ -9,7 +9,8 @@ changes nothing and has no actions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from math import inf
 from typing import cast
@@ -17,7 +18,7 @@ from typing import cast
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, drain, handover, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, launching, progress_lines, standby
-from ftslurm.core.groups.exits import Outcome, given_up, too_late
+from ftslurm.core.groups.exits import Outcome, given_up, last_failure, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
     first_step,
@@ -266,7 +267,7 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         elif stray:
             state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
-            reason = too_late(unit, state.table.in_phase(Phase.SUCCEEDED)[0].group_id)
+            reason = too_late(state.table.in_phase(Phase.SUCCEEDED)[0].group_id)
             state, actions = given_up(state, unit, reason, actions)
         elif unit.waits_for is not None and 0 < config.health.wait_timeout_s <= now - unit.due:
             reason = f"it has waited for {config.health.wait_timeout_s:g} s (health.wait_timeout_s): {unit.waits_for}"
@@ -346,7 +347,10 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
-    record = records.RunRequeued if ending.outcome is RunOutcome.REQUEUED else records.RunFinished
+    failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
+    record: Callable[..., Action] = partial(records.RunFinished, failure=failure)
+    if ending.outcome is RunOutcome.REQUEUED:
+        record = records.RunRequeued
     over = ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED)
     return replace(state, finished=True, ending=ending), [
         *(fault_drills.never_done(state, config) if over else ()),

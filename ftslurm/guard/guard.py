@@ -386,6 +386,8 @@ class Guard:
             words = "; ".join(filter(None, (words, broken_hardware.shared_memory())))
         oom = killed and processes.oom_kills() > self.oom_kills
         broken = self.broken_hardware(broken_hardware.RECENT_S) if code != 0 else None
+        if code != 0:
+            self.say_alive()  # the step that it has reached
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.close()  # other groups must see at once that the worker is gone
         self.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent

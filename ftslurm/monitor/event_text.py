@@ -6,28 +6,9 @@ The status keeps these texts (a group's last error, the warnings); sentences.py 
 from __future__ import annotations
 
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause, cause_of
 from ftslurm.protocol.stages import Stage
 
-STOPPED = "stopped"  # the verdict on an attempt that the controller has ended
-_WITH_SIGN = (Cause.USER_ERROR, Cause.KILLED, Cause.START_FAILED, Cause.UNKNOWN)
 GROUPS_SHOWN = 3  # of no_first_step; the journal has more
-
-
-def verdict(exited: records.StepExited) -> str:
-    """Return why an attempt ended: "killed (signal 9) on n2"."""
-    sign = f" (exit code {exited.code})" if exited.code is not None else ""
-    sign = f" (signal {exited.signal})" if exited.signal is not None else sign
-    where = f" on {exited.node}" if exited.node is not None else ""
-    cause = cause_of(exited.cause)
-    if cause is Cause.REQUESTED and exited.error:
-        return exited.error
-    if cause is Cause.UNKNOWN and exited.error:
-        return exited.error + where
-    what = cause.row.words + (sign if cause in _WITH_SIGN else "")
-    if cause is Cause.CANCELLED and not exited.error:
-        what = STOPPED
-    return what + where + (f": {exited.error}" if exited.error else "")
 
 
 def controller_error(error: records.ControllerError) -> str:

@@ -151,8 +151,8 @@ class _Table:
         """Return why the group does not step, or its job; and the style."""
         running = self.status.outcome == "running"
         job = sentences.table_note(group, self.status, self.now) if running else None
-        if group.phase is Phase.FAILED and group.last_error:
-            return group.last_error, "red"
+        if group.phase is Phase.FAILED and group.error:
+            return (group.error, "red") if running else ("", "")  # below the table of a run that is over
         if group.still_s is not None and group.aside is None:
             return f"still for {sentences.seconds(group.still_s)}", "yellow"
         waits = sentences.waits(group, self.status, self.now) if running else None

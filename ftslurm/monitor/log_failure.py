@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ftslurm.monitor.event_text import verdict
+from ftslurm.core.groups.verdict import describe
+from ftslurm.monitor import stack_text
 from ftslurm.monitor.log_files import LogFile, Wanted
 from ftslurm.monitor.log_page import View, clock
 from ftslurm.monitor.logs import show_end
@@ -19,6 +20,7 @@ from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, number
 from ftslurm.run.journal_lines import read
+from ftslurm.run.log_noise import is_noise
 from ftslurm.security.owned_files import open_file
 from ftslurm.security.terminal import visible
 
@@ -57,12 +59,18 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
     log = _log(run, step, wanted.rank)
     who = step.unit if step.group is None else f"group {step.group}"
     end = _end(log)
-    trace = (step.traceback or "").splitlines()
-    _print(out, f"{clock(failure.time)} {who} attempt {step.attempt} died: {verdict(step)}", step.evidence)
-    _print(out, "\nwhat the launcher and the guards said:", _end(run.step_log(step.unit, step.attempt))[-_MOST_SAID:])
+    trace = stack_text.told_lines(step.traceback or "")
+    said = [line for line in _end(run.step_log(step.unit, step.attempt)) if view.raw or not is_noise(line.encode())]
+    _print(out, f"{clock(failure.time)} {who} attempt {step.attempt} died: {describe(step)}", step.evidence)
+    _print(out, "\nwhat the launcher and the guards said:", said[-_MOST_SAID:])
     _print(out, "\nthe end of the traceback:", () if trace and trace[-1] in end[-LINES:] else trace)
     if not log.is_file():
         out.write(visible(f"\nthere is no {log}\n", lines=True).encode())
+        return 0
+    stacks = 0 if view.raw or view.tail is not None else _stacks(end)
+    if stacks:
+        told = stack_text.users_first("\n".join(end[-stacks:]))
+        _print(out, f"\nat the end of {log} (--raw prints all of it):", told)
         return 0
     out.write(visible(f"\nthe end of {log}:\n", lines=True).encode())
     tail = max(LINES, _stacks(end)) if view.tail is None else view.tail

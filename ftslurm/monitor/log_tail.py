@@ -49,7 +49,7 @@ def log_of(group: GroupStatus, run: RunDir) -> Path | None:
     """Return the log to look at: of the rank that failed, of the one that a start waits for, or of rank 0."""
     if group.attempt is None:
         return None
-    failed = Path(group.last_log) if group.down and group.last_log else None
+    failed = Path(group.last.log) if group.down and group.last is not None and group.last.log else None
     if failed is not None and failed.is_relative_to(run.logs) and ".." not in failed.parts and failed.exists():
         return failed
     rank = group.starting.rank if group.starting is not None else 0

@@ -7,15 +7,16 @@ summary.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from typing_extensions import assert_never
 
+from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.monitor import starting
-from ftslurm.monitor.event_text import controller_error, no_first_step, verdict
+from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import cause_of, is_failure
@@ -278,7 +279,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.again):
         what = called(group) if group else _unit(record.unit)
-        last = group.last_cause if group else status.lighthouse and status.lighthouse.last_cause
+        last = group.last and group.last.cause if group else status.lighthouse and status.lighthouse.last_cause
         how = "failed" if is_failure(last or None) else "ended"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
         if record.standby:
@@ -289,7 +290,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         return None  # one line when all are launched; a later group gets its line at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
     count = len(status.groups)
-    return f"{'the group' if count == 1 else f'all {count} groups'} launched on {everywhere}"
+    return f"{every(count)} launched on {everywhere}"
 
 
 def _ready(record: records.StepReady, status: RunStatus) -> str | None:
@@ -387,7 +388,7 @@ def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
     if record.attempt and (group is None or group.again):
         took = ""
         if record.recovery_s is not None:
-            how = "died" if group is None or is_failure(group.last_cause) else "left"
+            how = "died" if group is None or group.last is None or is_failure(group.last.cause) else "left"
             took = f" {seconds(record.recovery_s)} after it {how}"
         elif record.seconds is not None:
             took = f" {seconds(record.seconds)} after its launch"
@@ -499,17 +500,6 @@ def unfit(status: RunStatus) -> list[str]:
 def rate(steps_per_s: float) -> str:
     """Format steps per second: 12.3, or 0.017 for a training with one step a minute."""
     return f"{steps_per_s:.1f}" if steps_per_s >= 0.95 else f"{steps_per_s:.2g}"
-
-
-def phases(took: Mapping[str, float | None]) -> str:
-    """Format the phases of a recovery: "detect 0.03 s, end 0.04, wait 0.00, start 0.2"."""
-    known = [(name, took[name]) for name in took if took[name] is not None]
-    return ", ".join(f"{name} {_brief(value)}{'' if n else ' s'}" for n, (name, value) in enumerate(known))
-
-
-def _brief(value: float | None) -> str:
-    value = value or 0.0
-    return f"{value:.2f}" if value < 0.095 else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 def of_total(step: int, status: RunStatus) -> str:
@@ -637,9 +627,14 @@ def phase(group: GroupStatus, status: RunStatus) -> str:
 
 def few(items: Sequence[str], most: int = 3) -> str:
     """Return the first names, and how many more there are."""
-    if len(items) <= most:
+    if len(items) <= most + 1:
         return ", ".join(items) or "no node"
-    return f"{', '.join(items[: most - 1])} and {len(items) - most + 1} more"
+    return f"{', '.join(items[:most])} and {len(items) - most} more"
+
+
+def every(groups: int) -> str:
+    """Return what all groups of a run are called."""
+    return {1: "the group", 2: "both groups"}.get(groups, f"all {groups} groups")
 
 
 def plural(count: int, noun: str) -> str:

@@ -101,5 +101,5 @@ def _of_start(at: Starting) -> str:
 
 def _of_script(at: Starting | None) -> str:
     stage = "script" if at is None else at.stage
-    known = {"script": "its script to ask for a quorum", "quorum": "a quorum, or heals"}
+    known = {"script": "its script to begin training", "quorum": "a quorum, or heals"}
     return known.get(stage, "its first step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftslurm.monitor.sentences import called, few
+from ftslurm.monitor.sentences import called, every, few
 from ftslurm.monitor.starting import of_start
 from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.run.journal import Event, integer, number
@@ -67,5 +67,5 @@ def _line(groups: Sequence[GroupStatus], stage: str, status: RunStatus) -> str:
     if len(groups) == 1:
         return f"{called(groups[0])} waits for {what}"
     who = few([str(group.group) for group in groups], NAMED)
-    who = f"all {len(groups)} groups" if len(groups) == len(status.groups) else f"groups {who}"
+    who = every(len(groups)) if len(groups) == len(status.groups) else f"groups {who}"
     return f"{who} wait for {what.replace('its ', 'their ')}"

@@ -12,8 +12,10 @@ from statistics import median
 from typing import NamedTuple
 
 from ftslurm.core.groups.progress_lines import every_s
+from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.model import Phase
 from ftslurm.protocol.causes import is_failure
+from ftslurm.protocol.records import StepExited
 from ftslurm.protocol.value_class import Value
 from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
@@ -71,8 +73,9 @@ class GroupStatus(Value):
     restarts: int = 0  # after failures
     again: bool = False  # this attempt follows another one of this start of the job
     steps_per_s: float | None = None  # over the last 10 s
-    last_error: str | None = None
-    first_error: str | None = None  # its first failure in this run
+    last: StepExited | None = None  # how its last attempt ended that had worked, or has failed
+    first: StepExited | None = None  # its first failure in this run
+    given_up: str | None = None  # why it gets no other attempt
     waiting_for: str | None = None
     since: float | None = None  # when this wait began, which a limit may count from
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
@@ -80,12 +83,7 @@ class GroupStatus(Value):
     last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
     joined: bool = False  # the current or last attempt has committed a step
-    longest_gap_s: float | None = None  # between two of its own commits, within one attempt
-    last_cause: str | None = None
-    last_log: str | None = None  # log of the attempt that ended with last_error
-    first_log: str | None = None  # log of the attempt that ended with first_error
-    last_evidence: tuple[str, ...] = ()  # signs by which last_cause was decided
-    last_traceback: str | None = None  # end of the traceback
+    longest_gap_s: float | None = None  # between two of its own commits, over a restart only if no other group trained
     ended: float | None = None  # when its last attempt ended
     stepped: float | None = None  # when its step last rose
     still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
@@ -110,7 +108,12 @@ class GroupStatus(Value):
     def down(self) -> bool:
         """Return whether the last attempt has failed and no other has been launched since."""
         ended = self.phase in (Phase.PENDING, Phase.FAILED)
-        return ended and self.last_error is not None and is_failure(self.last_cause)
+        return ended and self.last is not None and is_failure(self.last.cause)
+
+    @property
+    def error(self) -> str | None:
+        """Return how it ended, and why it gets no other attempt; None: neither has happened."""
+        return "; ".join(filter(None, (describe(self.last) if self.last is not None else None, self.given_up))) or None
 
 
 class StandbyStatus(Value):
@@ -247,7 +250,7 @@ class RunStatus(Value):
 
     @property
     def longest_gap(self) -> tuple[float, int] | None:
-        """Return the longest time between two commits of one attempt, in seconds, and its group."""
+        """Return the longest time between two commits of a group, in seconds, and the group."""
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 

@@ -13,7 +13,7 @@ from typing_extensions import assert_never
 
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.monitor.event_text import controller_error, no_first_step, verdict
+from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import (
     TOLD_EVERY_S,
     GroupStatus,
@@ -289,8 +289,7 @@ class StatusFold:
                     self._put(replace(group, waiting_for=reason, job=job, since=since, backoff_s=None))
             case records.GroupGivenUp():
                 group = _remembering(self._group(record.group))
-                error = record.reason or group.last_error
-                self._put(replace(group, phase=Phase.FAILED, waiting_for=None, last_error=error))
+                self._put(replace(group, phase=Phase.FAILED, waiting_for=None, given_up=record.reason or "unknown"))
             case records.StandbyGivenUp() | records.StacksTaken():
                 pass
             case _:
@@ -373,10 +372,11 @@ class StatusFold:
         # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
         # restart.
         if record.attempt > 0 and group.start == run.starts and not refused_before:
-            failed = group.last_cause is None or is_failure(group.last_cause)
+            failed = group.last is None or is_failure(group.last.cause)
             if failed:
-                detail = group.last_error or record.reason or "unknown"
-                recovery = Recovery(group.group, record.attempt, None, group.last_cause or "unknown", detail)
+                detail = group.error or record.reason or "unknown"
+                cause = "unknown" if group.last is None else group.last.cause or "unknown"
+                recovery = Recovery(group.group, record.attempt, None, cause, detail)
                 self._recovery_of[group.group, record.attempt] = len(self._recoveries)
                 self._recoveries.append(recovery)
             self._run = run = replace(run, restarts=run.restarts + failed)
@@ -426,16 +426,8 @@ class StatusFold:
         )
         stopped = not is_failure(record.cause) and record.error is None
         at_work = group.joined or self._run.lighthouse is None
-        if not ok and not (stopped and not at_work and group.last_cause is not None):  # else: that is still the reason
-            group = replace(
-                group,
-                last_cause=record.cause or "unknown",
-                last_error=verdict(record),
-                last_log=record.log,
-                last_evidence=record.evidence,
-                last_traceback=record.traceback,
-                step=group.step if record.step is None else record.step,
-            )
+        if not ok and not (stopped and not at_work and group.last is not None):  # else: that is still the reason
+            group = replace(group, last=record, step=group.step if record.step is None else record.step)
         self._put(_remembering(group) if is_failure(record.cause) else group)
 
     # --- the training --------------------------------------------------------------------------------------------
@@ -488,7 +480,11 @@ class StatusFold:
         first_step = record.step if self._run.first_step is None else self._run.first_step
         self._run = replace(self._run, first_step=first_step, no_step=None)
         self._time_recovery(record.group, record.attempt, record.recovery_s, record.phases)
-        self._progressed(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None), record, time)
+        gap = group.longest_gap_s
+        if not self._live and record.recovery_s is not None:  # no group has trained since it failed
+            gap = max(record.recovery_s, gap or 0.0)
+        joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
+        self._progressed(joined, record, time)
 
     def _time_recovery(
         self, group: int | None, attempt: int, seconds: float | None, phases: dict[str, float | None] | None
@@ -596,15 +592,14 @@ def _stopping(group: GroupStatus) -> GroupStatus:
 
 def _remembering(group: GroupStatus) -> GroupStatus:
     """Return a group that has failed with its first failure kept."""
-    if group.first_error is not None or group.last_cause is None or not is_failure(group.last_cause):
+    if group.first is not None or group.last is None or not is_failure(group.last.cause):
         return group
-    return replace(group, first_error=group.last_error, first_log=group.last_log)
+    return replace(group, first=group.last)
 
 
 def _at_the_end(group: GroupStatus) -> GroupStatus:
     """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
-    failed = group.phase is Phase.PENDING and group.last_cause is not None and is_failure(group.last_cause)
-    return replace(group, phase=Phase.FAILED if failed else group.phase, waiting_for=None, steps_per_s=None)
+    return replace(group, phase=Phase.FAILED if group.down else group.phase, waiting_for=None, steps_per_s=None)
 
 
 def _with(items: tuple[str, ...], item: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from statistics import median
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,10 +13,14 @@ from rich.text import Text
 
 from ftslurm.code import record
 from ftslurm.config import compose
+from ftslurm.core.groups.verdict import describe
+from ftslurm.core.state import traces
 from ftslurm.core.state.model import Phase, Saved
 from ftslurm.errors import FtslurmError
-from ftslurm.monitor import sentences
-from ftslurm.monitor.status import PHASES, GroupStatus, Recovery, RunStatus, with_hooks
+from ftslurm.monitor import sentences, stack_text
+from ftslurm.monitor.status import GroupStatus, Recovery, RunStatus, with_hooks
+from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import newest_checkpoint
 from ftslurm.security.terminal import visible
@@ -25,9 +29,7 @@ _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold m
 _RESTARTS_SHOWN = 20
 _FAILURES_SHOWN = 4
 _TRACEBACK_LINES = 8
-_ALIKE = 40  # characters; an exception is cut off elsewhere
-_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9})', re.MULTILINE)  # of a traceback
-_RANK = re.compile(r"rank \d{1,9}:")  # above the traceback of a rank
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _ARGUMENTS = re.compile(r": error: (unrecognized arguments|the following arguments|argument )")  # of argparse
 
 
@@ -63,40 +65,26 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("checkpoint", f"step {status.checkpoint}")
     if status.longest_gap is not None:
         gap, group = status.longest_gap
-        facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits of a live group (group {group})")
+        facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits (group {group})")
     if status.excluded_nodes:
         facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
     for words in sentences.unfit(status):
         facts.add_row("", Text(words, "yellow"))
     if drained := sentences.drained(status):
         facts.add_row("drained nodes", sentences.few(drained, 8))
-    for names, words in _failed_first(status):
-        facts.add_row(names, Text(words, "red"))
     for words in status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(with_hooks(status, run)):
         facts.add_row("hooks", Text(words, "yellow"))
     facts.add_row("logs", Text(str(run.logs)))
-    parts: list[RenderableType] = [head, Text(), facts]
-    if status.recoveries:
-        parts += [Text(), _restarts(status)]
-    timed = [r for r in status.recoveries if r.phases and r.seconds is not None]
-    if timed:
-        of = f" (medians of {len(timed)})" if len(timed) > 1 else ""
-        parts.append(Text(f"recovery{of}: {sentences.phases(typical(timed))}"))
-    signs = failures(status.groups)
-    parts += [Text(), signs] if signs is not None else []
+    signs = failures(status.groups, status.reason)
+    parts: list[RenderableType] = [head, Text(), *([] if signs is None else [signs, Text()]), facts]
+    known = {describe(g.last) for alike in failing(status.groups) for g in alike if g.last is not None}
+    listed = [r for r in status.recoveries if r.seconds is not None or r.detail not in known]
+    if listed:
+        parts += [Text(), _restarts(listed, status)]
     following = list(filter(None, (_to_mend(status, run), next_command(status, run))))
     return Group(*parts, *([Text(), *map(Text, following)] if following else []))
-
-
-def _failed_first(status: RunStatus) -> list[tuple[str, str]]:
-    """Return the first errors of groups that have not succeeded, where a later one ended them, in the same way."""
-    same: dict[str, list[GroupStatus]] = {}
-    for g in status.groups if status.outcome == "failed" else ():
-        if g.phase is not Phase.SUCCEEDED and g.first_error and g.first_log != g.last_log:
-            same.setdefault(g.first_error, []).append(g)
-    return [(_called(gs), f"failed first: {error}{_log(gs[0].first_log)}") for error, gs in same.items()]
 
 
 def _called(groups: Sequence[GroupStatus]) -> str:
@@ -123,25 +111,25 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
 
 def _script_failed(status: RunStatus) -> bool:
     """Return whether a person will probably mend the script before the run is continued."""
-    return status.outcome == "failed" and any(group.last_cause == "user_error" for group in status.groups)
+    return status.outcome == "failed" and any(map(_blames_script, status.groups))
 
 
 def _to_mend(status: RunStatus, run: RunDir) -> str | None:
     """Return what a person mends: the script's arguments, or the script, if the traceback names the run's copy."""
     if not _script_failed(status):
         return None
-    if any(_ARGUMENTS.search(group.last_error or "") for group in status.groups):
+    blamed = [group.last for group in status.groups if _blames_script(group) and group.last is not None]
+    if any(_ARGUMENTS.search(end.error or "") for end in blamed):
         return "mend: its arguments; resume takes job.args.NAME=VALUE for another value, '~job.args.NAME' for none"
-    traces = [group.last_traceback or "" for group in status.groups if group.last_cause == "user_error"]
     try:
         code = record.read(run.root, own=False)
     except OSError:
         return None
-    for path, line in reversed(_FRAME.findall("\n".join(traces[:1]))):
+    for frame in reversed(traces.frames(blamed[0].traceback or "")):
         roots = dict.fromkeys((str(run.root.absolute()), str(run.root.resolve())))
-        for file in (record.original(path, root, code) for root in roots if code is not None):
+        for file in (record.original(frame.file, root, code) for root in roots if code is not None):
             if file is not None:
-                return f"mend: {visible(file)}, line {line} (the traceback names the run's copy)"
+                return f"mend: {visible(file)}, line {frame.line} (the traceback names the run's copy)"
     return None
 
 
@@ -153,58 +141,74 @@ def _saved(run: RunDir) -> Saved | None:
         return None
 
 
-def _log(path: str | None) -> str:
-    return f" - log: {sentences.short_log(path)}" if path else ""
+def _blames_script(group: GroupStatus) -> bool:
+    return group.last is not None and group.last.cause == Cause.USER_ERROR
 
 
-def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
+def _log(end: StepExited) -> str:
+    return f"log: {sentences.short_log(end.log or '')}"
+
+
+def failing(groups: Iterable[GroupStatus]) -> list[list[GroupStatus]]:
+    """Return those of these groups that have failed and are down; those with the same failure are together."""
+    same: dict[object, list[GroupStatus]] = {}
+    for group in groups:
+        if group.down or group.phase is Phase.FAILED:
+            same.setdefault(_kind(group.last), []).append(group)
+    return list(same.values())
+
+
+def _kind(end: StepExited | None) -> object:
+    """Return what failures of the same kind have in common: neither the place nor the numbers in an error."""
+    if end is None:
+        return None
+    calls = tuple(traces.frames(end.traceback or ""))
+    return end.cause, end.code, end.signal, calls, _NUMBERS.sub("", end.error or "")
+
+
+def failures(groups: Iterable[GroupStatus], known: str = "") -> RenderableType | None:
     """Return why those of these groups are down that have failed; None: none has.
 
-    An entry has the error of a group, what its signs and the end of its traceback say beyond that, and its log. Groups
-    with the same failure share it.
+    An entry has the end of the traceback, else the signs of the failure, and the log. Groups with the same failure
+    share it.
+
+    Args:
+        known: what the reader has been told.
     """
-    same: dict[tuple[str | None, str | None], list[GroupStatus]] = {}
-    for g in groups:
-        if g.down or g.phase is Phase.FAILED:
-            same.setdefault((g.last_cause, g.last_traceback or g.last_error), []).append(g)
-    parts = []
-    for alike in list(same.values())[:_FAILURES_SHOWN]:
-        one = alike[0]
-        error, trace = one.last_error or "given up", _end(one.last_traceback or "")
-        exception = trace[-1].strip() if trace else error
-        if trace:
-            error = error.partition(f": {exception[:_ALIKE]}")[0]
-        text = Text(f"{_called(alike)}: {error}", "red")
-        lines = [f"- {sign}" for sign in one.last_evidence if exception[:_ALIKE] not in sign] + trace
-        lines += [f"log: {sentences.short_log(one.last_log)}"] if one.last_log else []
-        text.append("".join(f"\n  {line}" for line in lines), "default")
-        parts.append(text)
-    if len(same) > _FAILURES_SHOWN:
-        parts.append(Text(f"and {len(same) - _FAILURES_SHOWN} failures of other kinds: see the journal", "dim"))
+    kinds = failing(groups)
+    parts = [_entry(alike, known) for alike in kinds[:_FAILURES_SHOWN]]
+    if len(kinds) > _FAILURES_SHOWN:
+        parts.append(Text(f"and {len(kinds) - _FAILURES_SHOWN} failures of other kinds: see the journal", "dim"))
     return Group(*parts) if parts else None
 
 
+def _entry(alike: Sequence[GroupStatus], known: str) -> Text:
+    end, given_up = alike[0].last, next((group.given_up for group in alike if group.given_up), None)
+    if end is None:
+        return Text(f"{_called(alike)}: {given_up or 'given up'}", "red")
+    trace = _end(end.traceback or "")
+    told = replace(end, error=None, traceback=None) if trace else end
+    if len(alike) > 1:
+        told = replace(told, node=None, rank=None)
+    lines = trace or [f"- {sign}" for sign in end.evidence if len(end.evidence) > 1]
+    first = alike[0].first
+    if first is not None and _kind(first) != _kind(end):
+        lines.append(f"failed first: {describe(first)} - {_log(first)}")
+    lines += [f"given up: {given_up}"] if given_up and given_up not in known else []
+    lines += [_log(end)] if end.log else []
+    text = Text(f"{_called(alike)}: {describe(told)}", "red")
+    return text.append("".join(f"\n  {line}" for line in lines), "default")
+
+
 def _end(traceback: str) -> list[str]:
-    """Return the last lines of tracebacks; none whose heading, the name of its rank, is left out."""
-    lines = traceback.rstrip().splitlines()
+    """Return the last calls of a traceback and its exception."""
+    lines = stack_text.told_lines(traceback)
     end = lines[-_TRACEBACK_LINES:]
-    headed = [n for n, line in enumerate(end) if _RANK.fullmatch(line)]
-    return end[headed[0] :] if headed else end
+    begin = next((n for n, line in enumerate(end) if traces.RANK.match(line) or traces.frames(line)), 0)
+    return end if end == lines else end[begin:]
 
 
-def typical(recoveries: Sequence[Recovery]) -> dict[str, float | None]:
-    """Return the seconds of each recovery phase, in order: the median of the recoveries that completed it."""
-    took: dict[str, list[float]] = {}
-    for recovery in recoveries:
-        for name, seconds in (recovery.phases or {}).items():
-            if seconds is not None:
-                took.setdefault(name, []).append(seconds)
-    order = [*(name for name in PHASES if name in took), *(name for name in took if name not in PHASES)]
-    return {name: median(took[name]) for name in order}
-
-
-def _restarts(status: RunStatus) -> Table:
-    recoveries = status.recoveries
+def _restarts(recoveries: Sequence[Recovery], status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("group", justify="right")
     table.add_column("attempt", justify="right")

@@ -31,7 +31,6 @@ from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.starting_lines import StartingLines
 from ftslurm.monitor.status import GroupStatus, LighthouseStatus, RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
-from ftslurm.monitor.summary import outcome_style
 from ftslurm.protocol import records
 from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
@@ -184,6 +183,8 @@ def follow(
                 folding.apply(event)
                 if event.get("event") == records.StepStarting.event:
                     starting.take(event)
+                elif event.get("event") == records.RunFinished.event:
+                    pass  # the summary follows, which says it
                 elif (line := screen.line(event, folding)) is not None:
                     lines.append((event, line))
                 history = None  # for the first lines only
@@ -366,8 +367,6 @@ def render(
     width, status, view = width if width >= SHEET else min(width, 120), aged(status, now), view or View()
     running = status.outcome == "running"
     top = _title(status, now, width)
-    if not running and status.reason:
-        top += _folded(status.reason, width, outcome_style(status))
     if note is not None and running:
         top += _folded(note, width, "bold red")
     low = height < 40  # then one line for each warning; the events above have printed it in full

@@ -163,7 +163,7 @@ ROWS: Mapping[Cause, Row] = {
 
 def cause_of(name: str | None) -> Cause:
     """Return the cause with this name in a journal; UNKNOWN: there is none."""
-    return Cause(name) if name in {cause.value for cause in Cause} else Cause.UNKNOWN
+    return next((cause for cause in Cause if cause.value == name), Cause.UNKNOWN)
 
 
 def is_failure(name: str | None) -> bool:

@@ -159,7 +159,8 @@ def of(record: records.JournalRecord) -> Occurrence | None:
         case records.RunRequeued():
             return RunPauses(reason=record.reason, step=record.steps)
         case records.RunFinished():
-            return RunEnds(outcome=record.outcome, reason=record.reason, step=record.steps, restarts=record.restarts)
+            reason = f"{record.reason}: {record.failure}" if record.failure else record.reason
+            return RunEnds(outcome=record.outcome, reason=reason, step=record.steps, restarts=record.restarts)
         case records.FullRestart():
             return AllRestart(step=record.step, checkpoint_step=record.checkpoint_step)
         case records.CheckpointSaved():

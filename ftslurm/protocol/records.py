@@ -202,6 +202,7 @@ class RunFinished(JournalRecord):
     reason: Reason
     steps: Annotated[int | None, "the last committed step"]
     restarts: Annotated[int | None, "number of restarts of groups"]
+    failure: Annotated[str | None, "of a run that has failed: how the last group failed that did not come back"] = None
 
 
 class Warned(JournalRecord):

@@ -17,8 +17,8 @@ from typing_extensions import assert_never
 
 from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.core.groups.progress_lines import every_s
+from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.monitor.event_text import verdict
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.report.history import (
@@ -273,7 +273,7 @@ class HistoryFold:
             return
         if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
             self._open.setdefault(record.unit, []).append(len(self._failures))
-            failed = _failure(noticed, record.unit, verdict(record))
+            failed = _failure(noticed, record.unit, describe(record))
             failed = replace(failed, group=record.group, attempt=record.attempt, cause=record.cause or "unknown")
             failed = replace(failed, node=record.node, log=record.log, step=record.step)
             moved = not is_failure(record.cause)

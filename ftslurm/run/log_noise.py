@@ -1,4 +1,4 @@
-"""Known lines of torch, torchft, Gloo and NCCL that tell a reader nothing about the run.
+"""Known lines of torch, torchft, Gloo, NCCL and srun, and one of ours, that tell a reader nothing about the run.
 
 Each was seen in the logs of healthy runs. Under its fixed words, which are quick to find, stands the pattern.
 """
@@ -22,6 +22,8 @@ _NOISE = {
         b"hostname of the client socket": rb"^\[W[^\]\n]*socket\.cpp:\d+\] \[c10d\] The hostname of the client socket",
         b"[Gloo] Rank ": rb"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks",
         b"destroy_process_group() was not called": rb"^\[W[^\]\n]*\.cpp:\d+\] Warning: WARNING: destroy_process_group",
+        b"lacks support for cpu binding": rb"^srun: cluster configuration lacks support for cpu binding",
+        b" is announced as ": rb"^ftslurm: \S+ is announced as \S+, and has ",
         b" NCCL INFO ": rb"^\S+:\d+:\d+ \[\d+\] NCCL INFO ",
     }.items()
 }

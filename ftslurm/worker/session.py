@@ -365,8 +365,8 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 
 def last_lines(text: str) -> str:
-    """Return the end of a traceback: at most 20 lines and 4,000 characters."""
-    return "\n".join(text.rstrip().splitlines()[-20:])[-4000:]
+    """Return the end of a traceback, without marks below its lines: at most 20 lines and 4,000 characters."""
+    return "\n".join([line for line in text.splitlines() if line.strip(" ^~|")][-20:])[-4000:]
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ import said
 from steps import A0, ANN, B0, LIGHT0, URL
 
 from ftslurm.config.schema import Config
+from ftslurm.core.groups.exits import last_failure
 from ftslurm.core.rules import begin, deadline, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
@@ -172,6 +173,10 @@ class Story:
 
     def reason(self) -> str:
         return self.state.ending.reason if self.state.ending else ""
+
+    def failure(self) -> str:
+        """Return how the last group failed that did not come back."""
+        return last_failure(self.state) or ""
 
 
 def kind_of(action: act.Action) -> Kind:

@@ -199,7 +199,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         return state, actions
     finished = [] if independent(config) else [unit.group_id for unit in state.table.in_phase(Phase.SUCCEEDED)]
     if finished:
-        return given_up(state, unit, too_late(unit, finished[0]), actions)
+        return given_up(state, unit, too_late(finished[0]), actions)
     state, more = _blame(state, unit, config)
     actions += more
     hopeless = None if _got_anywhere(state, config) else _same_start_error(state) or _no_start_at_all(state)
@@ -207,7 +207,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         return replace(state, ending=Ending(RunOutcome.FAILED, hopeless)), actions
     answer = restart.judge(unit.exits, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
-        return given_up(state, unit, f"{describe(verdict)}; {answer.reason}", actions)
+        return given_up(state, unit, answer.reason, actions)
     reason = f"restart: {describe(verdict)}"
     scheduled = records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=answer.time, reason=reason)
     return swap(state, wait_for_next(unit, answer.time, reason)), [*actions, scheduled]
@@ -232,7 +232,7 @@ def _same_start_error(state: RunState) -> str | None:
     words = {e.error for e in ends}
     if len(ends) < 2 or len(words) > 1 or None in words or any(e.cause.row.hopeless != 1 for e in ends):
         return None
-    return f"every group failed before its first step, all in the same way: {words.pop()}"
+    return "every group failed before its first step, all in the same way"
 
 
 def _no_start_at_all(state: RunState) -> str | None:
@@ -244,8 +244,17 @@ def _no_start_at_all(state: RunState) -> str | None:
         tries = [e for e in unit.exits if e.launched]
         if len(tries) < TRIES + (state.table.groups == 1) or not all(e.cause.row.hopeless for e in tries):
             return None
-    words = "; ".join(f"group {u.group}: {describe(u.exits[-1])}" for u in state.groups[:3])
-    return f"every group failed {TRIES} times or more before its first step ({words}): is it the script, or the nodes?"
+    return f"every group failed {TRIES} times or more before its first step: is it the script, or the nodes?"
+
+
+def last_failure(state: RunState) -> str | None:
+    """Return how the last group failed that did not come back, an exception without its place; None: none did."""
+    last = (next((e for e in reversed(u.exits) if e.cause.row.failure or e.healthy_s), None) for u in state.groups)
+    failed = [end for end in last if end is not None and end.cause.row.failure]
+    if not failed:
+        return None
+    end = max(failed, key=lambda end: end.time)
+    return end.error if end.cause is Cause.USER_ERROR and end.error else describe(end)
 
 
 def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
@@ -286,13 +295,9 @@ def _is_place_without(state: RunState, unit: Unit, node: str, config: Config) ->
     return placement.place(groups.nodes, groups.per_node, state.allocations(), taken, avoid) is not None
 
 
-def too_late(unit: Unit, finished: int) -> str:
-    """Return why a group gets no further attempt after group `finished` has ended: first of all why it was away."""
-    stopped = (Cause.CANCELLED, None)  # by this controller, because it was too late
-    away = next((exit_ for exit_ in reversed(unit.exits) if (exit_.cause, exit_.error) != stopped), None)
-    words = "it never started" if away is None else describe(away)
-    again = "started again too late" if unit.exits and away is not unit.exits[-1] else "not restarted"
-    return f"{words}; {again}: group {finished} had already finished; it may find no group to heal from"
+def too_late(finished: int) -> str:
+    """Return why a group gets no further attempt after group `finished` has ended."""
+    return f"too late for another attempt: group {finished} has finished, and it may find no group to heal from"
 
 
 def given_up(state: RunState, unit: Unit, reason: str, actions: list[Action]) -> Outcome:

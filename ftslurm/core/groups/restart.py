@@ -105,20 +105,27 @@ def _is_failure(exit_: Exit) -> bool:
 
 
 def _same_error(failures: Sequence[Exit]) -> str:
-    """Return in which two places the last two failures are the same script error at the same step, or "".
+    """Return in which places the last failures are the same script error at the same step, or "".
 
-    They are if they were on different nodes, or if the last attempt has worked its way there again from a checkpoint.
-    A lost connection is no error of the script: something else fails there.
+    They are if they were on different nodes, if the last attempt has worked its way there again from a checkpoint, or
+    if it is the third one in a row that has gone back and come no further. A lost connection is no error of the script:
+    something else fails there.
     """
-    if len(failures) < 2 or {e.cause for e in failures[-2:]} != {Cause.USER_ERROR}:
-        return ""
-    before, last = failures[-2:]
-    error = _plain(last.error or "")
-    if before.error is None or _plain(before.error) != error or before.step != last.step or ECHO.search(error):
+    last = failures[-1]
+    same = list(takewhile(lambda other: _is_same(other, last), reversed(failures[:-1])))
+    if not same or last.error is None or ECHO.search(last.error):
         return ""
     if last.restored is not None and (last.step or 0) > last.restored:
         return f"({last.step}), again after the checkpoint of step {last.restored}"
-    return f"on {_on(before)} and on {_on(last)}" if set(before.nodes).isdisjoint(last.nodes) else ""
+    if set(same[0].nodes).isdisjoint(last.nodes):
+        return f"on {_on(same[0])} and on {_on(last)}"
+    reached = last.restored if last.step is None else last.step
+    return f"({reached}), for the third time" if reached is not None and len(same) > 1 else ""
+
+
+def _is_same(one: Exit, other: Exit) -> bool:
+    alike = one.cause is other.cause is Cause.USER_ERROR and one.step == other.step
+    return alike and _plain(one.error or "") == _plain(other.error or "")
 
 
 def _plain(error: str) -> str:

@@ -8,9 +8,10 @@ from enum import IntEnum
 
 from ftslurm.core.groups import hardware
 from ftslurm.core.state import traces
-from ftslurm.core.state.events import LAST_LINE, SRUN_ABORTS, Ended
+from ftslurm.core.state.events import SRUN_ABORTS, Ended
 from ftslurm.core.state.model import Evidence, Exit, Phase, Pulse, Unit
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, cause_of
+from ftslurm.protocol.records import StepExited
 
 
 def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:
@@ -46,13 +47,19 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         or _quoted(best, bool(unit.current.traces))
         or _said(unit.current.evidence)
         or (ended.error if launcher else None),
-        step=unit.current.step,
+        step=_reached(unit),
         launched=not ended.launcher_failed,
         healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
         traceback=traces.told(unit.current.traces, best.task),
         ran_as=unit.current.ran_as,
         restored=unit.current.restored,
     )
+
+
+def _reached(unit: Unit) -> int | None:
+    """Return the last step that an attempt has committed: reported once a second, while signs of life are newer."""
+    known = [pulse.step for pulse in unit.pulses if pulse is not None and pulse.step is not None]
+    return None if unit.current.step is None else max([unit.current.step, *known])
 
 
 # What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own message for a failed dial.
@@ -223,17 +230,26 @@ def signal_name(number: int) -> str:
     return names.get(number, f"signal {number}")
 
 
-def describe(exit_: Exit) -> str:
-    """Return the verdict as a short text: "killed by SIGKILL on n2", "user_error: ValueError: no such layer"."""
-    where = f" on {exit_.node}" if exit_.node else ""
-    if exit_.cause is Cause.KILLED and exit_.signal is not None:
-        said = f": {exit_.error}" if (exit_.error or "").startswith(LAST_LINE) else ""  # it has crashed
-        return f"killed by signal {exit_.signal} ({signal_name(exit_.signal)}){where}{said}"
-    if exit_.cause is Cause.USER_ERROR:
-        if exit_.error:
-            return f"user_error{where}: {exit_.error}"
-        return f"user_error{where}: the script ended with exit code {exit_.code}"
-    if exit_.cause is Cause.REQUESTED and exit_.error:
-        return exit_.error
-    error = f": {exit_.error}" if exit_.error else ""
-    return f"{exit_.cause.value}{where}{error}"
+_WITH_SIGN = (Cause.USER_ERROR, Cause.KILLED, Cause.START_FAILED, Cause.UNKNOWN)
+
+
+def describe(end: Exit | StepExited) -> str:
+    """Return why an attempt ended: "killed (signal 9) on n2, rank 3".
+
+    Of an exception with its place: "the script failed on n2, rank 3: train.py:41 in step: ValueError: no such layer".
+    """
+    cause = cause_of(end.cause)
+    raised = cause is not Cause.HANG and end.signal is None and end.error is not None
+    frame = traces.blamed(end.traceback or "", end.rank) if raised else None
+    sign = f" (exit code {end.code})" if end.code is not None and frame is None else ""
+    sign = f" (signal {end.signal})" if end.signal is not None else sign
+    where = f" on {end.node}" if end.node is not None else ""
+    where += f", rank {end.rank}" if where and end.rank is not None else ""
+    if cause is Cause.REQUESTED and end.error:
+        return end.error
+    if cause is Cause.UNKNOWN and end.error:
+        return end.error + where
+    what = cause.row.words + (sign if cause in _WITH_SIGN else "")
+    if cause is Cause.CANCELLED and not end.error:
+        what = "stopped"  # by the controller
+    return ": ".join([what + where, *([str(frame)] if frame else []), *([end.error] if end.error else [])])

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import re
+from typing import NamedTuple, TypeAlias
 
 Traces: TypeAlias = tuple[tuple[int, str], ...]  # the rank, and the end of its traceback, in the order of arrival
 LONGEST = 4000  # characters that are kept of a rank
 MOST_RANKS = 4  # the later ones mostly raise because these have failed
 LINES = 20  # lines of all ranks that are told
+RANK = re.compile(r"^rank (\d{1,9}):$", re.MULTILINE)  # above the traceback of a rank
+# As Python prints it in a traceback (a SyntaxError's names no function), and faulthandler in a stack.
+_FRAME = re.compile(r'^[ |+]*File "([^"\n]+)", line (\d{1,9})(?:,? in (.+))?$', re.MULTILINE)
+_OURS = re.compile(r"/ftslurm/(?:checkpoint|code|guard|tracking|worker)/\w+\.py$|^<frozen (?:runpy|importlib)")
+_LIBRARY = re.compile(r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3")
+
+
+class Frame(NamedTuple):
+    """One call of a traceback or a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+    @property
+    def ours(self) -> bool:
+        """Return whether it is ftslurm's own, or Python's way to the script: it says nothing about the script."""
+        return _OURS.search(self.file) is not None
+
+    @property
+    def users(self) -> bool:
+        """Return whether it is neither ours nor of an installed library."""
+        return not self.ours and _LIBRARY.search(self.file) is None
+
+
+def frames(text: str) -> list[Frame]:
+    """Return the calls in a traceback or in stacks, in their order."""
+    return [Frame(file, int(line), function) for file, line, function in _FRAME.findall(text)]
+
+
+def blamed(traceback: str, rank: int | None) -> Frame | None:
+    """Return the innermost call of the user's code in the traceback of the rank that failed; None: it has none."""
+    *_, named, text = (None, None, *RANK.split(traceback))
+    mine = [frame for frame in frames(text or "") if frame.users] if named in (None, str(rank)) else []
+    return mine[-1] if mine else None
 
 
 def added(traces: Traces, rank: int, piece: str) -> Traces:

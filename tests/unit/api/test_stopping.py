@@ -121,5 +121,5 @@ def test_a_run_that_was_stopped_names_no_first_failure_if_nothing_had_failed(err
     status = reduce(fold, [*BEGUN, JOINED, ex.progress(5, 0, 51), *end], RunStatus())
     console = Console(width=100, record=True, quiet=True)
     console.print(summary(status, RunDir(Path("/x"))))
-    assert status.groups[0].first_error is None
+    assert status.groups[0].first is None
     assert "failed first" not in console.export_text()

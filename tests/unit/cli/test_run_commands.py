@@ -155,10 +155,9 @@ def test_status_shows_why_a_group_is_down(run: RunDir, capsys: pytest.CaptureFix
     ex.write(run, [ex.exited(15.3, 1, traceback="Traceback ...\nRuntimeError: [gone]")])
     assert main(["status", str(run.root), "--once"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-6:] == [
+    assert said[-5:] == [
         "",
         "group 1: killed (signal 9) on n2",
-        "  - the guard of task 0: signal 9",
         "  Traceback ...",
         "  RuntimeError: [gone]",
         "  log: logs/group-0001/attempt-000/rank-0.log",

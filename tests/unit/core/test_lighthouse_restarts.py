@@ -30,7 +30,7 @@ from ftslurm.protocol import messages as msg
 def test_a_lighthouse_that_dies_is_relaunched_at_once_and_the_groups_are_not_touched(end: list[ev.Event]) -> None:
     before, after = play(*RUNNING), play(*RUNNING, (30, end), (32, said.lighthouse_up(LIGHT1, URL)))
     assert after.times(act.Launch, LIGHT1) == [30]
-    assert after.records("step_launched", since=30)[0]["reason"].startswith("restart: killed by signal 9")
+    assert after.records("step_launched", since=30)[0]["reason"].startswith("restart: killed (signal 9)")
     assert after.state.groups == before.state.groups
     assert after.ids(act.Assign, since=30) + after.ids(msg.Begin, since=30) == []
     assert after.state.lighthouse.phase is Phase.RUNNING

@@ -46,7 +46,7 @@ def shown(run: RunDir, wanted: Wanted, view: View = View()) -> str:  # noqa: B00
 
 def test_the_last_failure_has_its_signs_srun_and_the_log_of_its_rank(run: RunDir) -> None:
     first, *lines = shown(run, Wanted()).splitlines()
-    assert first.endswith("group 1 attempt 0 died: the script failed (exit code 1) on n2: KeyError: 'lr'")
+    assert first.endswith("group 1 attempt 0 died: the script failed (exit code 1) on n2, rank 2: KeyError: 'lr'")
     log = run.rank_log("group-0001", 0, 2)
     assert lines == [
         "  task 2: KeyError",

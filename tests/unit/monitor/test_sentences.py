@@ -10,7 +10,7 @@ import pytest
 
 from ftslurm.cli.inject_verb import HARM
 from ftslurm.config.validate import FAULTS
-from ftslurm.monitor.sentences import checkpoint, clock, describe, few, phases, seconds
+from ftslurm.monitor.sentences import checkpoint, clock, describe, few, seconds
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 
@@ -178,7 +178,7 @@ def test_sixty_four_groups_start_in_three_lines() -> None:
     lines = [ex.started(64), *(ex.launched(1, g) for g in range(64)), *(ex.ready(2, g) for g in range(64))]
     said = told([*lines, *(ex.joined(3, g, 1, participants=64) for g in range(64))])
     assert said[1:] == [
-        "all 64 groups launched on n1, n2 and 62 more",
+        "all 64 groups launched on n1, n2, n3 and 61 more",
         "training: step 1 committed, 2.4 s after the launch (64 groups in the quorum)",
     ]
 
@@ -201,12 +201,6 @@ def test_every_fault_has_its_words() -> None:
     assert set(HARM) == set(FAULTS)
 
 
-def test_the_phases_of_a_recovery_are_one_line() -> None:
-    assert phases(ex.PHASES | {"start": None, "import": 12.3}) == (
-        "detect 0.03 s, end 0.04, wait 0.00, import 12, assign 0.01, join 0.1, commit 0.02"
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -227,7 +221,7 @@ def test_durations_are_as_precise_as_a_person_wants(value: float | None, words: 
 
 def test_clocks_and_lists_are_short() -> None:
     assert [clock(s) for s in (-1, 7, 760, 3723)] == ["0:00", "0:07", "12:40", "1:02:03"]
-    assert [few(["a"] * n) for n in (0, 1, 3, 4)] == ["no node", "a", "a, a, a", "a, a and 2 more"]
+    assert [few(["a"] * n) for n in (0, 1, 4, 5)] == ["no node", "a", "a, a, a, a", "a, a, a and 2 more"]
 
 
 def test_a_full_restart_reads_like_a_story() -> None:

@@ -83,7 +83,7 @@ def test_sixty_four_groups_that_get_their_jobs_say_four_lines() -> None:
     assert said == [
         "run ddp-0930-k3 starts: 64 groups of 1 worker, Slurm job 81",
         "64 jobs are asked for",
-        "all 64 groups launched on n1, n2 and 62 more",
+        "all 64 groups launched on n1, n2, n3 and 61 more",
         "training: step 1 committed, 2.4 s after the launch (64 groups in the quorum)",
     ]
 

@@ -41,7 +41,7 @@ def test_groups_are_pending_until_launched_and_running_once_every_worker_is_read
 def test_a_kill_touches_only_its_group() -> None:
     status = at(15.35)
     assert phases(status) == [Phase.RUNNING, Phase.PENDING, Phase.RUNNING]
-    assert status.groups[1].last_error == "killed (signal 9) on n2"
+    assert status.groups[1].error == "killed (signal 9) on n2"
     assert (status.step, status.groups[1].step, status.restarts) == (61, 61, 0)
 
 
@@ -132,7 +132,7 @@ def test_a_group_given_up_has_failed_and_says_why() -> None:
     status = play(
         ex.started(), ex.launched(1, 2), ex.exited(2, 2), ex.event(2, "group_given_up", group=2, reason="4 failures")
     )
-    assert (status.groups[2].phase, status.groups[2].last_error) == (Phase.FAILED, "4 failures")
+    assert (status.groups[2].phase, status.groups[2].given_up) == (Phase.FAILED, "4 failures")
 
 
 def test_a_group_in_backoff_says_how_long() -> None:
@@ -199,7 +199,9 @@ def test_the_signs_of_the_last_failure_are_kept() -> None:
     signs, trace = ["exit code 1", "task 3 said it first"], "Traceback ...\nValueError: boom"
     line = ex.exited(11, 1, cause="user_error", code=1, error="ValueError: boom", evidence=signs, traceback=trace)
     status = fold(at(10), line)
-    assert (status.groups[1].last_evidence, status.groups[1].last_traceback) == (tuple(signs), trace)
+    last = status.groups[1].last
+    assert last is not None
+    assert (last.evidence, last.traceback) == (tuple(signs), trace)
     assert status.groups[1].down
     assert not fold(status, ex.launched(12, 1, attempt=1)).groups[1].down
     assert not fold(at(10), ex.exited(11, 1, cause="cancelled")).groups[1].down  # nothing has failed
@@ -221,8 +223,8 @@ def test_a_group_of_a_run_that_ended_while_it_was_preempted_has_not_failed() -> 
 @pytest.mark.parametrize("journal", [ex.one_kill(), ex.lost_node()])
 def test_a_journal_of_an_older_version_is_read_as_before(journal: list[ex.Line]) -> None:
     status, old = play(*journal), play(*ex.old(journal))
-    assert [(g.phase, g.step, g.attempt, g.nodes, g.last_error) for g in status.groups] == [
-        (g.phase, g.step, g.attempt, g.nodes, g.last_error) for g in old.groups
+    assert [(g.phase, g.step, g.attempt, g.nodes, g.error) for g in status.groups] == [
+        (g.phase, g.step, g.attempt, g.nodes, g.error) for g in old.groups
     ]
     assert [r.seconds for r in status.recoveries] == [r.seconds for r in old.recoveries]
     assert old.recoveries[0].phases is None
@@ -420,5 +422,5 @@ def test_a_restart_on_request_is_no_first_failure_and_drained_nodes_are_named() 
     assert status.groups[0].phase is Phase.STOPPING
     assert status.drained_nodes == ("n1",)
     status = fold(status, ex.exited(6, 0, cause="requested", error="n1 is drained"))
-    assert (status.groups[0].first_error, status.groups[0].down) == (None, False)
+    assert (status.groups[0].first, status.groups[0].down) == (None, False)
     assert fold(status, ex.event(7, "node_undrained", node="n1")).drained_nodes == ()

@@ -43,7 +43,7 @@ def words(status: RunStatus, now: float = 13) -> str | None:
         ("lighthouse", {}, "the Lighthouse, 12 s"),
         ("store", {}, "the store of rank 0, 12 s of 600 s (health.start_timeout_s)"),
         ("others", {"other": 7}, "group 7: all begin together, 12 s"),
-        ("script", {}, "its script to ask for a quorum, 12 s, a warning at 120 s (health.first_step_s)"),
+        ("script", {}, "its script to begin training, 12 s, a warning at 120 s (health.first_step_s)"),
         ("quorum", {}, "a quorum, or heals, 12 s, a warning at 120 s (health.first_step_s)"),
         ("step", {}, "its first step, 12 s, a warning at 120 s (health.first_step_s)"),
         ("of another version", {}, "of another version, 12 s"),
@@ -60,7 +60,7 @@ def test_before_the_first_report_it_waits_for_its_workers() -> None:
 def test_a_group_that_comes_back_to_a_run_that_steps_has_the_limit_of_joining() -> None:
     begun = ex.event(2, "script_begun", unit="group-0000", group=0, attempt=0)
     status = status_of(begun, ex.launched(2, 1), ex.joined(3, 1, 1))
-    assert words(status) == "waits for its script to ask for a quorum, 11 s of 1800 s (health.join_timeout_s)"
+    assert words(status) == "waits for its script to begin training, 11 s of 1800 s (health.join_timeout_s)"
     status = fold(status, ex.joined(14, 0, 2))
     assert words(status, 15) is None
 
@@ -78,7 +78,7 @@ def test_a_group_without_a_node_says_so_with_the_setting_also_in_json() -> None:
 
 def test_a_journal_of_an_earlier_version_has_no_limits() -> None:
     status = reduce(fold, [ex.started(1), ex.launched(1, 0), ex.ready(3, 0)], RunStatus())
-    assert words(status) == "waits for its script to ask for a quorum, 12 s"
+    assert words(status) == "waits for its script to begin training, 12 s"
 
 
 def test_the_last_line_is_that_of_the_rank_it_waits_for_and_harmless(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_the_last_line_is_that_of_the_rank_it_waits_for_and_harmless(tmp_path: P
 def test_each_report_has_its_own_words() -> None:
     second = starting(6, "script") | {"unit": "group-0001", "group": 1}
     one = status_of(ex.launched(1, 1), first := starting(6, "script"))
-    assert sentences.describe(first, one) == "group 0 waits for its script to ask for a quorum"
-    assert sentences.describe(second, fold(one, second)) == "group 1 waits for its script to ask for a quorum"
+    assert sentences.describe(first, one) == "group 0 waits for its script to begin training"
+    assert sentences.describe(second, fold(one, second)) == "group 1 waits for its script to begin training"
 
 
 def of_group(group: int, time: float, stage: str, **fields: Any) -> ex.Line:
@@ -124,13 +124,13 @@ def followed(folder: Path, *batches: list[ex.Line]) -> list[str]:
 
 def test_groups_that_wait_for_the_same_share_one_line_of_a_followed_run(tmp_path: Path) -> None:
     together = [of_group(n, 6, "script") for n in range(3)]
-    assert followed(tmp_path / "a", together) == ["all 3 groups wait for their script to ask for a quorum"]
+    assert followed(tmp_path / "a", together) == ["all 3 groups wait for their script to begin training"]
     assert followed(tmp_path / "b", together[:1], together[1:]) == [
-        "all 3 groups wait for their script to ask for a quorum"
+        "all 3 groups wait for their script to begin training"
     ]
     again = [of_group(n, 11, "quorum") for n in range(2)]
     assert followed(tmp_path / "c", [*together, *again]) == [
-        "all 3 groups wait for their script to ask for a quorum",
+        "all 3 groups wait for their script to begin training",
         "groups 0, 1 wait for a quorum, or heals",
     ]
 

@@ -29,7 +29,7 @@ def test_the_same_error_in_every_group_before_the_first_step_fails_the_run(start
     error = "ModuleNotFoundError: No module named 'models'"
     story = play(*STARTED, (4, raised(A0, error, started)), (4.5, raised(B0, error, started)))
     assert story.outcome() == "failed"
-    assert error in story.reason()
+    assert error in story.failure()
     assert story.ids(act.Launch, since=4) == [A1]
 
 
@@ -70,7 +70,7 @@ def test_a_lone_group_may_fail_once_by_chance_but_not_twice_in_the_same_words() 
     assert once.ids(act.Launch, since=4) == [A1]
     twice = play(*ALONE, (4, raised(A0)), (6, raised(A1)), config=ONE)
     assert twice.outcome() == "failed"
-    assert "ValueError: x" in twice.reason()
+    assert "ValueError: x" in twice.failure()
 
 
 @pytest.mark.parametrize("first", [killed(A0), raised(A0, "OSError: port taken")])

@@ -204,7 +204,7 @@ def test_if_every_group_finds_its_hardware_broken_at_the_start_it_is_not_the_har
     up = ((0, granted(4)), (1, said.lighthouse_up(LIGHT0, URL)), (2, ready(A0), ready(B0)), (3, store(A0), store(B0)))
     story = play(*up, (4, *broken(A0, none)), (5, *broken(B0, none)))
     assert "all in the same way" in story.reason()
-    assert none in story.reason()
+    assert none in story.failure()
 
 
 def test_a_place_that_another_group_will_come_back_to_is_no_better_place() -> None:

@@ -30,7 +30,7 @@ def test_a_refused_launch_is_tried_again_with_the_same_number_and_recorded_as_su
     (back,) = story.records("group_joined", since=30)
     assert (back["attempt"], back["recovery_s"], back["phases"]["wait"]) == (1, 9, 6)
     reasons = {r["reason"] for r in story.records("step_launched", since=30)}
-    assert reasons == {"restart: killed by signal 9 (SIGKILL) on n2"}
+    assert reasons == {"restart: killed (signal 9) on n2, rank 0"}
 
 
 def test_it_costs_nothing_of_the_budget_and_later_attempts_count_on() -> None:

@@ -181,6 +181,28 @@ def test_the_same_error_after_a_restart_from_a_checkpoint_is_the_scripts(
 
 
 @pytest.mark.parametrize(
+    ("step", "restored", "hopeless"),
+    [
+        pytest.param(7, None, True, id="the training went back, and came no further"),
+        pytest.param(7, 7, True, id="no step since the checkpoint"),
+        pytest.param(None, 7, True, id="no first step since the checkpoint"),
+        pytest.param(None, None, False, id="before any step: something may be away for a while"),
+    ],
+)
+def test_the_third_same_error_in_a_row_is_the_scripts(step: int | None, restored: int | None, hopeless: bool) -> None:
+    one = replace(error("n1", step=step), restored=restored)
+    assert isinstance(judge([one, one], BACKOFF, PATIENCE_S), RestartAt)
+    answer = judge([one, one, one], BACKOFF, PATIENCE_S)
+    assert isinstance(answer, GiveUp) == hopeless
+    if isinstance(answer, GiveUp):
+        assert (
+            answer.reason == "the same error at the same step (7), for the third time: it is the script, not the node"
+        )
+    between = [one, replace(one, error="ValueError: y"), one]
+    assert isinstance(judge(between, BACKOFF, PATIENCE_S), RestartAt)
+
+
+@pytest.mark.parametrize(
     "words", ["RuntimeError: Connection closed by peer", "DistStoreError: socket", "NCCL: ncclRemoteError"]
 )
 def test_a_group_that_only_lost_its_connection_twice_is_not_blamed(words: str) -> None:

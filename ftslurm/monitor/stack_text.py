@@ -1,0 +1,41 @@
+"""Tracebacks and stacks as a person reads them: the user's calls first, ftslurm's left out."""
+
+from __future__ import annotations
+
+import re
+
+from ftslurm.core.state.traces import frames
+
+_THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x[0-9a-f]+ )", re.MULTILINE)
+
+
+def told_lines(traceback: str) -> list[str]:
+    """Return the lines of a traceback without ftslurm's calls, and without Python's marks below a line."""
+    lines, ours = list[str](), False
+    for line in traceback.rstrip().splitlines():
+        call = frames(line)
+        ours = call[0].ours if call else ours and line.startswith("    ")  # the source of that call
+        if not ours and line.strip(" ^~|"):
+            lines.append(line)
+    return lines
+
+
+def users_first(stacks: str) -> list[str]:
+    """Return the lines of stacks as faulthandler writes them (guard/stacks.py), what matters to the user first.
+
+    That is the main thread, which faulthandler writes last, then the others. ftslurm's calls are left out, torchft's in
+    a thread that the user's code has called it in, and threads without any other call.
+    """
+    head, *threads = _THREAD.split(stacks)
+    main, _, tail = (threads or [""])[-1].partition("\n\n")
+    told = [_without_internals(thread) for thread in (main, *threads[:-1])]
+    where = [f"its main thread is in {frame}" for frame in frames("\n".join(told[0])) if frame.users]
+    heading, *kernel = head.splitlines() or [""]
+    calls = (line for thread in told if len(thread) > 1 for line in thread)
+    return [heading, *where[:1], *calls, *kernel, *tail.splitlines()]
+
+
+def _without_internals(thread: str) -> list[str]:
+    users = any(frame.users for frame in frames(thread))
+    hidden = {str(f) for f in frames(thread) if f.ours or (users and "/torchft/" in f.file)}
+    return [line for line in thread.splitlines() if line and not any(str(f) in hidden for f in frames(line))]

@@ -1,6 +1,6 @@
 """Measure how the cost of the controller, the journal and the Lighthouse grows with the number of replica groups.
 
-    python benchmarks/core_scale.py                                   three tables, for 100, 1,000 and 10,000 groups
+    python benchmarks/core_scale.py                                   three tables, for 100 and 1,000 groups
     python benchmarks/core_scale.py --groups 1000 --lines 100000      one row of each, with a shorter journal
 
 All times are CPU time.

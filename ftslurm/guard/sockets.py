@@ -184,10 +184,11 @@ class End(asyncio.Protocol):
         self.has_ended = True
         if self.other is None:
             return False
-        self.other.transport.write_eof()
         if self.other.has_ended:
             self.other.transport.close()
-        return not self.other.has_ended
+            return False
+        self.other.transport.write_eof()
+        return True
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -197,8 +198,8 @@ class End(asyncio.Protocol):
         if self.other is not None:
             self.other.transport.resume_reading()
 
-    def connection_lost(self, _error: Exception | None) -> None:
-        if self.other is not None and not (self.has_ended and self.other.has_ended):
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.other is not None and (error is not None or not (self.has_ended and self.other.has_ended)):
             self.other.abort()
         self.closed.set_result(None)
 

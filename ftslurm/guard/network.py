@@ -5,6 +5,7 @@ and the admission of incoming ones (admission.py). It answers the worker's reque
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -26,7 +27,7 @@ from ftslurm.protocol import addresses, messages
 T = TypeVar("T")
 SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
 MOST_FORWARDERS = 64  # to stores and managers; the least recently requested one is closed first
-CLOSE_S = 2.0
+CLOSE_S = 2.0  # longest wait for connections to close, at the end of a worker
 
 
 class Network:
@@ -84,14 +85,18 @@ class Network:
     def close(self) -> None:
         """Close all connections and ports, and end the thread."""
         closed = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
-        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+        with contextlib.suppress(concurrent.futures.TimeoutError):
             closed.result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     # --- in the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+        except BaseException:  # without its network the worker would wait for ever
+            traceback.print_exc()
+            os._exit(1)
         self._loop.close()
 
     def _do(self, call: Callable[[], T]) -> T:

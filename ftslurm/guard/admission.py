@@ -19,33 +19,14 @@ from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.sockets import End, Host, Listener, Refusals, TimeLimit, exactly, relay
 from ftslurm.security import handshake
 
-MOST_UNPROVEN = 64  # connections without a completed handshake
+MOST_UNPROVEN = 512  # connections without a completed handshake; hundreds of guards may dial one store at once
 PROVE_WITHIN_S = 1.0
 OFFERED_WITHIN_S = 10.0  # an address may be known before its server is up
 BUSY_S = 0.01  # between two tries to hand a connection to a server that is busy
 
 
-class TakesOver:
-    """A server that is given the admitted connections: their descriptors, over a socket pair (SCM_RIGHTS)."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        channel.setblocking(False)
-        self.channel = channel
-
-    def give(self, near: socket.socket) -> None:
-        """Give the server a copy of a connection's descriptor.
-
-        Raises:
-            BlockingIOError: the server does not take connections as fast as they come.
-            OSError: it is gone.
-        """
-        socket.send_fds(self.channel, [b"\0"], [near.fileno()])
-
-    def close(self) -> None:
-        self.channel.close()
-
-
-Target = FilteredListener | TakesOver
+# A server that is dialled, or the socket pair over which one is given the admitted connections (SCM_RIGHTS).
+Target = FilteredListener | socket.socket
 
 
 class Admission(Listener):
@@ -86,6 +67,8 @@ class Admission(Listener):
     def offer(self, service: str, target: Target) -> None:
         """Set the server of a service, also for the clients that wait for it."""
         self.withdraw(service)
+        if isinstance(target, socket.socket):
+            target.setblocking(False)
         self.targets[service] = target
         self.offered.set()  # all that wait now
         self.offered.clear()
@@ -162,8 +145,8 @@ class Admission(Listener):
             if isinstance(target, FilteredListener):
                 break
             try:
-                target.give(near)
-            except BlockingIOError:
+                socket.send_fds(target, [b"\0"], [near.fileno()])
+            except BlockingIOError:  # it does not take connections as fast as they come
                 await asyncio.sleep(BUSY_S)
             else:
                 return None

@@ -101,7 +101,7 @@ class Forwarder(Listener):
 
     async def serve(self, near: socket.socket, peer: Host) -> None:
         """Connect a client of this user to the server."""
-        (owner,) = socket_owners.uids_of_clients([peer], self.address)
+        owner = socket_owners.uid_of_client(peer, self.address)
         if owner != os.getuid():
             if owner is not None:  # None: the client has hung up
                 words = f"a connection of user {owner} to this worker's way to {self.target or 'a server'}"

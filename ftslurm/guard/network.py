@@ -5,6 +5,7 @@ and the admission of incoming ones (admission.py). It answers the worker's reque
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ftslurm.guard.admission import Admission, TakesOver
+from ftslurm.guard.admission import Admission
 from ftslurm.guard.forwarder import Forwarder
 from ftslurm.guard.gateway import LONGEST
 from ftslurm.guard.loopback_filter import FilteredListener
@@ -26,7 +27,7 @@ from ftslurm.protocol import addresses, messages
 T = TypeVar("T")
 SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
 MOST_FORWARDERS = 64  # to stores and managers; the least recently requested one is closed first
-CLOSE_S = 2.0
+CLOSE_S = 2.0  # longest wait for connections to close, at the end of a worker
 
 
 class Network:
@@ -45,7 +46,7 @@ class Network:
         self._refusals = Refusals()
         self._admission = Admission(name, lambda: self.key, self._refusals)
         self._lighthouse: Forwarder | None = None
-        self._servers: list[Forwarder | None] = []  # to the parameter server of each serving group
+        self._servers: list[Forwarder] = []  # to the parameter server of each serving group
         self._forwarders: dict[str, Forwarder] = {}  # to stores and managers, by address
         self._store = ""  # address of the group's own store
         raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
@@ -68,11 +69,7 @@ class Network:
     def begun(self, begin: messages.Begin) -> messages.Begin:
         """Return the message with a forwarder to the group's store; `public` is its address for other groups."""
         self._store = public = store_address(begin.addr, begin.port)
-        try:
-            host, _, port = self._do(lambda: self._forwarder(public)).rpartition(":")
-        except OSError as error:
-            self._refusals.tell("port", f"the group's store cannot be reached: {error}")
-            return begin
+        host, _, port = self._do(lambda: self._forwarder(public)).rpartition(":")
         return replace(begin, addr=host, port=int(port), public=public)
 
     def moved(self, url: str) -> None:
@@ -83,20 +80,23 @@ class Network:
     def serving(self, urls: Sequence[str]) -> None:
         """Set the addresses of the parameter servers."""
         for forwarder, url in zip(self._servers, urls, strict=False):
-            if forwarder is not None:
-                self._loop.call_soon_threadsafe(forwarder.go_to, url)
+            self._loop.call_soon_threadsafe(forwarder.go_to, url)
 
     def close(self) -> None:
         """Close all connections and ports, and end the thread."""
         closed = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
-        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+        with contextlib.suppress(concurrent.futures.TimeoutError):
             closed.result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     # --- in the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+        except BaseException:  # without its network the worker would wait for ever
+            traceback.print_exc()
+            os._exit(1)
         self._loop.close()
 
     def _do(self, call: Callable[[], T]) -> T:
@@ -108,9 +108,9 @@ class Network:
         return asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
     async def _close(self) -> None:
-        both = (self._lighthouse, *self._servers)
-        for listener in (self._admission, *self._forwarders.values(), *(one for one in both if one is not None)):
-            await listener.close()
+        for listener in (self._admission, self._lighthouse, *self._servers, *self._forwarders.values()):
+            if listener is not None:
+                await listener.close()
         await asyncio.sleep(0)  # aborted connections are closed
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -120,22 +120,16 @@ class Network:
         self._refusals.once(f"error {type(error)}", f"an error in the guard's network: {context['message']}\n{words}")
 
     def _assigned(self, assign: messages.Assign) -> messages.Assign:
-        url, servers = assign.lighthouse, assign.servers
-        self._lighthouse = self._to_server_that_moves(url) if url else None
-        self._servers = [self._to_server_that_moves(server) for server in servers]
-        both = zip(self._servers, servers, strict=True)
+        self._lighthouse = self._new(assign.lighthouse) if assign.lighthouse else None
+        self._servers = [self._new(server) for server in assign.servers]
         return replace(
             assign,
-            lighthouse=self._lighthouse.url if self._lighthouse else url,
-            servers=tuple(one.url + SESSIONS if one else server for one, server in both),
+            lighthouse=self._lighthouse.url if self._lighthouse else "",
+            servers=tuple(one.url + SESSIONS for one in self._servers),
         )
 
-    def _to_server_that_moves(self, url: str) -> Forwarder | None:
-        """Return a forwarder to such a server; None: no port is available, so the server must not move."""
-        try:
-            return Forwarder(url, lambda: self.key, self._refusals, self.warnings.append)
-        except OSError:
-            return None
+    def _new(self, url: str, moves: bool = True) -> Forwarder:
+        return Forwarder(url, lambda: self.key, self._refusals, self.warnings.append, moves)
 
     def _forwarder(self, address: str) -> str:
         """Return 127.0.0.1:PORT of a forwarder to that server of the run; other addresses unchanged.
@@ -149,7 +143,7 @@ class Network:
         found = self._forwarders.pop(where.dialled, None)
         if found is None:
             self._make_room()
-            found = Forwarder(where.dialled, lambda: self.key, self._refusals, self.warnings.append, moves=False)
+            found = self._new(where.dialled, moves=False)
         self._forwarders[where.dialled] = found
         return found.url.removeprefix("http://")
 
@@ -192,13 +186,9 @@ class Network:
             case "reserve":
                 return self._admission.open(int(asked["port"]))
             case "take_over":
-                channel = socket.socket(fileno=descriptors[0])
-                descriptors.clear()
-                self._admission.offer(str(asked["service"]), TakesOver(channel))
+                self._admission.offer(str(asked["service"]), _taken(descriptors))
             case "publish":
-                listener = socket.socket(fileno=descriptors[0])
-                descriptors.clear()
-                self._publish(str(asked["service"]), FilteredListener(listener))
+                self._publish(str(asked["service"]), FilteredListener(_taken(descriptors)))
             case "withdraw":
                 self._admission.withdraw(asked["service"])
             case "forwarder":
@@ -216,6 +206,14 @@ class Network:
             words = f"nothing: this kernel cannot keep others on this machine from the {service} of this worker"
             self._refusals.tell("filter", words)
         self._admission.offer(service, inner)
+
+
+def _taken(descriptors: list[int]) -> socket.socket:
+    """Return the socket that came with a question."""
+    (descriptor,) = descriptors
+    found = socket.socket(fileno=descriptor)
+    descriptors.clear()
+    return found
 
 
 def store_address(host: str, port: int) -> str:

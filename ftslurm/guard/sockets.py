@@ -8,7 +8,8 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import Coroutine
+
+from ftslurm.guard.connection import complain
 
 CHUNK = 65536  # bytes that are held for a connection that is not there yet; beyond it the sender has to wait
 REST_S = 0.5  # pause when there are no file descriptors or no memory, instead of a busy loop
@@ -31,8 +32,7 @@ class Refusals:
         """Report something, if it is the first of its kind."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.counts[kind] == 1:
-            with contextlib.suppress(OSError):
-                os.write(2, f"ftslurm: {words}\n".encode())
+            complain(words)
 
 
 class TimeLimit:
@@ -77,7 +77,7 @@ class Listener:
         """Accept the connections of a socket from now on."""
         listener.setblocking(False)
         self.listener = listener
-        self._start(self._accept(listener))
+        self._await_next()
 
     async def serve(self, near: socket.socket, peer: Host) -> None:
         """Serve one connection, which is closed afterwards.
@@ -92,37 +92,44 @@ class Listener:
 
     async def close(self) -> None:
         """Close all connections and the port."""
+        if self.listener is not None:
+            asyncio.get_running_loop().remove_reader(self.listener)
+            self.listener.close()
+            self.listener = None
         while self.tasks:  # a task whose time was up at this moment has to be told again
             for task in self.tasks:
                 task.cancel()
             await asyncio.wait(self.tasks, timeout=REST_S)
-        if self.listener is not None:
-            self.listener.close()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            await asyncio.sleep(0)  # a flood must not keep a guard from its other work
-            if len(self.tasks) > self.most:  # with this one
-                self.make_room()
-                await asyncio.sleep(FULL_S)
-                continue
+    def _await_next(self) -> None:
+        if self.listener is not None:
+            asyncio.get_running_loop().add_reader(self.listener, self._accept, self.listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept one connection: a flood must not keep a guard from its other work."""
+        loop, pause_s = asyncio.get_running_loop(), 0.0
+        if len(self.tasks) >= self.most:
+            self.make_room()
+            pause_s = FULL_S
+        else:
             try:
-                near, peer = await asyncio.get_running_loop().sock_accept(listener)
-            except ConnectionAbortedError:
-                continue
+                near, peer = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
             except OSError:
-                await asyncio.sleep(REST_S)
-                continue
-            self._start(self._serve(near, peer))
+                pause_s = REST_S
+            else:
+                near.setblocking(False)
+                task = loop.create_task(self._serve(near, peer))
+                self.tasks.add(task)
+                task.add_done_callback(self._ended)
+        if pause_s:
+            loop.remove_reader(listener)
+            loop.call_later(pause_s, self._await_next)
 
     async def _serve(self, near: socket.socket, peer: Host) -> None:
         with near, contextlib.suppress(OSError):
             await self.serve(near, peer)
-
-    def _start(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
@@ -184,10 +191,11 @@ class End(asyncio.Protocol):
         self.has_ended = True
         if self.other is None:
             return False
-        self.other.transport.write_eof()
         if self.other.has_ended:
             self.other.transport.close()
-        return not self.other.has_ended
+            return False
+        self.other.transport.write_eof()
+        return True
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -197,8 +205,8 @@ class End(asyncio.Protocol):
         if self.other is not None:
             self.other.transport.resume_reading()
 
-    def connection_lost(self, _error: Exception | None) -> None:
-        if self.other is not None and not (self.has_ended and self.other.has_ended):
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.other is not None and (error is not None or not (self.has_ended and self.other.has_ended)):
             self.other.abort()
         self.closed.set_result(None)
 

@@ -11,7 +11,7 @@ import functools
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 
 Address = tuple[str, int]
@@ -25,20 +25,20 @@ _ASKED = struct.Struct("=BBBBI2s2s16s16sIII")  # inet_diag_req_v2
 _TOLD = struct.Struct("=BBBB48xIIIII")  # inet_diag_msg: family, state ..., uid and inode at its end
 
 
-def uids_of_clients(clients: Sequence[Address], server: Address) -> list[int | None]:
-    """Return the user of the client's end of each connection; None: it is closed, or the user is not known.
+def uid_of_client(client: Address, server: Address) -> int | None:
+    """Return the user of the client's end of a connection; None: it is closed, or the user is not known.
 
     Args:
-        clients, server: the IPv4 address and port of each end, as getpeername() and getsockname() of the server's say.
+        client, server: the IPv4 address and port of each end, as getpeername() and getsockname() of the server's say.
     """
     try:
         if tells():
             with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
                 kernel.settimeout(1.0)
-                return [_ask(kernel, client, server) for client in clients]
+                return _ask(kernel, client, server)
     except OSError:
         pass
-    return from_tables(clients, server)
+    return from_tables(client, server)
 
 
 @functools.cache
@@ -91,23 +91,20 @@ def _look_up(kernel: socket.socket, here: Address, there: Address) -> tuple[int,
     return (state, uid, inode) if kind == _BY_FAMILY else None
 
 
-def from_tables(clients: Sequence[Address], server: Address) -> list[int | None]:
-    """Do the same from /proc, for all clients at once: read the tables once, or TRIES times if one is not found."""
-    found: dict[Address, int] = {}
+def from_tables(client: Address, server: Address) -> int | None:
+    """Do the same from /proc, for a server on loopback."""
     for _ in range(TRIES):
-        missing = {_hex(client): client for client in clients if client not in found}
-        if not missing:
-            break
-        for line in _lines(_hex(server)):
-            row = _Row(line)
-            client = missing.get(row.here)
-            if client is not None and row.there == _hex(server) and row.is_held:
-                found[client] = row.uid
-    return [found.get(client) for client in clients]
+        uid = dict(clients_of(server[1])).get(client)
+        if uid is not None:
+            return uid if uid >= 0 else None
+    return None
 
 
 def clients_of(port: int) -> Iterator[tuple[Address, int]]:
-    """Yield (address, uid) of every client on this machine that is connected to a port of its loopback."""
+    """Yield (address, uid) of every client on this machine that is connected to a port of its loopback.
+
+    The uid is -1 if the client's process has closed its end.
+    """
     there = _hex(("127.0.0.1", port))
     for line in _lines(there):
         row = _Row(line)
@@ -120,11 +117,6 @@ class _Row:
         words = line.split()
         self.here, self.there, self.state = words[1][-13:], words[2][-13:], words[3]
         self.uid, self.inode = int(words[7]), int(words[9])
-
-    @property
-    def is_held(self) -> bool:
-        """Return whether this is an established connection of a process. Its process has closed one without inode."""
-        return self.state == _ESTABLISHED and self.inode != 0
 
 
 def _lines(address: bytes) -> Iterator[bytes]:

@@ -68,7 +68,7 @@ class Loop:
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
         self.loop.close()
-        assert not self.errors
+        assert not self.errors, self.errors
 
     def leaves_nothing(self) -> None:
         """Wait until there are no more descriptors than at the start: the test has closed its own."""

@@ -17,7 +17,7 @@ import pytest
 from guarded_network import KEY, PATIENCE_S, Loop, descriptors, until
 
 from ftslurm.guard import admission as admissions
-from ftslurm.guard.admission import Admission, TakesOver
+from ftslurm.guard.admission import Admission
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.network import Network
@@ -100,7 +100,7 @@ def offered(request: pytest.FixtureRequest, place: Place) -> Iterator[None]:
     """A server behind the admission, as the service `store`."""
     if request.param == "takes over":
         ours, theirs = pair()
-        target: admissions.Target = TakesOver(ours)
+        target: admissions.Target = ours
         server = echo(theirs, lambda: taken(theirs))
     else:
         listener = socket.create_server(("127.0.0.1", 0), backlog=50)
@@ -129,18 +129,18 @@ def test_who_is_early_waits_for_the_server(place: Place) -> None:
         time.sleep(0.3)
         ours, theirs = pair()
         with echo(theirs, lambda: taken(theirs)):
-            place.offer(TakesOver(ours))
+            place.offer(ours)
             assert way.recv(100) == b"EARLY"
 
 
 def test_a_connection_that_is_handed_over_costs_the_guard_nothing_more(place: Place) -> None:
     ours, theirs = pair()
     with echo(theirs, lambda: taken(theirs)):
-        place.offer(TakesOver(ours))
+        place.offer(ours)
         with place.connect() as way:
             way.sendall(b"abc")
             assert way.recv(100) == b"ABC"
-            until(lambda: len(place.port.tasks) == 1)  # that accepts
+            until(lambda: not place.port.tasks)
             asyncio.run_coroutine_threadsafe(place.port.close(), place.loop).result(PATIENCE_S)
             way.sendall(b"def")
             assert way.recv(100) == b"DEF"
@@ -149,22 +149,22 @@ def test_a_connection_that_is_handed_over_costs_the_guard_nothing_more(place: Pl
 def test_a_server_that_is_busy_gets_a_connection_when_it_can_take_it(place: Place) -> None:
     ours, theirs = pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least
-    place.offer(TakesOver(ours))
+    place.offer(ours)
     with contextlib.ExitStack() as held:
-        while len(place.port.tasks) == 1:  # none waits for it
+        while not place.port.tasks:  # none waits for it
             assert len(place.listeners) < 1000
             way = held.enter_context(place.connect())
             way.sendall(b"abc")
             time.sleep(0.05)
         with echo(theirs, lambda: taken(theirs)):
             assert way.recv(100) == b"ABC"
-        until(lambda: len(place.port.tasks) == 1)
+        until(lambda: not place.port.tasks)
 
 
 def test_a_server_that_is_gone_hangs_up(place: Place) -> None:
     ours, theirs = pair()
     theirs.close()
-    place.offer(TakesOver(ours))
+    place.offer(ours)
     with place.connect() as way:
         assert ended(way)
 
@@ -195,7 +195,7 @@ def test_one_with_another_runs_key_gets_nothing(place: Place) -> None:
     until(lambda: "stranger" in place.refusals.counts)
 
 
-@pytest.mark.usefixtures("offered")
+@pytest.mark.usefixtures("offered", "few")
 def test_a_flood_does_not_keep_the_run_out(place: Place) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(3 * admissions.MOST_UNPROVEN):
@@ -204,7 +204,7 @@ def test_a_flood_does_not_keep_the_run_out(place: Place) -> None:
             way.sendall(b"abc")
             assert way.recv(100) == b"ABC"
         until(lambda: place.refusals.counts.get("flood"))
-        until(lambda: len(place.port.tasks) <= admissions.MOST_UNPROVEN + 1)
+        until(lambda: len(place.port.tasks) <= admissions.MOST_UNPROVEN)
 
 
 def test_a_squatter_at_a_port_of_the_run_is_told_nothing(place: Place) -> None:
@@ -256,13 +256,14 @@ def test_whose_a_connection_is() -> None:
         port = listener.getsockname()[1]
         near = connect(port)
         far, peer = listener.accept()
-        for whose in (socket_owners.uids_of_clients, socket_owners.from_tables):
-            assert whose([peer, ("127.0.0.1", 1)], far.getsockname()) == [os.getuid(), None]
-            assert whose([peer], ("127.0.0.1", port + 1)) == [None]
+        for whose in (socket_owners.uid_of_client, socket_owners.from_tables):
+            assert whose(peer, far.getsockname()) == os.getuid()
+            assert whose(("127.0.0.1", 1), far.getsockname()) is None
+            assert whose(peer, ("127.0.0.1", port + 1)) is None
         assert list(socket_owners.clients_of(port)) == [(peer, os.getuid())]
         near.close()
-        until(lambda: socket_owners.uids_of_clients([peer], far.getsockname()) == [None])  # no holder any more
-        assert socket_owners.from_tables([peer], far.getsockname()) == [None]
+        until(lambda: socket_owners.uid_of_client(peer, far.getsockname()) is None)  # no holder any more
+        assert socket_owners.from_tables(peer, far.getsockname()) is None
         far.close()
 
 
@@ -389,7 +390,7 @@ def test_where_the_kernel_knows_no_socket_at_all_its_tables_are_asked(monkeypatc
     monkeypatch.setattr(socket_owners, "_look_up", lambda *_: None)  # what ENOENT comes to, without the module tcp_diag
     with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
         try:
-            assert socket_owners.uids_of_clients([client.getsockname()], server.getsockname()) == [os.getuid()]
+            assert socket_owners.uid_of_client(client.getsockname(), server.getsockname()) == os.getuid()
         finally:
             socket_owners.tells.cache_clear()
 
@@ -400,6 +401,13 @@ def test_a_connection_whose_end_says_no_more_is_still_somebodys() -> None:
         assert (client.getsockname(), os.getuid()) in list(socket_owners.clients_of(server.getsockname()[1]))
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few connections be unproven at a time: one process cannot have as many as a flood."""
+    monkeypatch.setattr(admissions, "MOST_UNPROVEN", 64)
+
+
+@pytest.mark.usefixtures("few")
 def test_a_flood_from_elsewhere_pushes_out_its_own(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admissions, "PROVE_WITHIN_S", PATIENCE_S)
     with place.stranger() as owner, contextlib.ExitStack() as held:
@@ -418,3 +426,20 @@ def test_a_flood_from_elsewhere_pushes_out_its_own(place: Place, monkeypatch: py
             one.settimeout(0.1)
             with pytest.raises(TimeoutError):
                 one.recv(1)
+
+
+def test_hundreds_of_guards_that_dial_at_once_are_no_flood(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admissions, "PROVE_WITHIN_S", PATIENCE_S)
+    port, guards = int(place.host_port.rpartition(":")[2]), []
+    with contextlib.ExitStack() as held:
+        for number in range(300):
+            sock = held.enter_context(socket.socket())
+            sock.bind((f"127.0.1.{number % 250 + 1}", 0))
+            sock.settimeout(PATIENCE_S)
+            sock.connect(("127.0.0.1", port))
+            guards.append(sock)
+        for sock in guards:  # busy as they are, they answer when all have come
+            said = sock.recv(handshake.CHALLENGE, socket.MSG_WAITALL)
+            sock.sendall(handshake.answer(KEY, said, f"{place.host_port}/store")[0])
+        assert all(len(sock.recv(handshake.PROOF, socket.MSG_WAITALL)) == handshake.PROOF for sock in guards)
+    assert not place.refusals.counts

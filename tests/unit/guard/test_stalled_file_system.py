@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -34,6 +37,47 @@ def test_heartbeats_and_orders_pass_while_the_marks_of_the_log_cannot_be_written
         task.until("dumped", patience_s=PATIENCE_S + 1.0)
         for _ in range(5):
             task.until("alive", patience_s=1.0)
+
+
+ASKING = """
+import os, socket, time
+from urllib.parse import urlsplit
+here = urlsplit(os.environ["TORCHFT_LIGHTHOUSE"])
+way = socket.create_connection((here.hostname, here.port))
+print("up", flush=True)
+slowest, until = 0.0, time.monotonic() + 4
+while time.monotonic() < until:
+    began = time.monotonic()
+    way.sendall(b"x")
+    way.recv(1)
+    slowest = max(slowest, time.monotonic() - began)
+    time.sleep(0.005)
+raise RuntimeError(f"slowest {slowest:.3f}")
+"""
+
+
+def test_what_a_worker_says_to_others_passes_while_the_guard_waits_for_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    disk = FailingDisk(tmp_path, folder / "rank-0.log")
+    with socket.create_server(("127.0.0.1", 0)) as other, step(folder, env=disk.environ) as task:
+        task.get_ready()
+        threading.Thread(target=_echo, args=(other,), daemon=True).start()
+        task.begin(ASKING, lighthouse=f"http://127.0.0.1:{other.getsockname()[1]}")
+        disk.stall(5)
+        task.send("dump", by="a test")
+        began = time.monotonic()
+        task.until("dumped", patience_s=PATIENCE_S + 2.0)
+        assert time.monotonic() - began > PATIENCE_S / 2  # the guard has waited for the log
+        disk.mend()
+        words = str(task.until("failed", patience_s=20.0)["error"])
+        assert float(words.rpartition(" ")[2]) < 0.5
+
+
+def _echo(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock, _ = listener.accept()
+        while data := sock.recv(100):
+            sock.sendall(data)
 
 
 @pytest.mark.parametrize("file", ["rank-0.times", ".task-0.end"])

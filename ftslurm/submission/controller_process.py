@@ -101,7 +101,7 @@ class _Output:
         """Show the summary of a run that is over."""
         from ftslurm.monitor import summary, table
 
-        table.console().print(summary.summary(self._lines.status, run))
+        table.console().print(summary.summary(self._lines.status, run, followed=True))
 
 
 def control(

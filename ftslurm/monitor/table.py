@@ -183,6 +183,8 @@ def follow(
                 folding.apply(event)
                 if event.get("event") == records.StepStarting.event:
                     starting.take(event)
+                elif event.get("event") == records.RunFinished.event:
+                    pass  # the summary follows, which says it
                 elif (line := screen.line(event, folding)) is not None:
                     lines.append((event, line))
                 history = None  # for the first lines only
@@ -200,8 +202,7 @@ class _Screen(AbstractContextManager["_Screen"]):
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
         """Return the line for an event that `folding` has applied; None: it has no line."""
-        silent = records.Progress.event, records.RunFinished.event  # the summary follows, which says how it has ended
-        return None if event.get("event") in silent else sentences.describe(event, folding.status)
+        return None if event.get("event") == records.Progress.event else sentences.describe(event, folding.status)
 
     def wait(self, seconds: float, sleep: Callable[[float], None]) -> None:
         """Wait for the next round."""

@@ -94,8 +94,8 @@ class _Output:
         self._known = status
 
     def tell(self, event: Event) -> None:
-        """Show one event."""
-        self._lines.tell(event)
+        """Show one event; the end of the run is in the summary."""
+        self._lines.tell(event, shown=event.get("event") != RunFinished.event)
 
     def show_end(self, run: RunDir) -> None:
         """Show the summary of a run that is over."""

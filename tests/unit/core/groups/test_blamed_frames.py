@@ -98,7 +98,7 @@ def test_a_syntax_error_names_its_line_and_json_the_call_that_gave_it_nonsense()
         json.loads("{")
     except ValueError as error:
         trace = "".join(traceback.format_exception(error))
-    assert [frame.file.rpartition("/")[2] for frame in frames(trace) if frame.users] == ["test_traces.py"]
+    assert [frame.file.rpartition("/")[2] for frame in frames(trace) if frame.users] == ["test_blamed_frames.py"]
 
 
 @given(st.text(max_size=300), st.one_of(st.none(), st.integers(0, 9)))

@@ -27,7 +27,8 @@ def run(tmp_path):  # type: ignore[no-untyped-def]
         [
             ex.exited(5, 0, cause="killed", signal=9),
             ex.exited(
-                7, 1, cause="user_error", log="/else/where/rank-2.log", evidence=["task 2: KeyError", "task 0: exit code 1"],
+                7, 1, cause="user_error", log="/else/where/rank-2.log",
+                evidence=["task 2: KeyError", "task 0: exit code 1"],
                 traceback="Traceback (most recent call last):\n  main()\nKeyError: 'lr'", **failed,
             ),
             ex.exited(9, 0, attempt=1, cause="cancelled"),

@@ -42,7 +42,7 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
         return 1
     if local:
         waiting.wait_for_exit(there)
-    console.print(summary.summary(status, run))
+    console.print(summary.summary(status, run, followed=True))
     return 0 if status.outcome == "succeeded" else 1
 
 

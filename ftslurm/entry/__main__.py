@@ -72,8 +72,10 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
 
     config = configuration.of_run(run)
     if config.cluster.kind == "local":  # its workers end with the controller: a keeper could save nothing
+        from ftslurm.security import process_title
         from ftslurm.submission.controller_process import control  # pilots, which run this module too, stay small
 
+        process_title.of_controller(run.root.name)
         return control(config, run)
     from ftslurm.submission import keeper
 

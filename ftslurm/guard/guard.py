@@ -330,7 +330,7 @@ class Guard:
         self.task.position.reached = 0  # a standby may have the value of an earlier lineage
         self.task.position.wanted = 0
         self.rank = assign.ranks[self.task.index].rank
-        process_title.entitle(assign.script or assign.module or "", assign.group, self.rank, assign.attempt, "guard")
+        process_title.of_rank(assign.script or assign.module or "", assign.group, self.rank, assign.attempt, guard=True)
         path = os.path.join(assign.log_dir or self.task.options.log_dir, f"rank-{self.rank}.log")
         self.log = RankLog(path, self.task.options.log_max_mb)
         self.pass_on(self.network.assigned(assign))

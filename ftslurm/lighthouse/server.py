@@ -27,6 +27,7 @@ from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
 from ftslurm.protocol import addresses, messages
 from ftslurm.protocol.readiness import writable
+from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
@@ -362,6 +363,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
     redirect(task)
     raise_file_limit()
+    process_title.entitle(f"ftslurm Lighthouse: {os.path.basename(options['folder'])}", "ft:lighthouse")
 
     def report(message: messages.Report) -> None:
         if isinstance(message, messages.QuorumIssued) and not writable(reports):

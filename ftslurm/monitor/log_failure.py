@@ -61,9 +61,15 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
     end = _end(log)
     trace = stack_text.told_lines(step.traceback or "")
     said = [line for line in _end(run.step_log(step.unit, step.attempt)) if view.raw or not is_noise(line.encode())]
-    _print(out, f"{clock(failure.time)} {who} attempt {step.attempt} died: {describe(step)}", step.evidence)
+    _print(
+        out,
+        f"{clock(failure.time)} {who} attempt {step.attempt} died: {describe(step)}",
+        step.evidence[1:] and step.evidence,
+    )
     _print(out, "\nwhat the launcher and the guards said:", said[-_MOST_SAID:])
-    _print(out, "\nthe end of the traceback:", () if trace and trace[-1] in end[-LINES:] else trace)
+    _print(
+        out, "\nthe end of the traceback:", () if trace and any(trace[-1] in line for line in end[-LINES:]) else trace
+    )
     if not log.is_file():
         out.write(visible(f"\nthere is no {log}\n", lines=True).encode())
         return 0

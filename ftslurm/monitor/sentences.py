@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 from typing_extensions import assert_never
@@ -19,8 +20,7 @@ from ftslurm.monitor import starting
 from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import cause_of, is_failure
-from ftslurm.protocol.stages import Stage
+from ftslurm.protocol.causes import Cause, cause_of, is_failure
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
 
@@ -325,7 +325,8 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     if _is_standby(record.unit):
         return f"{what} died: {verdict(record)}{log}"
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
-    return f"{what} attempt {record.attempt} died{where}: {verdict(record)}{log}"
+    told = replace(record, error=None) if cause_of(cause) is Cause.HANG else record  # the line of hang_found
+    return f"{what} attempt {record.attempt} died{where}: {verdict(told)}{log}"
 
 
 def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str | None:
@@ -365,10 +366,7 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
         case records.GroupHeardAgain():
             return f"group {record.group} is heard again after {seconds(record.seconds)}: it takes part again"
         case records.HangFound():
-            at = f" at step {record.step}" if record.step is not None else ""
-            doing = f", {Stage(record.stage).doing}" if record.stage in tuple(Stage) else ""
-            long = f", for {seconds(record.silent_s)}" if record.silent_s is not None else ""
-            return f"group {record.group} hangs{at}{doing}{long}{_because(record.reason)}"
+            return f"group {record.group} hangs{_because(record.reason)}"
         case records.QuorumRefused():
             return f"the Lighthouse{_because(record.reason or 'no quorum for now')}"
         case records.CheckpointFailed():

@@ -38,8 +38,12 @@ def outcome_style(status: RunStatus) -> str:
     return _OUTCOMES.get(status.outcome, "bold yellow")
 
 
-def summary(status: RunStatus, run: RunDir) -> RenderableType:
-    """Return the summary of a run, which is printed at the end of `follow`."""
+def summary(status: RunStatus, run: RunDir, followed: bool = False) -> RenderableType:
+    """Return the summary of a run, which is printed at the end of `follow`.
+
+    Args:
+        followed: the reader has had a line for each warning.
+    """
     head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), outcome_style(status)))
     if status.reason:
         head.append(f": {status.reason}")
@@ -72,7 +76,7 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("", Text(words, "yellow"))
     if drained := sentences.drained(status):
         facts.add_row("drained nodes", sentences.few(drained, 8))
-    for words in status.cautions:
+    for words in () if followed else status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(with_hooks(status, run)):
         facts.add_row("hooks", Text(words, "yellow"))

@@ -21,20 +21,26 @@ def hide(values: Iterable[str]) -> None:
     _rewrite(without)
 
 
-def entitle(script: str, group: int, rank: int, attempt: int, part: str) -> None:
-    """Put in front of the command line what the process is: `train.py group=1 rank=3 attempt=0 worker ...`.
+def of_rank(script: str, group: int, rank: int, attempt: int, guard: bool) -> None:
+    """Say that this process is a rank of a group, or its guard, which has been started by the same command."""
+    name = os.path.basename(script)
+    what = f"{name} group {group} rank {rank} attempt {attempt}"
+    entitle(f"ftslurm guard: {what}" if guard else f"ftslurm: {what}", f"{group}.{rank}:{'guard' if guard else name}")
 
-    Args:
-        part: worker or guard, which have been started by the same command.
-    """
+
+def of_controller(run: str) -> None:
+    """Say that this process controls a run."""
+    entitle(f"ftslurm controller: {run}", "ft:controller")
+
+
+def entitle(title: str, short: str) -> None:
+    """Put in front of the command line what the process is, for ps and pgrep -f; `short`: for top, in 15 bytes."""
     import ctypes
 
-    name = os.path.basename(script)
-    title = os.fsencode(f"{name} group={group} rank={rank} attempt={attempt} {part}")
-    _rewrite(lambda line: b"\0".join((title, line))[: len(line) - 1] + b"\0")
+    _rewrite(lambda line: b"\0".join((os.fsencode(title), line))[: len(line) - 1] + b"\0")
     # Slurm's proctrack/linuxproc would not find a process whose name has a space, and leave it alive.
-    short = os.fsencode(re.sub(r"[\s()]", "_", f"{group}.{rank}:{name if part == 'worker' else part}"))[:15]
-    ctypes.CDLL(None).prctl(PR_SET_NAME, short, 0, 0, 0)
+    name = os.fsencode(re.sub(r"[\s()]", "_", short))[:15]
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0)
 
 
 def _rewrite(change: Callable[[bytes], bytes]) -> None:

@@ -27,6 +27,7 @@ from ftslurm.protocol.records import RunFinished
 from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
+from ftslurm.security import process_title
 from ftslurm.submission import observing
 from ftslurm.submission.keeper import BAD_INPUT, UNWRITTEN
 
@@ -50,6 +51,7 @@ def main(words: Sequence[str]) -> int:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     full_disk.outlive()
+    process_title.of_controller(args.run.name)
 
     from ftslurm.controller.slurm_requests import PILOT
 
@@ -92,14 +94,14 @@ class _Output:
         self._known = status
 
     def tell(self, event: Event) -> None:
-        """Show one event."""
-        self._lines.tell(event)
+        """Show one event; the end of the run is in the summary."""
+        self._lines.tell(event, shown=event.get("event") != RunFinished.event)
 
     def show_end(self, run: RunDir) -> None:
         """Show the summary of a run that is over."""
         from ftslurm.monitor import summary, table
 
-        table.console().print(summary.summary(self._lines.status, run))
+        table.console().print(summary.summary(self._lines.status, run, followed=True))
 
 
 def control(

@@ -296,7 +296,7 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
 def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
     """Set up the environment and the log of the assigned rank."""
     os.environ.update(environment(assign, me))
-    process_title.entitle(assign.script or assign.module or "", assign.group, me.rank, assign.attempt, "worker")
+    process_title.of_rank(assign.script or assign.module or "", assign.group, me.rank, assign.attempt, guard=False)
     if os.environ.get("FTSLURM_CLUSTER") == "local":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens at the address of the machine's name
     reach_loopback(os.environ)
@@ -366,7 +366,7 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 def last_lines(text: str) -> str:
     """Return the end of a traceback, without marks below its lines: at most 20 lines and 4,000 characters."""
-    return "\n".join([line for line in text.splitlines() if line.strip(" ^~|")][-20:])[-4000:]
+    return "\n".join([line for line in text.rstrip().splitlines() if line.strip(" ^~|")][-20:])[-4000:]
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

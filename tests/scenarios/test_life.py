@@ -42,7 +42,7 @@ def test_a_script_that_cannot_start_ends_the_run_at_once_with_its_words(
 ) -> None:
     run = backend.start("groups.count=2", script=backend.script(text)).finish(1)
     (end,) = run.named("run_finished")
-    assert error in str(end["reason"])
+    assert error in str(end["failure"])
     assert error in run.text
     assert len(run.named("step_launched")) <= 5  # no budget is wasted: at most one more launch each
 

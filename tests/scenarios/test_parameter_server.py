@@ -96,4 +96,4 @@ def test_when_all_die_the_checkpoint_is_left_and_without_one_nothing_begins_anew
     assert launches(lost)[0] == 3
     (end,) = lost.named("run_finished")
     assert "group 0 was given up, and the others need it (groups.serve)" in str(end["reason"])
-    assert "The weights are lost" in str(end["reason"])
+    assert "The weights are lost" in str(end["failure"])

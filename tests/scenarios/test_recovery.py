@@ -189,7 +189,7 @@ def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took
     assert "group 1 attempt 0 died" in run.text
     assert "relaunched as attempt 1" in run.text
     assert "group 1 is back" in run.text
-    assert "the run succeeded" in run.text
+    assert f"run {run.dir.name} succeeded" in run.text
 
 
 @each_once

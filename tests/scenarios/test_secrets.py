@@ -87,7 +87,7 @@ def test_a_worker_that_has_lost_one_ends_the_run_and_names_it(secretive: Backend
         script=secretive.script(SCRIPT),
     )
     run.finish(code=1)
-    assert "job.secrets: MY_API_KEY has not reached the worker" in str(run.named("run_finished")[0]["reason"])
+    assert "job.secrets: MY_API_KEY has not reached the worker" in str(run.named("run_finished")[0]["failure"])
     check_nothing_written(run)
 
 

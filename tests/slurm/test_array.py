@@ -216,8 +216,7 @@ def test_the_summary_says_that_a_group_was_cancelled_by_hand_and_came_too_late(
     run.finish()
     why = "had already finished; it may find no group to heal from"
     (given_up,) = run.named("group_given_up")
-    assert str(given_up["reason"]).startswith("cancelled: Slurm cancelled the step")
     assert why in str(given_up["reason"])
-    (line,) = [line for line in run.text.splitlines() if line.startswith("group 1: ")]
-    assert "Slurm cancelled the step" in line
-    assert why in line
+    entry = run.text.split("\ngroup 1: ")[1].splitlines()[:3]
+    assert "Slurm cancelled the step" in entry[0]
+    assert any(why in line for line in entry)

@@ -297,7 +297,7 @@ def _is_place_without(state: RunState, unit: Unit, node: str, config: Config) ->
 
 def too_late(finished: int) -> str:
     """Return why a group gets no further attempt after group `finished` has ended."""
-    return f"too late for another attempt: group {finished} has finished, and it may find no group to heal from"
+    return f"too late for another attempt: group {finished} had already finished; it may find no group to heal from"
 
 
 def given_up(state: RunState, unit: Unit, reason: str, actions: list[Action]) -> Outcome:

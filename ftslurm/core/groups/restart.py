@@ -111,6 +111,8 @@ def _same_error(failures: Sequence[Exit]) -> str:
     if it is the third one in a row that has gone back and come no further. A lost connection is no error of the script:
     something else fails there.
     """
+    if not failures:
+        return ""
     last = failures[-1]
     same = list(takewhile(lambda other: _is_same(other, last), reversed(failures[:-1])))
     if not same or last.error is None or ECHO.search(last.error):

@@ -12,7 +12,9 @@ LINES = 20  # lines of all ranks that are told
 RANK = re.compile(r"^rank (\d{1,9}):$", re.MULTILINE)  # above the traceback of a rank
 # As Python prints it in a traceback (a SyntaxError's names no function), and faulthandler in a stack.
 _FRAME = re.compile(r'^[ |+]*File "([^"\n]+)", line (\d{1,9})(?:,? in (.+))?$', re.MULTILINE)
-_OURS = re.compile(r"/ftslurm/(?:checkpoint|code|guard|tracking|worker)/\w+\.py$|^<frozen (?:runpy|importlib)")
+_OURS = re.compile(
+    r"/ftslurm/(?:checkpoint|code|guard|tracking|worker)/\w+\.py$|^<(?:frozen (?:runpy|importlib)|string>$)"
+)
 _LIBRARY = re.compile(r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3")
 
 

@@ -57,6 +57,8 @@ def test_a_run_that_is_over_is_told_by_its_last_line(tmp_path: Path) -> None:
     run = new_run(tmp_path, "a", ex.started(), ex.joined(2, 0, 1), ex.finished(60, "failed", reason="no group is left"))
     row = brief(entry(run))
     assert (row.state, row.groups, row.finished, row.note) == ("failed", 3, ex.START + 60, "no group is left")
+    ex.write(run, [ex.finished(61, "failed", reason="no group is left", failure="ValueError: x")])
+    assert brief(entry(run)).note == "ValueError: x"
 
 
 def test_a_run_that_trains_has_its_step_rate_and_groups_at_work(tmp_path: Path) -> None:

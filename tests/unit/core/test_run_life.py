@@ -168,7 +168,7 @@ def test_the_lighthouse_goes_last() -> None:
 def test_a_group_that_fails_after_another_has_succeeded_is_not_restarted() -> None:
     story = play(*RUNNING, (60, finished(A0)), (61, killed(B0)), (62, ev.Ended(LIGHT0, 0)))
     assert story.ids(act.Launch, since=1) == []
-    assert "too late for another attempt: group 0 has finished" in story.records("group_given_up")[0]["reason"]
+    assert "too late for another attempt: group 0 had already finished" in story.records("group_given_up")[0]["reason"]
     assert story.all(act.Finish) == [act.Finish("succeeded", "1 of 2 groups finished; group 1 did not")]
 
 
@@ -195,7 +195,7 @@ def test_a_group_that_has_not_joined_soon_after_another_finished_is_brought_down
     assert story.times(act.Kill, B1) == [60 + FINISH_TOGETHER_S]
     assert story.records("step_exited")[-1]["cause"] == "cancelled"
     reason = story.records("group_given_up")[0]["reason"]
-    assert "too late for another attempt: group 0 has finished" in reason
+    assert "too late for another attempt: group 0 had already finished" in reason
     assert story.outcome() == "succeeded"
 
 
@@ -243,6 +243,6 @@ def test_a_group_that_waits_when_another_finishes_is_given_up_and_the_run_ends_t
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60, finished(A0)), (70,), config=slow)
     assert story.ids(act.Launch, since=40) == []
     reason = story.records("group_given_up")[0]["reason"]
-    assert "group 0 has finished" in reason
+    assert "group 0 had already finished" in reason
     assert story.times(act.Kill, LIGHT0)[0] == 60 + FINISH_TOGETHER_S
     assert story.outcome() == "succeeded"

@@ -97,12 +97,15 @@ def test_guard_and_worker_say_in_ps_and_top_what_they_are(name: str, tmp_path: P
         task.send("store", addr="127.0.0.1", port=1)
         log = tmp_path / "run/rank-3.log"
         task.wait(lambda: log.exists() and "now" in log.read_text(), "the script to print")
-        for pid, part, short in ((task.process.pid, "guard", "7.3:guard"), (task.pid, "worker", f"7.3:{name}")):
+        guard, worker = (task.process.pid, "ftslurm guard", "7.3:guard"), (task.pid, "ftslurm", f"7.3:{name}")
+        for pid, part, short in (guard, worker):
             seen = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True).stdout
-            assert seen.startswith(f"{name} group=7 rank=3 attempt=2 {part} ")
+            assert seen.startswith(f"{part}: {name} group 7 rank 3 attempt 2 ")
             assert "guarded.py" in seen
             assert Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n") == short.replace(" ", "_").encode()[:15]
-            found = subprocess.run(["pgrep", "-f", f"group=7 rank=3 attempt=2 {part}"], capture_output=True, text=True)
+            found = subprocess.run(
+                ["pgrep", "-f", f"{part}: .* group 7 rank 3 attempt 2"], capture_output=True, text=True
+            )
             assert str(pid) in found.stdout.split()
             assert not Path(f"/proc/{pid}/environ").read_bytes().startswith(b"\0")
         assert {**dict(processes.of_run(str(tmp_path / "run")))}.keys() >= {task.process.pid, task.pid}

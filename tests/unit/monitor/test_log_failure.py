@@ -27,7 +27,8 @@ def run(tmp_path):  # type: ignore[no-untyped-def]
         [
             ex.exited(5, 0, cause="killed", signal=9),
             ex.exited(
-                7, 1, cause="user_error", log="/else/where/rank-2.log", evidence=["task 2: KeyError"],
+                7, 1, cause="user_error", log="/else/where/rank-2.log",
+                evidence=["task 2: KeyError", "task 0: exit code 1"],
                 traceback="Traceback (most recent call last):\n  main()\nKeyError: 'lr'", **failed,
             ),
             ex.exited(9, 0, attempt=1, cause="cancelled"),
@@ -50,6 +51,7 @@ def test_the_last_failure_has_its_signs_srun_and_the_log_of_its_rank(run: RunDir
     log = run.rank_log("group-0001", 0, 2)
     assert lines == [
         "  task 2: KeyError",
+        "  task 0: exit code 1",
         "",
         "what the launcher and the guards said:",
         "  srun: error: n2: task 2: Exited with exit code 1",

@@ -424,3 +424,13 @@ def test_a_restart_on_request_is_no_first_failure_and_drained_nodes_are_named() 
     status = fold(status, ex.exited(6, 0, cause="requested", error="n1 is drained"))
     assert (status.groups[0].first, status.groups[0].down) == (None, False)
     assert fold(status, ex.event(7, "node_undrained", node="n1")).drained_nodes == ()
+
+
+@pytest.mark.parametrize(("other_trains", "gap"), [(True, 0.31), (False, 2.9)])
+def test_the_longest_gap_spans_a_restart_while_which_no_group_trained(other_trains: bool, gap: float) -> None:
+    lines = [ex.started(2), *(ex.launched(1, g) for g in range(2)), *(ex.joined(2, g, 1) for g in range(2))]
+    lines += [ex.progress(5, g, 30, gap_s=0.31) for g in range(2)]
+    down = (1,) if other_trains else (0, 1)
+    lines += [line for g in down for line in (ex.exited(6, g), ex.launched(6.1, g, 1))]
+    lines += [ex.joined(8.9, 1, 31, attempt=1, recovery_s=2.9)]
+    assert (play(*lines).longest_gap or (0, 0))[0] == gap

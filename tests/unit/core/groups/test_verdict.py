@@ -6,8 +6,9 @@ import pytest
 
 from ftslurm.core.groups.verdict import LONGEST, classify, describe, signal_name
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Attempt, Evidence, Exit, Phase, Place, StepId, Unit
+from ftslurm.core.state.model import Attempt, Evidence, Exit, Phase, Place, Pulse, StepId, Unit
 from ftslurm.core.state.traces import Traces
+from ftslurm.core.state.values import replace
 from ftslurm.protocol.causes import Cause
 
 STEP = StepId("group-0001", 2)
@@ -144,6 +145,22 @@ def test_the_traceback_of_the_rank_that_decides_is_told_last() -> None:
     told = classify(unit(ECHO, RAISED_LATER, traces=traces), ended(1), 8, 50.0).traceback
     assert told is not None
     assert told.splitlines()[-3:] == ["rank 4:", "Traceback", "ValueError: no such layer"]
+
+
+@pytest.mark.parametrize(
+    ("told", "pulses", "reached"),
+    [
+        pytest.param(7, (12, None, 11), 12, id="a guard has seen more than was reported"),
+        pytest.param(7, (None, 6), 7, id="a sign of life is older"),
+        pytest.param(7, (), 7, id="nobody has said more"),
+        pytest.param(None, (40,), None, id="it has healed, and committed nothing"),
+    ],
+)
+def test_a_group_has_reached_the_newest_step_that_anybody_has_told(
+    told: int | None, pulses: tuple[int | None, ...], reached: int | None
+) -> None:
+    seen = tuple(Pulse(1.0, step=step) for step in pulses)
+    assert classify(replace(unit(KILLED, step=told), pulses=(*seen, None)), ended(137), 4, 50.0).step == reached
 
 
 def test_a_success_has_no_error() -> None:

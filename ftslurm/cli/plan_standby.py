@@ -20,8 +20,8 @@ def sentence(config: Config) -> str | None:
         why = "in array mode each needs a Slurm job of its own (standby.count=1)"
         if independent(config):
             why = "without a quorum no step shows that a group trains; standby.count=each does not wait for one"
-        if config.restart.policy == "never":
-            why = "restart.policy=never"
+        if config.restart.max_per_group == 0:
+            why = "restart.max_per_group=0"
         return f"none: {why} (standby.count={count})"
     mb = needs_mb(IMPORTED_MB, config)
     here = config.cluster.kind == "local"

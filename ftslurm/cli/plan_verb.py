@@ -18,7 +18,14 @@ from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import compose, ladder, node_commands
 from ftslurm.config.process_groups import nccl_variables, process_group
-from ftslurm.config.schema import Config, binds_itself, describe_job, fixed_standbys, nodes_needed, role_of
+from ftslurm.config.schema import (
+    Config,
+    binds_itself,
+    describe_job,
+    fixed_standbys,
+    nodes_needed,
+    role_of,
+)
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.groups.verdict import describe
@@ -41,7 +48,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
-from ftslurm.guard import interfaces
+from ftslurm.guard import interfaces, node_check
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run import exclude_file
@@ -50,7 +57,7 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
-from ftslurm.submission.submit import sbatch_script, topology_options
+from ftslurm.submission.submit import sbatch_script
 
 TABLE_LINES = 40
 
@@ -72,7 +79,7 @@ def main(words: list[str]) -> int:
 def _print_plan(config: Config) -> int:
     settle(config, preview=True)
     owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
-    if config.cluster.kind == "slurm" and config.cluster.controller == "job":
+    if config.cluster.kind != "local" and config.cluster.controller == "job":
         pilot_jobs.try_out(config, RunDir(Path(config.run.dir or config.run.root)), lead=True)
     for line in plan(config, None if config.cluster.kind == "local" else client.kill_wait_s()):
         print(line)
@@ -149,7 +156,7 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
 def _checks(config: Config) -> Iterator[str]:
     if config.health.preflight:
         yield f"checks       {'; '.join(shlex.join(command) for command in node_commands.named(config))}"
-        limit = f"{config.health.preflight_timeout_s:g} s"
+        limit = f"{node_check.PREFLIGHT_S:g} s"
         yield f"             on each node before a group is placed there, within {limit} (health.preflight)"
 
 
@@ -186,9 +193,6 @@ def _topology(config: Config) -> Iterator[str]:
         yield f"topology     groups of {size} nodes stay within one of Slurm's {count}, if it has room: {_few(leaves)}"
     elif size > 1:
         yield f"topology     none that Slurm tells: groups of {size} nodes get neighbours in Slurm's order"
-    if asked := topology_options(config, group=array(config)):
-        words = " ".join(f"--{name}={value}" for name, value in asked.items())
-        yield f"             asked of Slurm: {words}" if size > 1 else f"topology     asked of Slurm: {words}"
 
 
 def _network(interface: list[str] | str | None) -> str:
@@ -218,8 +222,8 @@ def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
     yield "time-outs, shortest first (ftslurm help timeouts)"
     for rung in ladder.rungs(config, kill_wait_s):
         yield f"  {rung.seconds:>6g} s  {rung.name}: {rung.ends}"
-    for violation in ladder.violations(config, kill_wait_s):
-        yield f"  note: {violation.text}"
+    for contradiction in ladder.contradictions(config, kill_wait_s):
+        yield f"  note: {contradiction}"
     for name, value in nccl_variables(config).items():
         yield f"  {name}={value}"
 
@@ -342,7 +346,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
         elif after.phase is Phase.PENDING:
             waits = "waits for a node, the others go on (cluster.spare_nodes)"
             if uses_jobs(config):
-                waits = "waits for a job that is asked for in its place (cluster.replace), the others go on"
+                waits = "waits for a job that is asked for in its place (cluster.requeue), the others go on"
             out.append(f"group {unit.group} {waits}")
         else:
             out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
@@ -357,7 +361,7 @@ def _without_controller(config: Config) -> str:
     job = " and the job" if config.cluster.controller == "job" else ""
     who = "the controller and the Lighthouse are there; without them"
     who = "the controller is there; without it" if independent(config) else who
-    ends = f"{who} the workers end themselves{job} after {config.health.orphan_after_s:g} s (health.orphan_after_s)"
+    ends = f"{who} the workers end themselves{job} after {config.orphan_after_s:g} s (from health.lost_after_s)"
     saves = not independent(config) and not preflight.saves_nothing(config)
     if config.cluster.requeue and config.cluster.controller == "job" and saves:
         return (

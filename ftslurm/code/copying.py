@@ -22,7 +22,7 @@ MOST_LINKS = 1_000  # in one folder; with more it holds data that a script reads
 _NEVER = frozenset({".git", "__pycache__"})
 
 
-def keep(found: Survey, run: Path, warn: bool) -> CodeRecord:
+def keep(found: Survey, run: Path) -> CodeRecord:
     """Copy or hash the code of a run, and write its record.
 
     Raises:
@@ -49,7 +49,6 @@ def keep(found: Survey, run: Path, warn: bool) -> CodeRecord:
             bytes=found.size,
             linked=linked,
             hashes=hashes,
-            warn=warn,
         )
         record.write(run, made)
     except OSError as error:

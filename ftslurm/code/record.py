@@ -27,7 +27,7 @@ class CodeRecord:
     kind: copy (RUN/code), hash (the files are only compared) or none. root: the folder that was copied. spellings: how
     its path is written in PYTHONPATH and elsewhere, links among it. script: its path in the copy; None for job.module.
     others: other copied trees, and where they lie in the run directory. why: why it is not copied. hashes: SHA-256 of
-    files, by absolute path. warn: a changed file is told and not refused.
+    files, by absolute path.
     """
 
     kind: str
@@ -40,7 +40,6 @@ class CodeRecord:
     bytes: int = 0
     linked: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
-    warn: bool = False
 
 
 def write(run: str | Path, record: CodeRecord) -> None:

@@ -47,10 +47,10 @@ class RunCode:
             environ["PYTHONPATH"] = os.pathsep.join(self.place(part) for part in parts)
         sys.meta_path.insert(0, _Redirection(self))
 
-    def complaint(self) -> tuple[str, bool]:
-        """Return what a person must know about files that have changed, empty: nothing; and whether that is all."""
+    def complaint(self) -> str:
+        """Return what a person must know about files that have changed, empty: nothing."""
         paths = record.changed(self._of)
-        return (record.complaint(paths, self._of.why) if paths else ""), self._of.warn
+        return record.complaint(paths, self._of.why) if paths else ""
 
 
 def of_run(environ: MutableMapping[str, str]) -> RunCode:

@@ -98,7 +98,7 @@ ROWS: Mapping[Cause, Row] = {
     ),
     Cause.CODE_CHANGED: Row(
         "the code had changed",
-        "the script's code is not that of the attempts before, and `job.on_code_change=refuse`",
+        "the script's code is not that of the attempts before, and it is refused (job.snapshot)",
         "no further attempt: `ftslurm resume` decides",
         again=Again.NEVER,
     ),

@@ -99,7 +99,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 f"workers on {task.node} start from the shared file system, not from a copy of the Python environment "
                 f"(job.stage_python): {reason}"
             )
-        check_code(channel, code, me.rank)
+        check_code(channel, code)
     except BaseException as error:  # the controller must get every error
         traceback.print_exc()
         channel.say_failed(error, step=None, started=False)
@@ -233,8 +233,6 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
             from ftslurm.worker import warmup
 
             warmup.warm([name for name in task.options.imports.split(",") if name])
-            if task.options.cuda:
-                warmup.create_context(task.local_index)
     return code, watchers
 
 
@@ -294,12 +292,9 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
     os._exit(1)
 
 
-def check_code(channel: Channel, code: running.RunCode, rank: int) -> None:
-    """End this worker before its script begins, if its code is not that of the submission; or warn (rank 0)."""
-    complaint, may_run = code.complaint()
-    if complaint and may_run and rank == 0:
-        channel.warn(complaint)
-    elif complaint and not may_run:
+def check_code(channel: Channel, code: running.RunCode) -> None:
+    """End this worker before its script begins, if its code is not that of the submission."""
+    if complaint := code.complaint():
         print(f"ftslurm: {complaint}", file=sys.stderr, flush=True)
         channel.say(messages.Failed(complaint, "", None, started=False, changed=True))
         os._exit(1)
@@ -469,7 +464,7 @@ def share(assign: messages.Assign, me: messages.Place) -> str | None:
     In a local run, the GPUs of all nodes are this machine's.
 
     Raises:
-        RuntimeError: the standby has a CUDA context already (standby.cuda), on another group's GPUs.
+        RuntimeError: the standby has a CUDA context already, on another group's GPUs.
     """
     if not assign.gpus:
         return None
@@ -481,8 +476,8 @@ def share(assign: messages.Assign, me: messages.Place) -> str | None:
         return f"{first}:{count}"
     if first != 0:
         raise RuntimeError(
-            f"standby.cuda=true: this standby's CUDA context is on the node's first GPUs, the group's share starts at "
-            f"number {first}; where groups share a node (groups.per_node), use standby.cuda=false"
+            f"standby.imports: a module has made a CUDA context on the node's first GPUs, and the group's share starts "
+            f"at number {first}; leave that module out"
         )
     return None  # the share starts at the first GPU anyway, and CUDA no longer reads the variable
 

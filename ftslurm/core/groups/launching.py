@@ -74,6 +74,7 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
     return state, actions
 
 
+LOOKS_S = 0.1  # two looks of the Lighthouse for a quorum, and some time between
 SPREAD = "groups are spread over leaf switches or blocks"
 
 
@@ -85,7 +86,7 @@ def _note_spread(state: RunState, unit: Unit, place: Place, config: Config) -> O
         return state, []
     text = (
         f"{SPREAD}, the first is group {unit.group} ({', '.join(leaves)}): none has {config.groups.nodes} free nodes "
-        f"left; cluster.switches or cluster.segment ask Slurm for nodes that lie together"
+        f"left; cluster.sbatch.switches or cluster.sbatch.segment ask Slurm for nodes that lie together"
     )
     return replace(state, warnings=state.warnings | {text}), [records.Warned(group=unit.group, text=text)]
 
@@ -288,7 +289,7 @@ def _a_free_node(state: RunState) -> str:
 
 def _answer_by(state: RunState, unit: Unit, place: Place, now: float, config: Config) -> float:
     """Return when a step is late; never on a node that may first have to unpack an environment or a container image."""
-    unpacks = config.job.staged_python is not None or config.cluster.container_image is not None
+    unpacks = config.internal.staged_python is not None or config.cluster.container_image is not None
     if unpacks and (unit.place is None or unit.place.nodes != place.nodes):
         return inf
     return now + hello_limit(state.hello_times)
@@ -299,9 +300,8 @@ def _begin_after(unit: Unit, config: Config) -> float:
 
     A group that returns quickly creates its manager, which sends heartbeats, and is then busy building its model. If
     the dead attempt has not expired by then, the survivors' quorum waits for the newcomer too, up to
-    join_timeout_ms (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
+    config.late_after_s (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
     """
     if unit.marks.noticed is None or unit.group is None or config.lighthouse.kind != "torchft":
         return 0.0  # our own gets an eviction at once, and lets no survivor wait for a newcomer
-    lighthouse = config.lighthouse
-    return unit.marks.noticed + (lighthouse.heartbeat_timeout_ms + 2 * lighthouse.quorum_tick_ms) / 1000 + 0.05
+    return unit.marks.noticed + config.silent_after_s + LOOKS_S

@@ -25,7 +25,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 LOOK_S_PER_GROUP = 1e-4  # interval between looks at all groups, per group: they use at most a tenth of the time
-ENOUGH = 20  # times that must be known; before, the limit is health.join_timeout_s
+ENOUGH = 20  # times that must be known; before, the limit is config.join_timeout_s
 COMMON_TIMES = 8.0  # the limit inside a step, as a multiple of what steps commonly take
 LONGEST_TIMES = 3.0  # the limit between two steps, as a multiple of the longest time so far
 MOST_DOUBLINGS = 3
@@ -53,11 +53,10 @@ def limits(standstill: Standstill, config: Config) -> Limits:
     if independent(config):
         return Limits(inf, inf)  # no steps are reported
     if times.seen < ENOUGH:
-        start = health.join_timeout_s or inf
-        return Limits(start, start)
+        return Limits(config.join_timeout_s, config.join_timeout_s)
     longest = LONGEST_TIMES * times.longest_s
-    between = max(2 * health.hang_least_s, longest) * 2.0 ** min(standstill.doubts, MOST_DOUBLINGS)
-    return Limits(max(health.hang_least_s, min(COMMON_TIMES * times.common_s, longest)), between)
+    between = max(2 * config.hang_least_s, longest) * 2.0 ** min(standstill.doubts, MOST_DOUBLINGS)
+    return Limits(max(config.hang_least_s, min(COMMON_TIMES * times.common_s, longest)), between)
 
 
 def learn(state: RunState, gap_s: float | None, now: float, config: Config) -> RunState:

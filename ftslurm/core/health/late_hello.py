@@ -82,7 +82,7 @@ def _mute(unit: Unit) -> list[str]:
 def _is_heard(state: RunState, node: str, now: float, config: Config) -> bool:
     """Return whether another step on a node sends heartbeats: then the node is slow, not dying."""
     last = silence.last_pulse(state, node)
-    return last is not None and now - last < HEARTBEATS * config.health.heartbeat_s
+    return last is not None and now - last < HEARTBEATS * config.heartbeat_s
 
 
 def _has_other_place(state: RunState, unit: Unit, mute: tuple[str, ...], now: float, config: Config) -> bool:

@@ -1,7 +1,7 @@
 """Have a group whose guards are silent left out of the next quorums, before its node counts as lost. Pure.
 
 When a node vanishes (a power failure, a broken cable), no connection closes: the other groups wait in a collective, or
-for the next quorum, until lighthouse.heartbeat_timeout_ms. The guards of the group are missed earlier, after two
+for the next quorum, until config.silent_after_s. The guards of the group are missed earlier, after two
 heartbeats. The Lighthouse is sent the list of such groups. It sets a group aside if it does not hear the group's
 manager either: the quorum is broken, as after a death, and the next ones are formed without the group. The attempt is
 not ended: as soon as its manager is heard again the group takes part again, and heals if it is behind.
@@ -56,14 +56,10 @@ def watch(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _can_watch(state: RunState, config: Config) -> bool:
-    """Return whether there is a Lighthouse that takes the list, and would not notice the silence earlier itself."""
-    if config.lighthouse.kind != "ftslurm" or HEARTBEATS * config.health.heartbeat_s >= _timeout_s(config):
+    """Return whether there is a Lighthouse that takes the list."""
+    if config.lighthouse.kind != "ftslurm" or config.health.lost_after_s == inf:
         return False
     return state.lighthouse.phase is Phase.RUNNING and state.ending is None
-
-
-def _timeout_s(config: Config) -> float:
-    return config.lighthouse.heartbeat_timeout_ms / 1000
 
 
 def _told(silent: SilentGuards, state: RunState) -> tuple[SilentGroup, ...] | None:
@@ -104,7 +100,7 @@ def _look(state: RunState, now: float, config: Config) -> SilentGuards:
 
 
 def _judge(unit: Unit, now: float, awake: float, config: Config) -> _Finding:
-    limit = HEARTBEATS * config.health.heartbeat_s
+    limit = HEARTBEATS * config.heartbeat_s
     since = {silence.node: max(silence.since, awake) for silence in silences(unit)}
     oldest = min(since.values(), default=inf)
     if now < oldest + limit:

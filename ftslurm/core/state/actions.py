@@ -229,7 +229,7 @@ class RequestJobs:
 
 @dataclass(frozen=True)
 class Exclude:
-    """Change the nodes that a queued job must not get to these and those of cluster.exclude."""
+    """Change the nodes that a queued job must not get to these and those of cluster.sbatch.exclude."""
 
     name: str
     nodes: tuple[str, ...]

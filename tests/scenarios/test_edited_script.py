@@ -61,23 +61,14 @@ def test_a_relaunched_group_runs_the_code_of_the_submission_unless_told_otherwis
 
 
 @pytest.mark.nightly
-def test_where_it_is_only_hashed_an_attempt_with_other_code_is_refused_or_warned_of(backend: Backend) -> None:
+def test_where_it_is_only_hashed_an_attempt_with_other_code_is_refused(backend: Backend) -> None:
     script = project(backend.tmp_path / "project", git=False)
-    for words in (["job.on_code_change=warn"], []):
-        run = start(backend, script, "job.snapshot=hash", *words)
-        edit(script.parent)
-        run.kill(0)
-        if words:
-            told = str(run.wait_for("warning")["text"])
-            run.until(lambda run=run: "loss times 10000" in run.rank_log(0, attempt=1), "the next attempt runs")
-            (backend.tmp_path / "end").touch()
-        else:
-            told = str(run.wait_for("step_exited", group=0, attempt=1, cause="code_changed")["error"])
-            assert "job.on_code_change" in str(run.wait_for("group_given_up", group=0)["reason"])
-            assert "loss times" not in run.rank_log(0, attempt=1)
-            run.ask("stop")
-        assert f"{script} changed after the run was submitted" in told
-        run.finish(code=0 if words else 1, outcome="succeeded" if words else "stopped", warns=bool(words))
-        (backend.tmp_path / "end").unlink(missing_ok=True)
-        script.write_text("FACTOR = 1" + SCRIPT)
-        (script.parent / "lib/factors.py").write_text("OTHER = 1\n")
+    run = start(backend, script, "job.snapshot=hash")
+    edit(script.parent)
+    run.kill(0)
+    told = str(run.wait_for("step_exited", group=0, attempt=1, cause="code_changed")["error"])
+    assert f"{script} changed after the run was submitted" in told
+    assert "ftslurm resume RUN --new-code" in str(run.wait_for("group_given_up", group=0)["reason"])
+    assert "loss times" not in run.rank_log(0, attempt=1)
+    run.ask("stop")
+    run.finish(code=1, outcome="stopped")

@@ -69,4 +69,4 @@ def test_the_script_is_that_of_the_copy_and_other_paths_stay(tmp_path: Path) -> 
     for outside in ("/t/data", "/t/data/lib", "/t/none", "/tt/sub", "/t/../etc", ""):
         assert code.place(outside) == outside
     none = RunCode(str(tmp_path), None)
-    assert (none.script("/t/a.py"), none.place("/t/sub"), none.complaint()) == ("/t/a.py", "/t/sub", ("", False))
+    assert (none.script("/t/a.py"), none.place("/t/sub"), none.complaint()) == ("/t/a.py", "/t/sub", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.code import copying, record
+from ftslurm.code import copying, record, selection
 from ftslurm.code.running import RunCode
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config, absolute, shipped
@@ -36,9 +36,9 @@ def look(script: Path | None = None, **settings: object) -> Survey:
     return survey(absolute(config))
 
 
-def kept(found: Survey, run: Path, *, warn: bool = False) -> Path:
+def kept(found: Survey, run: Path) -> Path:
     run.mkdir(mode=0o700)
-    copying.keep(found, run, warn)
+    copying.keep(found, run)
     return run / record.FOLDER
 
 
@@ -137,18 +137,21 @@ def test_an_example_is_copied_with_the_modules_beside_it() -> None:
     assert all("/" not in path for path in found.files)
 
 
-def test_what_is_too_large_is_hashed_and_a_change_is_noticed(tmp_path: Path) -> None:
+def test_what_is_too_large_is_hashed_and_a_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "train.py", "lib/a.py")
     (tmp_path / "big.py").write_bytes(b"#" * (2 << 20))
+    monkeypatch.setattr(selection, "MOST_MB", 1)
     git(tmp_path, "init", "-q")
-    found = look(tmp_path / "train.py", job__snapshot_max_mb=1)
+    found = look(
+        tmp_path / "train.py",
+    )
     assert found.kind == "hash"
-    assert "job.snapshot_max_mb=1" in found.why
+    assert "more than 1 MB" in found.why
     run = tmp_path / "run"
-    assert not kept(found, run, warn=True).exists()
+    assert not kept(found, run).exists()
     read = record.read(run)
     assert read is not None
-    assert (read.warn, record.changed(read)) == (True, [])
+    assert record.changed(read) == []
     (tmp_path / "lib/a.py").write_text("other")
     (tmp_path / "train.py").unlink()
     assert sorted(record.changed(read)) == [str(tmp_path / "lib/a.py"), str(tmp_path / "train.py")]
@@ -190,7 +193,8 @@ def test_other_folders_of_modules_are_copied_too_and_redirected(
     (huge / "b.py").write_bytes(b"#" * (2 << 20))
     link.symlink_to(lib)
     monkeypatch.setenv("PYTHONPATH", f"{link}:{tree}:{tmp_path}/missing:{huge}")
-    found = look(tree / "train.py", job__snapshot_max_mb=1)
+    monkeypatch.setattr(selection, "MOST_MB", 1)
+    found = look(tree / "train.py")
     assert [one.root for one in found.libraries] == [str(lib), str(huge)]
     assert f"; also {lib} (2 files); not {huge}: 1 file with 2 MB are more than" in found.sentence()
     kept(found, tmp_path / "run")
@@ -281,7 +285,7 @@ def test_what_links_bring_from_outside_is_for_the_owner_alone(share: bool, tmp_p
     if share:
         sharing.share(run, group)
     sharing.share(child, group)
-    made = copying.keep(found, run, False)
+    made = copying.keep(found, run)
     copying.hand_on(run, child, made)
     for folder in (run, child):
         copy = folder / record.FOLDER

@@ -128,7 +128,7 @@ def test_a_group_that_could_have_been_together_is_told_of_once() -> None:
     told = [record["text"] for record in story.records("warning")]
     assert told == [
         "groups are spread over leaf switches or blocks, the first is group 1 (a, b): none has 2 free nodes left; "
-        "cluster.switches or cluster.segment ask Slurm for nodes that lie together"
+        "cluster.sbatch.switches or cluster.sbatch.segment ask Slurm for nodes that lie together"
     ]
     made = config(groups={"nodes": 3, "count": 2})
     story = play((0.0, [replace(granted(6), leaf_of=Map({"n1": "a", "n2": "a"}))]), config=made)

@@ -15,7 +15,7 @@ from ftslurm.core.state import events as ev
 INF = float("inf")
 
 
-STAGED = {"job": {"staged_python": "/runs/.python/k.tar:python"}}
+STAGED = {"internal": {"staged_python": "/runs/.python/k.tar:python"}}
 
 
 def relaunched(

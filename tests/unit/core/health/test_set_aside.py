@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -23,8 +24,7 @@ B_SILENT = (SilentGroup(1, 0, sure=False),)
 
 def settings(**sections: dict[str, Any]) -> Config:
     groups = {"count": 3, **sections.pop("groups", {})}
-    lighthouse = {"heartbeat_timeout_ms": 5000, **sections.pop("lighthouse", {})}
-    return config(groups=groups, lighthouse=lighthouse, health={"heartbeat_s": 1.0}, **sections)
+    return config({"heartbeat_s": 1.0}, groups=groups, **{"health": {"lost_after_s": 1e9}, **sections})
 
 
 def started(groups: int = 3) -> list[Moment]:
@@ -91,9 +91,9 @@ def test_a_second_silent_group_does_not_bring_the_first_back() -> None:
     assert told(heard({A0: 30, B0: 18, C0: 24})) == [(20.0, B_SILENT)]
 
 
-@pytest.mark.parametrize("lighthouse", [{"kind": "torchft"}, {"heartbeat_timeout_ms": 2000}])
-def test_a_lighthouse_that_takes_no_list_or_needs_none_is_sent_none(lighthouse: dict[str, Any]) -> None:
-    assert told(heard({A0: 30, B0: 20, C0: 30}, lighthouse=lighthouse)) == []
+@pytest.mark.parametrize("settings", [{"lighthouse": {"kind": "torchft"}}, {"health": {"lost_after_s": inf}}])
+def test_a_lighthouse_that_takes_no_list_or_needs_none_is_sent_none(settings: dict[str, Any]) -> None:
+    assert told(heard({A0: 30, B0: 20, C0: 30}, **settings)) == []
 
 
 def test_a_controller_that_did_not_run_sets_nobody_aside() -> None:

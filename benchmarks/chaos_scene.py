@@ -20,8 +20,8 @@ STEP_S = 0.06
 ENDED = threading.Event()  # set when the campaign is to end
 GOES_ON = 3  # number of new steps after which a group counts as training
 SETTINGS = (
-    *("restart.max_per_group=100000", "restart.window_s=5", "restart.backoff_s=0"),
-    *("cluster.poll_s=1", f"health.lost_after_s={LOST_AFTER_S}", f"health.hang_after_s={HANG_AFTER_S}"),
+    *("restart.max_per_group=100000", "restart.backoff_s=0"),
+    *(f"health.lost_after_s={LOST_AFTER_S}", f"health.hang_after_s={HANG_AFTER_S}"),
 )
 # Killing the job that the controller runs in must not reach its sruns (docs/controller.md); and a requeued job is held
 # for cred_expire + 1 seconds, by default for two minutes.
@@ -44,7 +44,7 @@ MODES = {
     "steps": Mode(4, 8, ("cluster.spare_nodes=2",)),
     "standby": Mode(3, 8, ("cluster.spare_nodes=2", "standby.count=1"), standbys=1),
     "wide": Mode(3, 10, ("cluster.spare_nodes=2", "groups.nodes=2"), wide=True),
-    "array": Mode(4, 9, ("cluster.mode=array",), array=True),
+    "array": Mode(4, 9, ("cluster.kind=array",), array=True),
 }
 
 

@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--load", type=int, default=os.cpu_count() or 1, help="busy loops")
-    parser.add_argument("overrides", nargs="*", help="settings of the run, as lighthouse.heartbeat_timeout_ms=500")
+    parser.add_argument("overrides", nargs="*", help="settings of the run, as health.lost_after_s=2")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         backend = Backend("local", {}, Path(folder))

@@ -42,11 +42,7 @@ class Fault(enum.Enum):
 
 KILLS = (Fault.ONE, Fault.TWO, Fault.FOUR)
 STOCK = ("lighthouse=torchft",)
-STOCK_TIMING = (
-    "lighthouse.heartbeat_timeout_ms=5000",
-    "lighthouse.join_timeout_ms=60000",
-    "lighthouse.quorum_tick_ms=100",
-)
+STOCK_TIMING = ("health.lost_after_s=50", "job.longest_step_s=360")  # dead after 5 s of silence, late after 60 s
 
 
 class StockLighthouse(Cold):
@@ -70,7 +66,7 @@ class Wide(Cold):
 class Array(Cold):
     name = "ftslurm-array"
     what = "ftslurm in array mode: a Slurm job for each group, and one for the controller"
-    settings = (*Cold.settings, "cluster.mode=array", "cluster.poll_s=1")
+    settings = (*Cold.settings, "cluster.kind=array")
 
 
 @dataclass(frozen=True)

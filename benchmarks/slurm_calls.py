@@ -22,7 +22,7 @@ from cluster import PATH, Cluster, scratch
 from harness import Backend
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "sinfo", "scancel", "sacct", "salloc", "sstat")
-MODES = {"steps": (), "array": ("cluster.mode=array",)}
+MODES = {"steps": (), "array": ("cluster.kind=array",)}
 
 
 def counted(folder: Path, log: Path) -> str:

@@ -2,8 +2,8 @@
 
     python benchmarks/upstream.py [lighthouse_test manager_integ_test ...]
 
-Four columns: (torchft) the tests as they are; (ours) torchft's LighthouseServer replaced by our Lighthouse;
-(lineage=off) the same without the rule that an older state gets no quorum; (patches) as "ours", with
+Three columns: (torchft) the tests as they are; (ours) torchft's LighthouseServer replaced by our Lighthouse;
+(patches) as "ours", with
 ftslurm/worker/torchft_patches.py applied. A column that cannot differ from the one before is left out for that file: a
 file without a Lighthouse runs as it is and with the patches. The result is in benchmarks/results/upstream.json and .md.
 torchft's tests need two packages that it does not bring: pip install parameterized expecttest.
@@ -27,13 +27,12 @@ HELPERS = Path(__file__).parent.parent / "tests" / "helpers"
 RESULTS = Path(__file__).parent / "results"
 ARMS = {
     "torchft": {},
-    "ours": {"UPSTREAM_LIGHTHOUSE": "on"},
-    "lineage=off": {"UPSTREAM_LIGHTHOUSE": "off"},
-    "patches": {"UPSTREAM_LIGHTHOUSE": "on", "UPSTREAM_PATCHES": "1"},
+    "ours": {"UPSTREAM_LIGHTHOUSE": "1"},
+    "patches": {"UPSTREAM_LIGHTHOUSE": "1", "UPSTREAM_PATCHES": "1"},
 }
 # Why a test has another result than with torchft alone, by its name: looked at by a person.
 REASONS = {
-    "test_lighthouse_client_behavior": "by design: it asks with step 1, then with 0, and with lineage=on a group that "
+    "test_lighthouse_client_behavior": "by design: it asks with step 1, then with 0, and a group that "
     "has lost the training's state gets no quorum while others may hold it (docs/lighthouse.md)",
     "test_ddp_skip_init_sync": "not explained: it failed once on a busy machine, and passed when run again",
     **dict.fromkeys(

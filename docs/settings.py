@@ -1,4 +1,4 @@
-"""Write docs/settings.md from ftslurm/config/schema.py, value_limits.py and conf/: `python docs/settings.py`."""
+"""Write docs/settings.md from ftslurm/config/schema.py and conf/: `python docs/settings.py`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ast
 import re
 import types
 from dataclasses import MISSING as REQUIRED
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ftslurm.config import schema
-from ftslurm.config.value_limits import CHOICES, LIMITS, MAX_TIME
+from ftslurm.config.overrides import INTERNAL
 
 PAGE = Path(__file__).with_suffix(".md")
 CONF = PAGE.parents[1] / "conf"
@@ -22,9 +22,9 @@ Write `section.name=value` on the command line of `ftslurm`, or `section=preset`
 words to `ftslurm.submit`. `ftslurm run --cfg job` prints what a run would have. Arguments of the script, quotes and
 sweeps: [scripts.md](scripts.md).
 
-The unit is part of a name: `_s` seconds, `_ms` milliseconds, `_mb` MiB. `null` means not set.
+The unit is part of a name: `_s` seconds, `_mb` MiB. `null` means not set.
 
-This page is made by `docs/settings.py` from `ftslurm/config/schema.py`, `ftslurm/config/value_limits.py` and `conf/`.
+This page is made by `docs/settings.py` from `ftslurm/config/schema.py` and `conf/`.
 """
 HEAD = "\n| setting | value | default | meaning |\n|---|---|---|---|\n"
 _KINDS = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`", Any: "see the meaning"}
@@ -36,13 +36,14 @@ def page() -> str:
     sections = get_type_hints(schema.Config)
     text = BEGIN
     for name, kind in sections.items():
-        if not is_dataclass(kind):
+        if not is_dataclass(kind) or name == INTERNAL:
             continue
         text += f"\n## {name}\n\n{plain(kind.__doc__ or '')}\n" + presets(name) + table(kind, f"{name}.", comments)
         for key, entry in get_type_hints(kind).items():
             entries = [inner for inner in get_args(entry) if is_dataclass(inner)]
             for inner in entries:
-                text += f"\n### One entry of `{name}.{key}`\n\n{plain(inner.__doc__ or '')}\n"
+                one = "One entry of " if get_origin(entry) is list else ""
+                text += f"\n### {one}`{name}.{key}`\n\n{plain(inner.__doc__ or '')}\n"
                 text += table(inner, "", comments)
     others = {name for name, kind in sections.items() if not is_dataclass(kind)}
     return text + "\n## Without a section\n" + table(schema.Config, "", comments, others)
@@ -70,17 +71,17 @@ def table(section: Any, prefix: str, comments: dict[tuple[str, str], str], only:
         default = field.default if field.default_factory is REQUIRED else field.default_factory()
         shown = "must be given" if default == schema.MISSING else f"`{_written(default)}`"
         meaning = plain(comments[section.__name__, field.name])
-        rows += f"| `{key}` | {value(key, hints[field.name])} | {shown} | {meaning} |\n"
+        rows += f"| `{key}` | {value(field, hints[field.name])} | {shown} | {meaning} |\n"
     return rows
 
 
-def value(key: str, hint: Any) -> str:
+def value(declared: Field[Any], hint: Any) -> str:
     """Return what a setting may be: its choices, or its type and limits."""
-    if key in CHOICES:
-        return ", ".join(f"`{choice}`" for choice in CHOICES[key])
-    least, most = LIMITS.get(key, (None, None))
+    if choices := declared.metadata.get("choices"):
+        return ", ".join(f"`{choice}`" for choice in choices)
+    least, most = declared.metadata.get("least"), declared.metadata.get("most")
     limits = [f"at least {least}"] if least is not None else []
-    limits += [f"at most {most}"] if most is not None and most != MAX_TIME else []
+    limits += [f"at most {most}"] if most is not None and most != schema.MAX_TIME else []
     return ", ".join([_kind(hint), *limits])
 
 
@@ -110,6 +111,8 @@ def plain(text: str) -> str:
 
 
 def _kind(hint: Any) -> str:
+    if is_dataclass(hint):
+        return "mapping, see below"
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_kind(one) for one in get_args(hint) if one is not type(None))
     if get_origin(hint) is list:

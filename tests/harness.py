@@ -305,7 +305,7 @@ class Backend:
         words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]
         # Each run would copy this repository, in which the scripts lie; test_edited_script.py has its code copied.
         # Standbys come and go beside the groups; the tests that want them ask for them.
-        words += ["health.heartbeat_s=0.5", "stop.grace_s=2", "job.snapshot=none"]
+        words += ["stop.grace_s=2", "job.snapshot=none"]
         words += [] if any(word.startswith("standby") for word in overrides) else ["standby=none"]
         words += overrides
         return self.launch(*words, steps_file=steps_file)

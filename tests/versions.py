@@ -37,7 +37,7 @@ DRILL = ("job=ddp", "groups.count=3", "faults=kill_one")
 DRILLS = {  # what the table says -> its settings
     "here": ("cluster=local",),
     "on Slurm": ("cluster=slurm", "follow=true"),
-    "in array mode": ("cluster=slurm", "follow=true", "cluster.mode=array", "cluster.poll_s=2"),
+    "in array mode": ("cluster=slurm", "follow=true", "cluster.kind=array"),
 }
 TESTS = (
     *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/unit/checkpoint", "tests/unit/config"),

@@ -39,11 +39,11 @@ class Brief:
     groups: int | None = None
     groups_at_work: int | None = None  # that commit steps; without a quorum, that run
     restarts: int | None = None
-    cluster: str | None = None  # cluster.kind: slurm or local
+    cluster: str | None = None  # cluster.kind: local, slurm or array
     job: str | None = None  # Slurm job of the controller; of a local run, its process
     finished: float | None = None
     note: str | None = None  # why it waits, has ended or cannot be read
-    sweep: str | None = None  # the sweep that it belongs to (run.sweep)
+    sweep: str | None = None  # the sweep that it belongs to (run -m)
     value: list[float | None] | None = None  # what its script has reported, a number for each objective; null: NaN
 
 
@@ -61,11 +61,11 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     started = read(head or {})
     if isinstance(started, records.RunStarted):
         known = replace(known, groups=started.groups, total_steps=started.total_steps, name=started.name)
-        config = Config(cluster=ClusterConfig(kind=started.cluster or "slurm", mode=started.mode))
-        config.run.sweep = started.sweep
+        config = Config(cluster=ClusterConfig(kind="slurm" if started.mode == "steps" else started.mode))
+        config.internal.sweep = started.sweep
     else:  # it waits
         config = _config(run)
-    known = replace(known, sweep=config.run.sweep, cluster=config.cluster.kind, job=jobs_of_run.job_of(run))
+    known = replace(known, sweep=config.internal.sweep, cluster=config.cluster.kind, job=jobs_of_run.job_of(run))
     if known.sweep is not None:
         with suppress(ValueError):
             numbers = results.read(run)

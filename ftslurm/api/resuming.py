@@ -11,7 +11,7 @@ from pathlib import Path
 from ftslurm.api.answers import read_status
 from ftslurm.checkpoint.handing_on import hand_on
 from ftslurm.config import compose
-from ftslurm.config.schema import Config, Fault
+from ftslurm.config.schema import Config, Fault, sbatch_options, set_sbatch_option
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.protocol.records import FaultInjected, FaultRefused
@@ -102,18 +102,15 @@ def resume(
 
 def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:
     """Return the parent's configuration with the overrides, and without what belongs to the parent alone."""
-    before.run.dir, before.run.parent = None, str(parent.root)
+    before.run.dir, before.internal.parent = None, str(parent.root)
     before.faults.plan = _not_yet_done(before.faults.plan, parent)
     cluster = before.cluster
-    if cluster.controller == "here" and (job := cluster.pilots or parent.job()) is not None:
+    if cluster.controller == "here" and (job := before.internal.pilots or parent.job()) is not None:
         for name, value in client.job_options(job).items():  # they stood in a script or on the line of sbatch
-            setattr(cluster, name, getattr(cluster, name) or value)
-    cluster.pilots = None
+            set_sbatch_option(cluster, name, sbatch_options(cluster).get(name) or value)
+    before.internal.pilots = None
     cluster.controller = "job"  # the allocation in which the parent's has run is gone
-    config = compose.to_config(compose.compose(overrides, before)[0])
-    if config.run.name == before.run.name == before.job.name:
-        config.run.name = config.job.name  # as by default: a new job.name names the run, too
-    return config
+    return compose.to_config(compose.compose(overrides, before)[0])
 
 
 def _check_over(config: Config, run: RunDir) -> None:
@@ -125,7 +122,7 @@ def _check_over(config: Config, run: RunDir) -> None:
     (status, _), job = read_status(run), run.job()
     stop = f"ftslurm stop {run.root}"
     # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
-    slurm = config.cluster.kind == "slurm" and job is not None and status.outcome in ("running", "stopped")
+    slurm = config.cluster.kind != "local" and job is not None and status.outcome in ("running", "stopped")
     if slurm and job is not None and client.job_state(job)[0] in WAITING:
         raise EnvironmentProblem(
             f"{run.root.name} is not over: its Slurm job {job} waits in the queue, and then it goes on by itself; "

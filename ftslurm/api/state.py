@@ -48,7 +48,7 @@ def look(config: Config, run: RunDir, harmless: bool = False) -> Look:
             status = without_controller(status, state, (note or "").removeprefix(jobs_of_run.NEVER))
         elif status.started is not None:
             note = jobs_of_run.silence(config, run)
-        elif config.cluster.kind == "slurm":
+        elif config.cluster.kind != "local":
             note = jobs_of_run.in_queue(run)
     return Look(status, liveness.moment(config, run) if status.outcome in ("running", "lost") else time.time(), note)
 

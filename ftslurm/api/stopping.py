@@ -94,12 +94,12 @@ def _kept(config: Config, run: RunDir) -> str:
 
 
 def _slurm_job(config: Config, run: RunDir) -> str | None:
-    return run.job() if config.cluster.kind == "slurm" else None
+    return run.job() if config.cluster.kind != "local" else None
 
 
 def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> str | None:
     """End a run whose controller cannot. Return a message for the user, or None if the controller must be asked."""
-    job, array = _slurm_job(config, run), config.cluster.mode == "array"
+    job, array = _slurm_job(config, run), config.cluster.kind == "array"
     began = status.outcome in ("running", "stopped")
     # In array mode the job may wait in the queue while another process leads the run.
     silent_s = liveness.silent_s(config, run) if began and (array or status.outcome == "running") else None
@@ -120,7 +120,7 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
         past, _ = read_past(run)
         requeue.end_journal(run, f"stopped without a controller: {why}", left=past.live if past is not None else ())
         return f"{run.root.name} had lost its controller and counts as stopped now: {why}"
-    has_jobs = job is not None or (array and config.cluster.kind == "slurm")
+    has_jobs = job is not None or array
     if silent_s is not None and has_jobs and (cancelled := jobs_of_run.cancel(run)):
         observing.tell_the_end(run)
         return f"{run.root.name} is stopped: {silent}. Cancelled: Slurm job {', '.join(cancelled)}"

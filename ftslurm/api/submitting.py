@@ -36,7 +36,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
 
         callback_receiver.check_imports(config, os.environ)
     if not preview:
-        config.job.staged_python = None
+        config.internal.staged_python = None
         if config.job.stage_python is not False:
             found += filter(None, [staging.stage(config)])
     return found
@@ -81,7 +81,7 @@ def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -
         FtslurmError: the directory cannot be created, or sbatch refuses the job.
     """
     run = create(config)
-    if config.cluster.mode == "array":
+    if config.cluster.kind == "array":
         from ftslurm.submission import pilot_jobs
 
         submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))

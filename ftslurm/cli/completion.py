@@ -92,26 +92,29 @@ def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
         if key:  # there are more than a hundred
             yield from (f"{setting}=" for setting in keys())
         return
-    values = (
-        _presets(key, before) if key in sections else list(literal("config/value_limits.py", "CHOICES").get(key, ()))
-    )
-    if keys().get(key) == "bool":
-        values = ["true", "false"]
+    values = _presets(key, before) if key in sections else keys().get(key, [])
     yield from (f"{key}={value}" for value in (paths(text) if key in PATHS else values))
 
 
 @cache
-def keys() -> dict[str, str]:
-    """Return every setting, dotted, and its type, as the schema's source has them."""
+def keys() -> dict[str, list[str]]:
+    """Return every setting, dotted, and its choices, as the schema's source has them."""
     classes = {node.name: node for node in _parsed("config/schema.py").body if isinstance(node, ast.ClassDef)}
 
-    def of(name: str, section: str) -> Iterator[tuple[str, str]]:
+    def of(name: str, section: str) -> Iterator[tuple[str, list[str]]]:
         for line in classes[name].body:
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                 kind, key = ast.unparse(line.annotation), f"{section}{line.target.id}"
-                yield from of(kind, f"{key}.") if kind in classes else [(key, kind.partition(" | ")[0])]
+                if kind != "Internal":
+                    yield from of(kind, f"{key}.") if kind in classes else [(key, _choices(kind, line.value))]
 
     return dict(of("Config", ""))
+
+
+def _choices(kind: str, default: ast.expr | None) -> list[str]:
+    if isinstance(default, ast.Call) and ast.unparse(default.func) == "one_of":
+        return [ast.literal_eval(arg) for arg in default.args]
+    return ["true", "false"] if kind.partition(" | ")[0] == "bool" else []
 
 
 def options(verb: str) -> dict[str, bool]:

@@ -10,7 +10,7 @@ example
   ftslurm undrain n3                    n3 may be used again
 
 Groups, warm standbys and the Lighthouse move to free nodes of the run. If none is free, the group stays there until one
-is; with cluster.replace (the default) a Slurm job is asked for. The answer names what is there. A move
+is; with cluster.requeue (the default) a Slurm job is asked for. The answer names what is there. A move
 counts against no budget (restart.max_per_group). Slurm knows nothing of it: other runs may use the node, and this run
 keeps it in its allocation; in array mode the group's old job is given back. `ftslurm status` names drained nodes.
 Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 the run is over or has no controller.

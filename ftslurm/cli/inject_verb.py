@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
     elif args.fault in ("stop", "hang") and run.config.health.hang_after_s == AUTO:
         print(
             "it is found after the limit that `ftslurm status` shows (health.hang_after_s=auto, at least "
-            f"health.hang_least_s={run.config.health.hang_least_s:g} s)",
+            f"{run.config.hang_least_s:g} s)",
             file=sys.stderr,
         )
     return 0

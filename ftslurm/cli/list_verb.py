@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
     parser.add_argument("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie")
     parser.add_argument("--state", choices=STATES, action="append", help="only these; may be given several times")
-    parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep (run.sweep)")
+    parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     args = parser.parse_args(words)
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)

@@ -49,7 +49,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
-from ftslurm.guard import interfaces
+from ftslurm.guard import interfaces, node_check
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.monitor.sentences import few, plural
 from ftslurm.protocol.records import StepLaunched
@@ -59,7 +59,7 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
-from ftslurm.submission.submit import sbatch_script, topology_options
+from ftslurm.submission.submit import sbatch_script
 
 STEPS = 3
 IMPORTED_MB = 150  # private memory of a worker that has imported torch 2.13 and torchft; a run measures its own
@@ -86,7 +86,7 @@ def main(words: list[str]) -> int:
 def _print_plan(config: Config) -> int:
     settle(config, preview=True)
     owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
-    if config.cluster.kind == "slurm" and config.cluster.controller == "job":
+    if config.cluster.kind != "local" and config.cluster.controller == "job":
         pilot_jobs.try_out(config, RunDir(Path(config.run.dir or config.run.root)), lead=True)
     for line in plan(config, None if config.cluster.kind == "local" else client.kill_wait_s()):
         print(line)
@@ -161,7 +161,7 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
     yield from _allocation(config, run, jobs, nodes)
     if config.health.preflight:
         yield "checks", "; ".join(shlex.join(command) for command in node_commands.named(config))
-        limit = f"{config.health.preflight_timeout_s:g} s"
+        limit = f"{node_check.PREFLIGHT_S:g} s"
         yield "", f"on each node before a group is placed there, within {limit} (health.preflight)"
     yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
     by = "HTTP, in 8 streams" if config.torchft.transport == "http" else "the process group"
@@ -204,9 +204,6 @@ def _topology(config: Config) -> Iterator[tuple[str, str]]:
         yield "topology", f"groups of {size} nodes stay within a leaf switch or block, if it has room: {few(leaves)}"
     elif size > 1:
         yield "topology", f"none that Slurm tells: groups of {size} nodes get neighbours in Slurm's order"
-    if asked := topology_options(config, group=array(config)):
-        words = " ".join(f"--{name}={value}" for name, value in asked.items())
-        yield "" if size > 1 else "topology", f"asked of Slurm: {words}"
 
 
 def _network(interface: list[str] | str | None) -> str:
@@ -236,8 +233,8 @@ def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
     yield "time-outs, shortest first (ftslurm help causes)"
     for rung in ladder.rungs(config, kill_wait_s):
         yield f"  {rung.seconds:>6g} s  {rung.name}: {rung.ends}"
-    for violation in ladder.violations(config, kill_wait_s):
-        yield f"  note: {violation.text}"
+    for contradiction in ladder.contradictions(config, kill_wait_s):
+        yield f"  note: {contradiction}"
     for name, value in nccl_variables(config).items():
         yield f"  {name}={value}"
 
@@ -306,8 +303,8 @@ def _beside(config: Config) -> str:
         why = "without a quorum no step shows that a group trains; standby.count=each does not wait for one"
     elif not standby_each(config):
         why = "in array mode each needs a Slurm job of its own (standby.count=1)"
-    if config.restart.policy == "never":
-        why = "restart.policy=never"
+    if not config.restart.max_per_group:
+        why = "restart.max_per_group=0"
     if why:
         return f"none: {why} (standby.count={count})"
     room = ", if that is at most half of the memory left there then" if count == AUTO else ""
@@ -363,7 +360,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
         elif after.phase is Phase.PENDING:
             waits = "waits for a node, the others go on (cluster.spare_nodes)"
             if uses_jobs(config):
-                waits = "waits for a job that is asked for in its place (cluster.replace), the others go on"
+                waits = "waits for a job that is asked for in its place (cluster.requeue), the others go on"
             out.append(f"group {unit.group} {waits}")
         else:
             out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
@@ -378,7 +375,7 @@ def _without_controller(config: Config) -> str:
     job = " and the job" if config.cluster.controller == "job" else ""
     who = "the controller and the Lighthouse are there; without them"
     who = "the controller is there; without it" if independent(config) else who
-    ends = f"{who} the workers end themselves{job} after {config.health.orphan_after_s:g} s (health.orphan_after_s)"
+    ends = f"{who} the workers end themselves{job} after {config.orphan_after_s:g} s (from health.lost_after_s)"
     saves = not independent(config) and not preflight.saves_nothing(config)
     if config.cluster.requeue and config.cluster.controller == "job" and saves:
         return (

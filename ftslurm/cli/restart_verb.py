@@ -11,7 +11,7 @@ example
 
 A group starts again as a whole: its ranks share collectives, so no rank can leave alone. The others train on, and the
 group heals from them. A warm standby takes over if there is one. It counts against no budget (restart.max_per_group)
-and is done under any restart.policy. It is refused if no other group holds the training's state.
+and is done also with restart=never. It is refused if no other group holds the training's state.
 To have it start on another node: ftslurm drain.
 Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 the run is over or has no controller.
 """

@@ -55,7 +55,7 @@ def _repeat(words: list[str]) -> int:
     if len(words) != 2 or words[0] != "--config":
         raise EnvironmentProblem("`run --config RUN/config.yaml` repeats a run as it was and takes no overrides")
     config = compose.load(Path(words[1]))
-    config.run.dir = config.run.parent = config.run.sweep = None
+    config.run.dir = config.internal.parent = config.internal.sweep = None
     return start(compose.to_config(config))
 
 
@@ -77,7 +77,7 @@ def start(
         from ftslurm.submission import array_task
 
         array = array_task.array_of(config, os.environ)
-        config.cluster.pilots = array or config.cluster.pilots
+        config.internal.pilots = array
     settle(config, judge=judge)
     if array:
         return array_task.take_part(config)
@@ -114,7 +114,7 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     from ftslurm.submission import keeper, requeue
 
     full_disk.outlive()
-    steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
+    steps = config.cluster.kind == "slurm"
     before = requeue.of_this_job(config, os.environ) if steps else None
     if before is not None:
         run, outcome = before
@@ -130,7 +130,7 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     say(f"run {run.root}" + (" goes on" if before is not None else ""))
-    return keeper.keep(run, config if config.cluster.mode == "array" else None)
+    return keeper.keep(run, config if config.cluster.kind == "array" else None)
 
 
 def _check_allocation(config: Config) -> None:

@@ -73,7 +73,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
 def _show_live(config: Config, run: RunDir) -> bool:
     """Show a run until it ends. Return True if the user has left before."""
     there = jobs_of_run.still_there(config, run)
-    if config.cluster.kind == "slurm" and jobs_of_run.never_started(config, run) is None:
+    if config.cluster.kind != "local" and jobs_of_run.never_started(config, run) is None:
         following.wait_for_start(run, there)
     if jobs_of_run.never_started(config, run) is not None:
         _show_once(config, run, as_json=False)

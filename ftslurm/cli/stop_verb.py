@@ -11,7 +11,7 @@ from ftslurm.cli.run_argument import find_run, parser_for
 def main(words: list[str]) -> int:
     """End a run, or all runs of a sweep."""
     parser = parser_for("stop", "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.")
-    parser.add_argument("--sweep", metavar="NAME", help="end all runs of this sweep (run.sweep) instead")
+    parser.add_argument("--sweep", metavar="NAME", help="end all runs of this sweep instead")
     parser.add_argument("--save", action="store_true", help="save a checkpoint before; if that fails, the run goes on")
     args = parser.parse_args(words)
     if args.sweep is None:

@@ -19,7 +19,7 @@ from ftslurm.run.directory import RunDir
 
 
 class Sweep:
-    """The runs of one `ftslurm run -m`: they have the same run.sweep, by which `list` and `stop` know them."""
+    """The runs of one `ftslurm run -m`: they have the same internal.sweep, by which `list` and `stop` know them."""
 
     def __init__(self, start: Callable[[Config, bool], int]) -> None:
         """Set what submits one run, and follows it if it is to be followed; it returns an exit code."""
@@ -52,7 +52,7 @@ class Sweep:
             for run in runs if configs[0].cluster.kind == "local" else ():
                 with suppress(FtslurmError):
                     stopping.stop(run)
-            if configs[0].cluster.kind == "slurm":
+            if configs[0].cluster.kind != "local":
                 print(f"ftslurm: the sweep ends here, its runs go on; end them with: {self._stop(configs[0])}")
             raise
         found = [_value(config, run) for config, run in zip(configs, runs, strict=True)]
@@ -73,11 +73,11 @@ class Sweep:
             raise KeyboardInterrupt
 
     def _mark(self, config: Config) -> None:
-        """Give a run the name of the sweep; one that the user has chosen stays."""
+        """Give a run the name of the sweep."""
         if self._id is None:
-            self._id = config.run.sweep or f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+            self._id = f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
             print(f"sweep {self._id}; its runs: ftslurm list --sweep {self._id}", file=sys.stderr)
-        config.run.sweep = config.run.sweep or self._id
+        config.internal.sweep = self._id
 
     def _stop(self, config: Config) -> str:
         return f"ftslurm stop --sweep {self._id} --root {config.run.root}"

@@ -49,7 +49,7 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes 
         "command": [masked(word) for word in sys.argv],
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
         "git": git,
-        "slurm": _slurm() if config.cluster.kind == "slurm" else None,
+        "slurm": _slurm() if config.cluster.kind != "local" else None,
         "nvidia_driver": nvidia_driver(),
         "torch_cuda": torch_cuda(),
         "packages": None if packages is None else PACKAGES,

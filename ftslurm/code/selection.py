@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 MOST_FILES = 20_000
+MOST_MB = 100  # of all copied files together
 MOST_FILE_MB = 20  # a larger file is data
 CODE = frozenset(
     (
@@ -32,7 +33,6 @@ class Rules:
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    max_bytes: int = 100 << 20
 
     def included(self, path: str) -> bool:
         """Return whether job.snapshot_include names a path, or a folder above it."""
@@ -87,21 +87,21 @@ def choose(sizes: Mapping[str, int], tracked: frozenset[str], rules: Rules) -> f
         for path, size in sizes.items()
         if not rules.excluded(path) and (size <= MOST_FILE_MB << 20 or rules.included(path))
     }
-    if not _fits(wanted, rules):
+    if not _fits(wanted):
         wanted = {
             path: size for path, size in wanted.items() if path in tracked or is_code(path) or rules.included(path)
         }
-    if _fits(wanted, rules):
+    if _fits(wanted):
         return frozenset(wanted)
     many = "1 file" if len(wanted) == 1 else f"{len(wanted)} files"
     return (
-        f"{many} with {sum(wanted.values()) >> 20} MB are more than job.snapshot_max_mb={rules.max_bytes >> 20} or "
+        f"{many} with {sum(wanted.values()) >> 20} MB are more than {MOST_MB} MB or "
         f"{MOST_FILES} files; leave out data with job.snapshot_exclude"
     )
 
 
-def _fits(sizes: Mapping[str, int], rules: Rules) -> bool:
-    return len(sizes) <= MOST_FILES and sum(sizes.values()) <= rules.max_bytes
+def _fits(sizes: Mapping[str, int]) -> bool:
+    return len(sizes) <= MOST_FILES and sum(sizes.values()) <= MOST_MB << 20
 
 
 def late(path: str, size: int, rules: Rules) -> bool:

@@ -95,7 +95,7 @@ def environment(config: Config) -> Environment:
 
 
 def stage(config: Config) -> str:
-    """Archive the environment, unless there is an archive of it. Set job.staged_python. Return a line about it, or "".
+    """Archive the environment, unless there is an archive of it; note it in `internal`. Return a line about it, or "".
 
     A full disk is no error: the workers then start from the shared file system.
 
@@ -103,7 +103,7 @@ def stage(config: Config) -> str:
         ConfigError: the environment cannot be staged.
         Distrusted: other users could replace the archive.
     """
-    config.job.staged_python = None
+    config.internal.staged_python = None
     found, begun = environment(config), time.monotonic()
     folder = archives(config)
     try:
@@ -120,7 +120,7 @@ def stage(config: Config) -> str:
     except OSError as error:
         why = error.strerror or str(error)
         return f"job.stage_python: workers start from {found.prefix}, which could not be archived in {folder}: {why}"
-    config.job.staged_python = f"{archive}:{found.name}"
+    config.internal.staged_python = f"{archive}:{found.name}"
     took = f"archived in {archive} ({time.monotonic() - begun:.1f} s); later runs use it again"
     return f"Python environment {found.sentence()}, {took}" if new else ""
 
@@ -154,9 +154,9 @@ def _remove_unused(folder: Path) -> None:
 
 def hold(config: Config, run: RunDir) -> None:
     """Keep the run's archive until the run is over: its attempts may start on nodes that have no copy yet."""
-    if config.job.staged_python is not None:
+    if config.internal.staged_python is not None:
         with suppress(OSError):  # a file system without hard links: then only the last used ones are kept
-            os.link(config.job.staged_python.rpartition(":")[0], run.python_archive)
+            os.link(config.internal.staged_python.rpartition(":")[0], run.python_archive)
 
 
 def release(run: RunDir) -> None:
@@ -168,9 +168,9 @@ def release(run: RunDir) -> None:
 def start(config: Config) -> list[str]:
     """Return the command that starts the Python of a worker, as a list to which its arguments are added."""
     python = interpreter(config.job, sys.executable)
-    if config.job.staged_python is None:
+    if config.internal.staged_python is None:
         return python
-    archive, _, name = config.job.staged_python.rpartition(":")
+    archive, _, name = config.internal.staged_python.rpartition(":")
     folder = config.job.stage_python if isinstance(config.job.stage_python, str) else ""
     program = shutil.which(python[0]) or python[0]
     return [program, "-I", "-S", str(Path(node_copy.__file__).resolve()), archive, folder, name]

@@ -135,7 +135,7 @@ def _of_files(
 def rules_of(config: Config) -> Rules:
     """Return the settings of a copy."""
     job = config.job
-    return Rules(tuple(job.snapshot_include), tuple(job.snapshot_exclude), job.snapshot_max_mb << 20)
+    return Rules(tuple(job.snapshot_include), tuple(job.snapshot_exclude))
 
 
 def package_root(path: str) -> str:

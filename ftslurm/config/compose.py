@@ -64,6 +64,7 @@ def compose(argv: Sequence[str], base: Config | None = None, evaluation: Evaluat
     parsed = [hydra_adapter.parse(word) for word in arguments.overrides]
     words = overrides.check_overrides(parsed, arguments)
     defaults = asdict(Config())
+    del defaults[overrides.INTERNAL]
     if base is not None:
         presets = [one.key for one, word in zip(parsed, words, strict=True) if word == one.word]  # settings have a ++
         defaults |= {name: value for name, value in _mapping(base).items() if name not in presets}

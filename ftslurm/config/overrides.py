@@ -17,13 +17,18 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ftslurm.config import option_names
 from ftslurm.config.hydra_adapter import BASIC, Arguments, Override, check_launcher
+from ftslurm.config.removed import REMOVED
 from ftslurm.config.schema import MISSING as MUST_BE_GIVEN
 from ftslurm.config.schema import Config, shipped
 from ftslurm.errors import ConfigError
 
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _TRUTHS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")  # as OmegaConf reads them
-_EXAMPLES = {"faults.plan": "'faults.plan=[{kind: kill, group: 1, at: 50}]'"}
+_EXAMPLES = {
+    "faults.plan": "'faults.plan=[{kind: kill, group: 1, at: 50}]'",
+    "faults.random": "'faults.random={mean_s: 60, kinds: [kill]}'",
+}
+INTERNAL = "internal"  # the section that holds no settings
 
 
 # --- what there is ----------------------------------------------------------------------------------------------------
@@ -39,7 +44,8 @@ def keys(section: type = Config, prefix: str = "") -> Iterator[str]:
     """Generate every setting, dotted."""
     for name, kind in _types(section).items():
         if is_dataclass(kind):
-            yield from keys(kind, f"{prefix}{name}.")  # type: ignore[arg-type]  # a dataclass, not one's instance
+            if name != INTERNAL:
+                yield from keys(kind, f"{prefix}{name}.")  # type: ignore[arg-type]  # a dataclass, not one's instance
         else:
             yield f"{prefix}{name}"
 
@@ -61,6 +67,8 @@ def _nearest(key: str) -> str | None:
 
 
 def _no_setting(key: str) -> ConfigError:
+    if key in REMOVED:
+        return ConfigError(f"there is no setting {key}: {REMOVED[key]}")
     if near := _nearest(key):
         return ConfigError(f"there is no setting {key}; did you mean {near}?")
     if "." in key:
@@ -165,7 +173,7 @@ def check_setting(override: Override) -> None:
     kind: Any = Config
     for name in override.key.split("."):
         kind = _inner(kind, name)
-        if kind is None:
+        if kind is None or override.key.startswith(INTERNAL):
             raise _no_setting(override.key)
     for value in override.values:
         text = " ".join(override.text.split()) if len(override.values) == 1 else None  # one line, whatever it holds

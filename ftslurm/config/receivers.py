@@ -13,7 +13,7 @@ from typing import Any
 from ftslurm.config.node_commands import absolute, check_program, words_of
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.protocol.occurrences import EVENTS
+from ftslurm.protocol.occurrences import DEFAULT_EVENTS, EVENTS
 
 _HOOK = "'hooks.on_event=[[./notify.sh, --chat]]'"
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
@@ -42,15 +42,15 @@ def hooks(config: Config) -> list[Hook]:
     """
     found: list[Hook] = []
     for entry in config.hooks.on_event:
-        command, events = _entry(entry, config.hooks.events)
+        command, events = _entry(entry)
         base = PurePath(command[0]).name or command[0]
         same = sum(hook.name == base or hook.name.startswith(f"{base}-") for hook in found)
         found.append(Hook(f"{base}-{same + 1}" if same else base, command, frozenset(events)))
     return found
 
 
-def _entry(entry: Any, events: list[str]) -> tuple[tuple[str, ...], list[str]]:
-    command: Any = entry
+def _entry(entry: Any) -> tuple[tuple[str, ...], list[str]]:
+    command, events = entry, list(DEFAULT_EVENTS)
     if isinstance(entry, dict):
         command, events = entry.get("command"), entry.get("events", events)
         if unknown := entry.keys() - {"command", "events"}:
@@ -60,12 +60,12 @@ def _entry(entry: Any, events: list[str]) -> tuple[tuple[str, ...], list[str]]:
 
 def _checked(events: Any) -> list[str]:
     if not isinstance(events, list) or not events:
-        raise ConfigError("hooks.events: must be a list of events, as [group_failed, run_finished]")
+        raise ConfigError("hooks.on_event: `events` must be a list of events, as [group_failed, run_finished]")
     for event in events:
         if event not in EVENTS:
             near = get_close_matches(str(event), EVENTS, 1)
             hint = f"did you mean {near[0]}?" if near else "the page hooks has the list (ftslurm help running)"
-            raise ConfigError(f"hooks.events: {event!r} is no event; {hint}")
+            raise ConfigError(f"hooks.on_event: {event!r} is no event; {hint}")
     return events
 
 
@@ -75,7 +75,6 @@ def check_receivers(config: Config) -> None:
     Raises:
         ConfigError: the message names the setting.
     """
-    _checked(config.hooks.events)
     for hook in hooks(config):
         # What cluster.setup loads is not there yet.
         if not config.cluster.setup:

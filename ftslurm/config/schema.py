@@ -2,7 +2,8 @@
 
 The dataclasses are the schema of conf/, of overrides and of a run's config.yaml. They are mutable because OmegaConf
 cannot fill frozen ones; nothing changes them after `check`. `conf/<section>/<preset>.yaml` holds only what differs from
-the defaults here. The limits of each setting are in value_limits.py, the rules for several settings in validate.py.
+the defaults here. What a setting may be stands beside it (`one_of`, `limited`); the rules for several settings are in
+validate.py. What follows from others is no setting but a property of Config.
 
 The unit is part of a name: `_s` seconds, `_ms` milliseconds, `_mb` MiB.
 """
@@ -16,27 +17,39 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from ftslurm.config.store_url import is_url, plain
 
 MOST_GROUPS = 10_000
 AUTO = "auto"  # a value that the program finds by itself
+CONTROLLER = "controller"  # cluster.ranges: its job
 EACH = "each"  # standby.count: one for each group
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
-def _default_events() -> list[str]:
-    from ftslurm.protocol.occurrences import DEFAULT_EVENTS  # not at the top: guards and keepers need no journal
+MAX_NODES = 65_536  # of a run; Slurm has no larger cluster
+MAX_TIME = 10**9  # seconds: operating systems and libraries overflow beyond
+_T = TypeVar("_T")
 
-    return list(DEFAULT_EVENTS)
+
+def one_of(*choices: str) -> str:
+    """Declare a setting that has one of these values; the first is the default."""
+    return field(default=choices[0], metadata={"choices": choices})
+
+
+def limited(default: _T, least: float | None = None, most: float | None = None) -> _T:
+    """Declare a setting with limits; None: no bound of its own."""
+    return field(default=default, metadata={"least": least, "most": most})
 
 
 @dataclass
 class RunConfig:
     """The run and its directory."""
 
-    name: str = "${job.name}"  # part of the run's id, of its directory's name and of the Slurm job's name
+    # Part of the run's id, of its directory's name and of the Slurm job's name: up to 64 letters, digits, dots, dashes
+    # and underscores.
+    name: str = "script"
     root: str = "runs"  # the folder for run directories; on Slurm all nodes must share it
     dir: str | None = None  # the directory of this run; default: ROOT/NAME-TIME-RANDOM
     # Users and groups, by name or number, that may own or write the folders above the run directory, as [lab, prof].
@@ -44,15 +57,12 @@ class RunConfig:
     trust: list[str] = field(default_factory=list)
     # A Unix group that may read the run (status, logs, report): lab; lab:steer may also stop, scale, restart, ... it.
     share: str | None = None
-    parent: str | None = None  # the directory of the run that this one resumes; set by `ftslurm resume`
-    sweep: str | None = None  # the sweep that the run belongs to, for `ftslurm list`; -m sets it: ddp-TIME-RANDOM
 
 
 @dataclass
 class JobConfig:
     """The training script."""
 
-    name: str = "script"  # up to 64 letters, digits, dots, dashes and underscores
     script: str | None = None  # path of the script; exactly one of script and module is set
     module: str | None = None  # module to run, as `python -m` does
     # Arguments of the script: a list, or a mapping that becomes --key value (true: --key alone; null and false: left
@@ -72,37 +82,43 @@ class JobConfig:
     # nodes. For shared file systems on which many small files are slow. What the environment only points to (its base
     # interpreter, editable installs) stays where it is.
     stage_python: Any = False
-    staged_python: str | None = None  # the archive, and the name of the interpreter in it; set when a run is submitted
     # How the code is kept, so that an attempt hours later runs what the first one ran. copy: when the run is submitted,
     # the git tree of the script or module (files that git keeps, and new ones that it does not ignore), without git its
-    # package or folder, is copied into the run directory, and every attempt runs the copy. auto: copy, or none where
-    # that cannot be. none: attempts run what the files contain when they start.
-    snapshot: str = "auto"
+    # package or folder, is copied into the run directory, if it has no more than 100 MiB, and every attempt runs the
+    # copy. hash: the files stay where they are, and an attempt that finds them changed is the group's last. auto: copy,
+    # or hash where that cannot be. none: attempts run what the files contain.
+    snapshot: str = one_of("auto", "copy", "hash", "none")
     # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large.
     snapshot_include: list[str] = field(default_factory=list)
     # Those that are not copied, as keys and passwords (.env, *.pem, id_rsa) never are. What is not copied is a link to
     # the original.
     snapshot_exclude: list[str] = field(default_factory=list)
-    snapshot_max_mb: int = 100  # of all copied files together
-    total_steps: int | None = None  # steps the script takes; for the progress bar, and drills at a fraction of the run
+    # Steps the script takes; for the progress bar, and drills at a fraction of the run.
+    total_steps: int | None = limited(None, 1)
+    # How long a group may take from one quorum to the next: the longest step, with evaluation and checkpoints that one
+    # group makes alone; with LocalSGD and DiLoCo the time between two syncs. It gives torchft's limit for a quorum, how
+    # long a quorum waits for a late group, and when a group that commits nothing is launched again.
+    longest_step_s: float = limited(60.0, 1, MAX_TIME)
 
 
 @dataclass
 class GroupsConfig:
     """The replica groups. Their ids are 0 to count - 1."""
 
-    count: int = 2  # replica groups
-    min: int = 1  # groups that must remain or have finished (lighthouse.kind=torchft: remain); with fewer the run fails
-    max: int | None = None  # most groups that `ftslurm scale` may ask for; default: count
-    nodes: int = 1  # nodes of each group
-    workers: int = 1  # workers (ranks) on each node of a group
-    per_node: int = 1  # groups that share a node; each has GPUs of its own
-    gpus: int | None = None  # GPUs on each node of a group; default: workers if the cluster has so many, else 0
-    cpus_per_worker: int = 1  # CPUs of each worker; also its OMP_NUM_THREADS, unless job.env sets that
+    count: int = limited(2, 1, MOST_GROUPS)  # replica groups
+    # Groups that must remain or have finished (lighthouse.kind=torchft: remain); with fewer the run fails.
+    min: int = limited(1, 1)
+    max: int | None = limited(None, most=MOST_GROUPS)  # most groups that `ftslurm scale` may ask for; default: count
+    nodes: int = limited(1, 1, 10_000)  # nodes of each group
+    workers: int = limited(1, 1, 1_000)  # workers (ranks) on each node of a group
+    per_node: int = limited(1, 1, 1_000)  # groups that share a node; each has GPUs of its own
+    # GPUs on each node of a group; default: workers if the cluster has so many, else 0.
+    gpus: int | None = limited(None, 0)
+    cpus_per_worker: int = limited(1, 1)  # CPUs of each worker; also its OMP_NUM_THREADS, unless job.env sets that
     # The CPUs to which each worker is bound. auto: those of its GPU's NUMA node; without GPUs the workers of a node are
     # divided among its NUMA nodes, if that is even. cores: a part of these CPUs that no other worker of the run has.
     # none: all of the job's. A --cpu-bind in cluster.srun turns auto off.
-    bind: str = "auto"
+    bind: str = one_of("auto", "cores", "none")
     mem: str | None = None  # memory of a group on each of its nodes, as 64G; default: that of the partition
     # How many groups have which role, by id in this order: {server: 1, worker: 2} makes group 0 the server. Only
     # without a Lighthouse (lighthouse=none); with one all groups are alike.
@@ -114,17 +130,12 @@ class GroupsConfig:
 
 @dataclass
 class Range:
-    """Groups that get their nodes in another way than the rest. What is not set is as in the cluster section."""
+    """Jobs that get their nodes in another way than the rest. What is not set is as in the cluster section."""
 
-    groups: str = MISSING  # 2, 2-5, or 2- for all from 2 on
+    groups: str = MISSING  # 2, 2-5, or 2- for all from 2 on; controller: its job, which has one CPU and no group
     partition: str | None = None  # as cluster.partition
     account: str | None = None  # as cluster.account
-    qos: str | None = None  # as cluster.qos
     time: str | None = None  # as cluster.time
-    constraint: str | None = None  # as cluster.constraint
-    exclude: str | None = None  # as cluster.exclude
-    nodelist: str | None = None  # as cluster.nodelist
-    reservation: str | None = None  # as cluster.reservation
     sbatch: dict[str, Any] = field(default_factory=dict)  # as cluster.sbatch
 
 
@@ -132,38 +143,32 @@ class Range:
 class ClusterConfig:
     """Where the run trains, and what Slurm is asked for."""
 
-    kind: str = "auto"  # auto (Slurm where it is installed, else local), local (this machine) or slurm
-    # steps: one Slurm job, with one Slurm step for each group. array: one Slurm job for each group; they come and go.
-    mode: str = "steps"
-    partition: str | None = None  # sbatch --partition; default: Slurm's, also of the next seven
+    # local: this machine. slurm: one Slurm job, with one step for each group. array: one Slurm job for each group; they
+    # come and go. auto: slurm where it is installed, else local.
+    kind: str = one_of("auto", "local", "slurm", "array")
+    partition: str | None = None  # sbatch --partition; default: Slurm's, also of the next two
     account: str | None = None  # sbatch --account
-    qos: str | None = None  # sbatch --qos
     time: str | None = None  # time limit in Slurm's notation, as 1-12:00:00
-    constraint: str | None = None  # features that the nodes must have (sbatch --constraint)
-    exclude: str | None = None  # nodes that are not used, as n[1-4]
     # A file in which runs note the nodes that they have found broken. The runs that have this setting avoid them for
     # seven days, if there are others. The page "causes" has more.
     exclude_file: str | None = None
-    nodelist: str | None = None  # nodes that must be among those of the job
-    reservation: str | None = None  # sbatch --reservation
-    requeue: bool = True  # after a time limit or preemption the run resumes from a checkpoint in its next job
-    replace: bool = True  # ask for another job when a node is lost and no spare is left, or a pilot cannot be requeued
-    poll_s: float = 15.0  # how often Slurm is asked about the run's jobs, if there are others than the controller's
-    # Array mode: ask for the next job of a group so long before its time limit (at most half the limit). Groups then
-    # move one by one. Steps mode has signal_s instead.
-    handover_s: float = 900.0
-    ranges: list[Range] = field(default_factory=list)  # array mode: [{groups: 2-7, partition: cheap, time: "4:00:00"}]
-    pilots: str | None = None  # array mode: id of the array whose tasks are the pilots; sbatch/array.sbatch sets it
-    spare_nodes: int = 0  # nodes beyond what the groups need; a group whose node is lost moves to one
-    signal_s: int = 120  # so long before the time limit the run saves a checkpoint and ends its job
-    # The most leaf switches of a job for groups, and how long to wait for them, as 1@10:00 (sbatch --switches, for
-    # topology/tree).
-    switches: str | None = None
-    segment: int | None = None  # how many nodes at a time lie in one block (sbatch --segment, for topology/block)
+    # After a time limit or preemption the run resumes from a checkpoint in its next job, and another job is asked for
+    # when a node is lost and no spare one is left. false: neither; with cluster=array a job that ends is then replaced
+    # by a new one.
+    requeue: bool = True
+    # Array mode: jobs of other kinds, as [{groups: 2-7, partition: cheap, time: "4:00:00"}].
+    ranges: list[Range] = field(default_factory=list)
+    # Nodes beyond what the groups need; a group whose node is lost moves to one.
+    spare_nodes: int = limited(0, 0, 10_000)
+    # So long before its time limit a job is left; the run saves a checkpoint if it ends with it. Where groups have jobs
+    # of their own, the next one is asked for 900 s before the limit, or twice this if that is longer (but not before
+    # half of the time is over).
+    signal_s: int = limited(120, 1, MAX_TIME)
     setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
-    sbatch: dict[str, Any] = field(
-        default_factory=dict
-    )  # further options: {mail-type: END}; gpus-per-node: false if GPUs are no GRES
+    # Further options of sbatch by their own names, as cluster.sbatch.qos=high; so are constraint, exclude, nodelist,
+    # reservation, switches and segment. A list is joined by commas, true is an option without value, false takes one
+    # back (gpus-per-node=false: GPUs are no GRES).
+    sbatch: dict[str, Any] = field(default_factory=dict)
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
     # The network of the run: ib0, or several names in order, as [ib0,eth0], of which each node takes the first that it
     # has. Nodes announce the address of the interface, listen there alone, and Gloo and NCCL use it. auto: that of the
@@ -176,97 +181,71 @@ class ClusterConfig:
     # Further folders of the node for the container, as /data or /data/set1:/data:ro. The run directory, the working
     # directory, the script's folder and checkpoint.dir are mounted anyway, at the same path.
     container_mounts: list[str] = field(default_factory=list)
-    container_workdir: str | None = None  # where the workers begin in the container; default: as outside
-    # job: the controller runs in a Slurm job (steps mode: the run's; array mode: one of its own with one CPU).
-    # here: it runs below this process (steps mode: inside an allocation that you hold).
-    controller: str = "job"
-    controller_sbatch: dict[str, Any] = field(default_factory=dict)  # array mode: sbatch options of its own job
+    # job: the controller runs in a Slurm job (cluster=slurm: the run's; cluster=array: one of its own with one CPU).
+    # here: it runs below this process (cluster=slurm: inside an allocation that you hold).
+    controller: str = one_of("job", "here")
 
 
 @dataclass
 class LighthouseConfig:
-    """The Lighthouse. The defaults were measured: benchmarks/lighthouse_timing.py, benchmarks/false_evictions.py.
+    """The Lighthouse: it decides which groups take the next step together."""
 
-    The controller tells our own Lighthouse of each death within milliseconds, so heartbeat_timeout_ms matters only when
-    a node vanishes: then the quorum is broken, and the next ones are formed without the group, until it is heard again.
-    A group whose machine stalls for less (file system, swapping, a moved VM) stays in the quorum. To drop it would cost
-    more, because a quorum without it builds all process groups anew, and the next one with it does so again.
-
-    The stock Lighthouse learns of each death by silence, and survivors stall for that long: 1.07 s at 1000 ms, 5.15 s
-    at 5000 ms (4 groups on 2 cores). Hence the 1000 ms of conf/lighthouse/torchft.yaml: ten of torchft's heartbeats,
-    which a thread that needs no GIL sends every 100 ms.
-
-    Neither has dropped a healthy group in the benchmarks because the machine was busy.
-    """
-
-    # ftslurm: our own. torchft: the stock one. none: no quorum, each group is restarted by itself (a parameter server
-    # and its workers, or groups that have nothing in common).
-    kind: str = "ftslurm"
-    port: int = 0  # 0: any free port
-    join_timeout_ms: int = 10000  # how long a quorum waits for a healthy group that is not ready
-    heartbeat_timeout_ms: int = 3000  # a group that is silent for so long is left out of quorums until it is heard
-    quorum_tick_ms: int = 20  # how often the Lighthouse looks for a quorum; at 20 ms its CPU load is negligible
-    # true: no quorum of groups that lack the training's state, or are ahead of it. false: any quorum, as torchft's own
-    # Lighthouse, for scripts whose steps do not rise one by one; a restarted group still never begins anew.
-    lineage: bool = True
+    # ftslurm: our own; the controller tells it of every death, and it gives no quorum to groups that lack the
+    # training's state, or are ahead of it. torchft: the stock one, which learns of deaths by silence and gives any
+    # quorum, for scripts whose steps do not rise one by one. none: no quorum, each group is restarted by itself (a
+    # parameter server and its workers, or groups that have nothing in common).
+    kind: str = one_of("ftslurm", "torchft", "none")
 
 
 @dataclass
 class TorchftConfig:
-    """torchft's managers: time-outs, in whole seconds because torchft reads them as integers, and the process group."""
+    """torchft's managers and process groups."""
 
-    timeout_s: int = 60  # one collective, commit vote, or fetch while healing (TORCHFT_TIMEOUT_SEC)
-    quorum_timeout_s: int = 60  # one quorum; longer than the longest step, with LocalSGD than the time between syncs
-    connect_timeout_s: int = 60  # connecting to the Lighthouse or a manager (TORCHFT_CONNECT_TIMEOUT_SEC)
-    quorum_retries: int = 200  # at least 1: else a Lighthouse that dies during a quorum ends every group
+    # One collective, commit vote, or fetch while healing (TORCHFT_TIMEOUT_SEC, which torchft reads as an integer).
+    timeout_s: int = limited(60, 1, MAX_TIME)
     # What averages the tensors between groups: gloo (through the CPU and TCP), nccl (from GPU to GPU), baby-nccl (the
     # same in a process of its own, which can be killed if NCCL hangs). auto: nccl if groups have GPUs, else gloo. The
     # script makes it: it gets the value in FTSLURM_PROCESS_GROUP, which the examples follow.
-    process_group: str = AUTO
+    process_group: str = one_of("auto", "gloo", "nccl", "baby-nccl")
     # How a group that comes back gets the state from a live one: http (several streams, each after a proof that it is
     # of this run) or process_group (torchft's PGTransport: what averages the tensors, with NCCL from GPU to GPU). A
     # transport that the script gives its Manager stays.
-    transport: str = "http"
+    transport: str = one_of("http", "process_group")
 
 
 @dataclass
 class RestartConfig:
     """When a group that failed is launched again."""
 
-    policy: str = "on_failure"  # on_failure or never
-    max_per_group: int = 5  # restarts of one group within window_s; after one more failure it is given up
-    window_s: float = 3600.0  # older failures do not count
-    backoff_s: float = 1.0  # wait before the second restart; doubles with each later one (the first has none)
-    backoff_max_s: float = 60.0  # the longest wait
+    # Restarts of one group within an hour; after one more failure it is given up. 0: it is never launched again.
+    max_per_group: int = limited(5, 0)
+    # The wait before the second restart; it doubles with each later one, up to a minute. The first has none.
+    backoff_s: float = limited(1.0, 0, MAX_TIME)
     # What to do when all groups are down and ftslurm.checkpoint has saved no complete checkpoint. fail: end the run.
     # checkpoint: start all groups, because the script resumes from a format of its own in checkpoint.dir; the run still
     # fails if that folder is empty.
-    on_state_loss: str = "fail"
+    on_state_loss: str = one_of("fail", "checkpoint")
 
 
 @dataclass
 class HealthConfig:
     """Time limits after which something counts as lost, hung or too slow."""
 
-    heartbeat_s: float = 1.0  # how often controller and guards send a heartbeat; two missing ones set a group aside
-    lost_after_s: float = 10.0  # a node that is silent for so long, and that no probe reaches, is lost
-    orphan_after_s: float = 60.0  # a worker that hears nothing from its controller for so long ends itself
-    start_timeout_s: float = 600.0  # from launch until the script runs in every worker of the group
-    join_timeout_s: float = 1800.0  # from then to the first committed step, while others commit; 0: no limit
-    # Without a step of any group so long after all scripts run, a warning shows what each rank does and has printed; a
-    # second one comes after twice the time. Nothing is ended. 0: off.
-    first_step_s: float = 120.0
-    wait_timeout_s: float = 0.0  # a group that waits so long for a node is given up; 0: no limit
+    # A node that is silent for so long, and that no probe reaches, is lost. Heartbeats come ten times as often, and
+    # at least once a second; two missing ones set a group aside. After six times as long without its controller a
+    # worker ends itself.
+    lost_after_s: float = limited(10.0, 1, MAX_TIME)
+    # From launch until the script runs in every worker of the group.
+    start_timeout_s: float = limited(600.0, 1, MAX_TIME)
     # A group that is behind the others and has not moved for so long is hung and launched again; 0: off. auto: learnt
     # from the steps of this run. A number must be longer than the longest pause of a single group (evaluation, a
     # checkpoint), and than a heal.
     hang_after_s: Any = AUTO
-    hang_least_s: float = 300.0  # auto is at least this inside a step, twice that between two, where groups evaluate
     # Commands that run one after the other on each node before a group or a standby is placed there, and again after a
     # failure there that was not the script's: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one
-    # ends with another exit code than 0 is left out. The page "preflight" has more.
+    # ends with another exit code than 0 is left out; so is one where they take more than two minutes. The page
+    # "preflight" has more.
     preflight: list[Any] = field(default_factory=list)
-    preflight_timeout_s: float = 120.0  # for all of them on one node; then they are killed, and the node has failed
 
 
 @dataclass
@@ -277,7 +256,6 @@ class StandbyConfig:
     # group trains. A number: so many for the whole run, on spare nodes first (cluster.spare_nodes), then beside groups.
     count: Any = AUTO
     imports: list[str] = field(default_factory=list)  # further modules to import early, as transformers
-    cuda: bool = False  # also create the CUDA context, which takes some hundred MB of GPU memory
 
 
 @dataclass
@@ -287,8 +265,8 @@ class CheckpointConfig:
     # A folder that all nodes share, or an object store that fsspec knows, as s3://bucket/folder (`pip install
     # 'ftslurm[s3]'`). Default: checkpoints/ in the run directory.
     dir: str | None = None
-    every: int = 0  # steps between two checkpoints; 0: none
-    keep: int = 3  # newest checkpoints to keep; 0: all
+    every: int = limited(0, 0)  # steps between two checkpoints; 0: none
+    keep: int = limited(3, 0)  # newest checkpoints to keep; 0: all
 
 
 @dataclass
@@ -297,38 +275,37 @@ class LogsConfig:
 
     # Size limit of each log in MiB; 0: none. A longer log keeps its first 256 KiB and its last 8 MiB (a quarter of the
     # limit if that is less), with a line between them that tells how much was dropped. Sizes are checked once a second.
-    max_mb: int = 1024
+    max_mb: int = limited(1024, 0)
 
 
 @dataclass
 class StopConfig:
     """How the run is stopped."""
 
-    grace_s: float = 10.0  # between SIGTERM to the scripts and SIGKILL
+    grace_s: float = limited(10.0, 0, MAX_TIME)  # between SIGTERM to the scripts and SIGKILL
 
 
 @dataclass
 class HooksConfig:
     """Commands and classes that are told of the run's events, by a process beside the controller."""
 
-    # Commands that get each chosen event as JSON on their standard input: [[./notify.sh, --chat]]. A command is a list
-    # of arguments, or a mapping, for events of its own: {command: [./mail.sh], events: [run_finished]}.
+    # Commands that get events as JSON on their standard input: [[./notify.sh, --chat]]. A command is a list of
+    # arguments, and gets the events of people's interest, which the page "hooks" lists; or a mapping, for events of its
+    # own, which may be any of the journal: {command: [./mail.sh], events: [run_finished]}. One that takes longer than
+    # 10 s for an event is killed.
     on_event: list[Any] = field(default_factory=list)
-    # The events for on_event: those of people's interest, listed in the page "hooks", or any event of the journal.
-    events: list[str] = field(default_factory=_default_events)
     callbacks: list[str] = field(default_factory=list)  # subclasses of ftslurm.RunCallback: [my_package.MyCallback]
-    timeout_s: float = 10.0  # a command or callback that takes longer for one event is killed
 
 
 @dataclass
 class MetricsConfig:
     """Metrics for Prometheus; off unless one of the first two is set."""
 
-    textfile: str | None = None  # a file *.prom in the folder of node_exporter's textfile collector
+    # A file *.prom in the folder of node_exporter's textfile collector; it is written every 15 s.
+    textfile: str | None = None
     # Serve them on the controller's node: HOST:PORT on loopback, as 127.0.0.1:9400 (all users of the node can read
     # it), or unix:PATH, a socket for you alone; unix: is a socket in the run directory.
     listen: str | None = None
-    every_s: float = 15.0  # how often the textfile is written
 
 
 @dataclass
@@ -342,14 +319,30 @@ class Fault:
 
 
 @dataclass
+class RandomFaults:
+    """Faults at random times, of random groups and ranks; the same seed gives the same ones."""
+
+    mean_s: float = limited(MISSING, 1, MAX_TIME)  # mean time between two faults, exponentially distributed
+    kinds: list[str] = field(default_factory=lambda: ["kill"])  # equally likely
+    seed: int = limited(0, 0)  # of the stream from which times, kinds, groups and ranks are drawn
+
+
+@dataclass
 class FaultsConfig:
     """Drills: real faults on purpose, from a plan, at random, or both."""
 
     plan: list[Fault] = field(default_factory=list)  # [{kind: kill, group: 1, at: 50}]: one fault each
-    mean_s: float = 0.0  # mean time between two random faults, exponentially distributed; 0: none
-    kinds: list[str] = field(default_factory=lambda: ["kill"])  # kinds of random faults, equally likely
-    seed: int = 0  # the same seed gives the same times, kinds, groups and ranks
-    count: int = 0  # most random faults; 0: no limit
+    random: RandomFaults | None = None  # {mean_s: 60, kinds: [kill, term], seed: 1}
+
+
+@dataclass
+class Internal:
+    """What the program itself notes in a run's config.yaml. No setting."""
+
+    parent: str | None = None  # the directory of the run that this one resumes
+    sweep: str | None = None  # the sweep that the run belongs to: sweep-TIME-RANDOM
+    staged_python: str | None = None  # the archive of job.stage_python, and the name of the interpreter in it
+    pilots: str | None = None  # array mode: id of the array, submitted by hand, whose tasks are the pilots
 
 
 @dataclass
@@ -371,15 +364,69 @@ class Config:
     hooks: HooksConfig = field(default_factory=HooksConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     stop: StopConfig = field(default_factory=StopConfig)
+    internal: Internal = field(default_factory=Internal)
     follow: bool | None = None  # show the run until it ends; default: on a terminal, and always for a local run
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often controller and guards send a heartbeat; two missing ones set a group aside."""
+        return min(1.0, self.health.lost_after_s / 10)
+
+    @property
+    def orphan_after_s(self) -> float:
+        """After how long without its controller a worker ends itself."""
+        return 6 * self.health.lost_after_s
+
+    @property
+    def silent_after_s(self) -> float:
+        """After how much silence of a group the Lighthouse forms a quorum without it.
+
+        The controller tells our own Lighthouse of each death, so this matters only when a node vanishes; the step under
+        way then fails by torchft's time-outs, which are longer. To drop a group whose machine stalls for less would
+        cost more. The stock Lighthouse learns of each death by silence, and survivors stall for that long: 1.07 s at
+        1 s, 5.15 s at 5 s (benchmarks/lighthouse_timing.py). Neither has dropped a healthy group in the benchmarks.
+        """
+        return self.health.lost_after_s / (10 if self.lighthouse.kind == "torchft" else 2)
+
+    @property
+    def late_after_s(self) -> float:
+        """How long a quorum waits for a healthy group that is not ready."""
+        return self.job.longest_step_s / 6
+
+    @property
+    def poll_s(self) -> float:
+        """How often Slurm is asked about the run's jobs, if there are others than the controller's."""
+        return min(15.0, 1.5 * self.health.lost_after_s)
+
+    @property
+    def quorum_timeout_s(self) -> float:
+        """After how long without a quorum torchft ends a group."""
+        return max(self.job.longest_step_s, self.health.lost_after_s)
+
+    @property
+    def join_timeout_s(self) -> float:
+        """From the start of its script to a group's first committed step, while others commit."""
+        return max(1800.0, 2 * self.quorum_timeout_s)
+
+    @property
+    def first_step_s(self) -> float:
+        """After how long without a step of any group a warning tells what each rank does; again after twice that."""
+        return self.job.longest_step_s + min(60.0, self.job.longest_step_s)
+
+    @property
+    def hang_least_s(self) -> float:
+        """The least that health.hang_after_s=auto becomes inside a step; between two steps it is twice that."""
+        return max(1.5 * self.torchft.timeout_s, min(300.0, 5 * self.torchft.timeout_s))
 
 
 def members(text: str) -> range:
-    """Return the group ids of a range: "2", "2-5", or "2-" for all from 2 on.
+    """Return the group ids of a range: "2", "2-5", or "2-" for all from 2 on; of CONTROLLER none.
 
     Raises:
         ValueError: it is not a range.
     """
+    if text == CONTROLLER:
+        return range(0)
     if not re.fullmatch("[0-9]{1,9}(-([0-9]{1,9})?)?", str(text)):
         raise ValueError(f"not a range of groups: {text!r:.60}")
     first, dash, last = str(text).partition("-")
@@ -399,10 +446,38 @@ def binds_itself(config: Config) -> bool:
     return any(word.partition("=")[0] in ("--cpu-bind", "--cpu_bind") for word in config.cluster.srun)
 
 
+Place: TypeAlias = ClusterConfig | Range  # what says which nodes jobs ask for
+OWN_OPTIONS = ("partition", "account", "time")  # of sbatch, that are settings of their own
+
+
+def sbatch_options(place: Place) -> dict[str, Any]:
+    """Return the options of sbatch that a place of the settings names, by their names; a list is joined by commas."""
+    return {
+        **{name: getattr(place, name) for name in OWN_OPTIONS if getattr(place, name) is not None},
+        **{
+            name.replace("_", "-"): ",".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in place.sbatch.items()
+        },
+    }
+
+
+def set_sbatch_option(place: Place, name: str, value: Any) -> None:
+    """Ask for an option of sbatch."""
+    if name in OWN_OPTIONS:
+        setattr(place, name, value)
+    else:
+        place.sbatch[name] = value
+
+
 def slurm_knows_gpus(config: Config) -> bool:
     """Return whether Slurm is asked for GPUs; no (cluster.sbatch.gpus-per-node=false): the nodes have them anyway."""
-    sbatch = config.cluster.sbatch
-    return False not in (sbatch.get("gpus-per-node"), sbatch.get("gpus_per_node"))
+    return sbatch_options(config.cluster).get("gpus-per-node") is not False
+
+
+def fault_kinds(config: Config) -> list[str]:
+    """Return the kinds of the faults of a drill."""
+    faults = config.faults
+    return [*(fault.kind for fault in faults.plan), *(faults.random.kinds if faults.random is not None else [])]
 
 
 def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:
@@ -485,7 +560,7 @@ def most_standbys(config: Config) -> int:
 
 def standby_each(config: Config) -> bool:
     """Return whether each group may have a standby of its own. auto leaves it out where none could take over."""
-    auto = config.standby.count == AUTO and config.restart.policy != "never" and config.cluster.mode != "array"
+    auto = config.standby.count == AUTO and config.restart.max_per_group > 0 and config.cluster.kind != "array"
     return auto or config.standby.count == EACH
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 LONGEST = 64  # of a run's name
-_IN_THE_NAME = ("run.name", "job.name", "job")  # the name has these already
+_IN_THE_NAME = ("run.name", "job")  # the name has these already
 
 
 def suffixes(combinations: Sequence[Sequence[str]]) -> list[str]:

@@ -1,6 +1,6 @@
 """Check that the settings of a configuration make sense together, before anything is submitted.
 
-What a setting may be by itself is in config/value_limits.py, what the cluster can hold in submission/capabilities.py.
+What a setting may be by itself is in config/schema.py, what the cluster can hold in submission/capabilities.py.
 """
 
 from __future__ import annotations
@@ -8,18 +8,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ftslurm.config import ladder
 from ftslurm.config.node_commands import check_preflight
 from ftslurm.config.receivers import check_receivers
 from ftslurm.config.schema import (
     AUTO,
+    CONTROLLER,
     EACH,
+    MAX_NODES,
     MOST_GROUPS,
     Config,
     binds_itself,
+    fault_kinds,
     members,
     most_groups,
     nodes_needed,
+    sbatch_options,
 )
 from ftslurm.config.store_url import is_url, refusal
 from ftslurm.config.value_limits import NAME, check_values, get
@@ -83,7 +86,7 @@ def _check_roles(config: Config) -> None:
     roles, serve, groups = config.groups.roles, config.groups.serve, config.groups
     for name, count in roles.items():
         if not NAME.fullmatch(name) or count < 1:
-            raise ConfigError(f"groups.roles.{name}={count}: a role has a name as job.name has, and one group or more")
+            raise ConfigError(f"groups.roles.{name}={count}: a role has a name as run.name has, and one group or more")
     if roles and sum(roles.values()) != groups.count:
         sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
         raise ConfigError(
@@ -111,21 +114,18 @@ def _check_roles(config: Config) -> None:
 
 def _check_array(config: Config) -> None:
     cluster, groups = config.cluster, config.groups
-    if cluster.mode != "array":
-        for key, default in (("ranges", []), ("controller_sbatch", {})):
-            if getattr(cluster, key) != default:
-                raise ConfigError(f"cluster.{key} with cluster.mode={cluster.mode}: it is for cluster.mode=array")
+    if cluster.kind != "array":
+        if cluster.ranges:
+            raise ConfigError(f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array")
         return
-    if cluster.kind == "local":
-        raise ConfigError("cluster.mode=array with cluster=local: an array needs Slurm; leave one of them out")
     if groups.per_node > 1:
         raise ConfigError(
-            f"groups.per_node={groups.per_node} with cluster.mode=array: each group has a job of its own, and Slurm "
+            f"groups.per_node={groups.per_node} with cluster=array: each group has a job of its own, and Slurm "
             f"lets jobs share a node if they fit; leave groups.per_node out"
         )
     if cluster.spare_nodes:
         raise ConfigError(
-            f"cluster.spare_nodes={cluster.spare_nodes} with cluster.mode=array: a lost node is replaced by another "
+            f"cluster.spare_nodes={cluster.spare_nodes} with cluster=array: a lost node is replaced by another "
             f"job; for a job kept ready ask for standby.count"
         )
     _check_ranges(config)
@@ -138,9 +138,9 @@ def _check_ranges(config: Config) -> None:
             ids = [group for group in members(one.groups) if group < most_groups(config)]
         except ValueError:
             raise ConfigError(
-                f"cluster.ranges: groups={one.groups} is not a range; write 2, 2-5 or 2-, of groups below {MOST_GROUPS}"
+                f"cluster.ranges: groups={one.groups} is no range: 2, 2-5, 2- (below {MOST_GROUPS}) or {CONTROLLER}"
             ) from None
-        if not ids:
+        if not ids and one.groups != CONTROLLER:
             raise ConfigError(
                 f"cluster.ranges: groups={one.groups} has no group; there are 0 to {most_groups(config) - 1}"
             )
@@ -152,20 +152,15 @@ def _check_ranges(config: Config) -> None:
 
 def _check_standby(config: Config) -> None:
     standby = config.standby
-    if standby.count not in (0, AUTO) and config.restart.policy == "never":
+    if standby.count not in (0, AUTO) and config.restart.max_per_group == 0:
         raise ConfigError(
-            f"standby.count={standby.count} with restart.policy=never: no standby would ever take over; leave "
+            f"standby.count={standby.count} with restart.max_per_group=0: no standby would ever take over; leave "
             f"one of them out"
         )
-    if standby.count == EACH and config.cluster.mode == "array":
+    if standby.count == EACH and config.cluster.kind == "array":
         raise ConfigError(
-            "standby.count=each with cluster.mode=array: there a standby has a Slurm job of its own, as each group "
+            "standby.count=each with cluster=array: there a standby has a Slurm job of its own, as each group "
             "has; ask for a number, as in `standby.count=1`"
-        )
-    if standby.count in (AUTO, EACH) and standby.cuda:
-        raise ConfigError(
-            f"standby.cuda=true with standby.count={standby.count}: a CUDA context takes memory of the GPU on which "
-            f"the group trains; ask for a number of standbys, as in `standby.count=1`"
         )
 
 
@@ -177,7 +172,9 @@ def _check_job(config: Config) -> None:
             f"job.script and job.module: {which}; give exactly one, as in `job.script=train.py`, "
             f"or choose a ready job such as `job=ddp`"
         )
-    copied = config.run.parent is not None and Path(config.run.parent, "code").is_dir()  # resumed with that copy
+    copied = (
+        config.internal.parent is not None and Path(config.internal.parent, "code").is_dir()
+    )  # resumed with that copy
     if job.script is not None and not Path(job.script).expanduser().is_file() and not copied:
         what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
         raise ConfigError(f"job.script={job.script}: {what}")
@@ -277,9 +274,10 @@ def _check_store(config: Config, url: str) -> None:
 def _check_container(config: Config) -> None:
     cluster = config.cluster
     if cluster.container_image is None:
-        for key in ("container_mounts", "container_workdir"):
-            if get(config, f"cluster.{key}"):
-                raise ConfigError(f"cluster.{key} without cluster.container_image: name the image, or leave it out")
+        if cluster.container_mounts:
+            raise ConfigError(
+                "cluster.container_mounts without cluster.container_image: name the image, or leave it out"
+            )
         return
     if cluster.kind == "local":
         raise ConfigError(
@@ -295,34 +293,27 @@ def _check_container(config: Config) -> None:
                 f"cluster.container_mounts: {mount!r} is not SOURCE or SOURCE:TARGET[:FLAGS] with absolute paths, as "
                 f"/data/set1:/data:ro; pyxis takes no commas and no spaces in them"
             )
-    if cluster.container_workdir is not None and not cluster.container_workdir.startswith("/"):
-        raise ConfigError(
-            f"cluster.container_workdir={cluster.container_workdir}: must be an absolute path in the image"
-        )
     for word in cluster.srun:
-        if word.partition("=")[0] in (
-            "--container-image",
-            "--container-mounts",
-            "--container-workdir",
-            "--container-env",
-        ):
+        if word.partition("=")[0] in ("--container-image", "--container-mounts", "--container-env"):
             raise ConfigError(f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image")
 
 
 def _check_segment(config: Config) -> None:
     """Refuse segments that divide a group: sbatch would not, or not say which setting to change."""
-    segment, size, nodes = config.cluster.segment, config.groups.nodes, nodes_needed(config)
-    if segment is None:
+    told, size, nodes = sbatch_options(config.cluster).get("segment"), config.groups.nodes, nodes_needed(config)
+    if told is None or told is False:
         return
+    if not str(told).isdecimal() or not 1 <= (segment := int(told)) <= MAX_NODES:
+        raise ConfigError(f"cluster.sbatch.segment={told}: must be a number of nodes")
     if segment % size and size % segment:
         raise ConfigError(
-            f"cluster.segment={segment} with groups.nodes={size}: one must be a multiple of the other, so that groups "
-            f"fit into segments; cluster.segment={size} keeps each group in one block"
+            f"cluster.sbatch.segment={segment} with groups.nodes={size}: one must be a multiple of the other, so "
+            f"that groups fit into segments; cluster.sbatch.segment={size} keeps each group in one block"
         )
-    if config.cluster.mode == "steps" and nodes % segment:
+    if config.cluster.kind != "array" and nodes % segment:
         raise ConfigError(
-            f"cluster.segment={segment}: the run asks for {nodes} nodes (groups and cluster.spare_nodes), which is no "
-            f"multiple of it; raise cluster.spare_nodes by {segment - nodes % segment}, or change cluster.segment"
+            f"cluster.sbatch.segment={segment}: the run asks for {nodes} nodes (groups and cluster.spare_nodes), "
+            f"which is no multiple of it; raise cluster.spare_nodes by {segment - nodes % segment}, or change it"
         )
 
 
@@ -333,7 +324,6 @@ def _check_times(config: Config) -> None:
             f"cluster.time={cluster.time} leaves no time to train: the run is stopped cluster.signal_s="
             f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
         )
-    ladder.check(config)
 
 
 def time_limit_s(text: str) -> float:
@@ -353,18 +343,19 @@ def time_limit_s(text: str) -> float:
 
 def _check_faults(config: Config) -> None:
     size, alone = config.groups.nodes * config.groups.workers, config.lighthouse.kind == "none"
-    if alone and "lighthouse" in (*(fault.kind for fault in config.faults.plan), *config.faults.kinds):
+    kinds = fault_kinds(config)
+    if alone and "lighthouse" in kinds:
         raise ConfigError("faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed")
     if alone and config.faults.plan and not config.groups.serve:
         raise ConfigError(
             "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) steps are not "
-            "reported; use faults.mean_s, or `ftslurm inject`"
+            "reported; use faults.random, or `ftslurm inject`"
         )
-    for kind in (*(fault.kind for fault in config.faults.plan), *config.faults.kinds):
+    for kind in kinds:
         if kind not in FAULTS:
             raise ConfigError(f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}")
-    if config.faults.mean_s and not config.faults.kinds:
-        raise ConfigError("faults.mean_s is set and faults.kinds is empty: name the faults, as in faults.kinds=[kill]")
+    if config.faults.random is not None and not config.faults.random.kinds:
+        raise ConfigError("faults.random: `kinds` is empty: name the faults, as in {mean_s: 60, kinds: [kill]}")
     for fault in config.faults.plan:
         what = f"faults.plan: {{kind: {fault.kind}, group: {fault.group}, at: {fault.at:g}, rank: {fault.rank}}}"
         if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:

@@ -20,6 +20,7 @@ from ftslurm.core.state.events import Ended, Event, Heard, NodesChecked, TaskFai
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.guard.node_check import PREFLIGHT_S
 from ftslurm.launchers.assignment import assignment
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.srun import SrunLauncher
@@ -32,7 +33,7 @@ from ftslurm.slurm import commands
 from ftslurm.slurm.questions import CancelStep, ProbeNode, RunNodeChecks
 
 PROBE_S = 60.0  # srun itself gives up after 10 to 20 s if a node does not answer
-CHECK_MORE_S = 60.0  # for srun, beside health.preflight_timeout_s, which is kept on the node
+CHECK_MORE_S = 60.0  # for srun, beside PREFLIGHT_S, which is kept on the node
 
 
 class Executor:
@@ -79,7 +80,7 @@ class Executor:
 
     def ask_own_nodes(self) -> None:
         """Ask Slurm which nodes the controller's job still has, if the groups run in this job."""
-        if self.job.isdigit() and self.config.cluster.mode == "steps":
+        if self.job.isdigit() and self.config.cluster.kind == "slurm":
             self.slurm.ask_own_nodes(self.job)
 
     def _probe(self, node: str, allocation: str | None) -> None:
@@ -89,7 +90,7 @@ class Executor:
 
     def _check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> list[Event]:
         command, question = self.launcher.check_nodes(nodes, allocation, now), RunNodeChecks(nodes)
-        timeout_s = self.config.health.preflight_timeout_s + CHECK_MORE_S
+        timeout_s = PREFLIGHT_S + CHECK_MORE_S
         self.slurm.background.ask(question, command.argv, env=command.env, timeout_s=timeout_s, ends_with_us=True)
         if self.slurm.background.asking(question):
             return []

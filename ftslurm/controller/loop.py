@@ -224,7 +224,7 @@ class Controller:
         """Wait until something happens or is due, and collect the events."""
         now = self.now()
         if now >= self.next_ping:
-            self.next_ping = now + self.config.health.heartbeat_s
+            self.next_ping = now + self.config.heartbeat_s
             self._ping()
         if now >= self.leave_at:
             self.leaving = "the time limit of its job is near, and its successor's job has not started"
@@ -386,7 +386,7 @@ class Controller:
 
     def _write(self, actions: list[Action]) -> None:
         """Write the records among the actions into the journal."""
-        if self.now() > self.lead_checked + self.config.health.heartbeat_s:
+        if self.now() > self.lead_checked + self.config.heartbeat_s:
             self._check_lead()
         lines = [action for action in actions if isinstance(action, records.JournalRecord)]
         for record in lines:

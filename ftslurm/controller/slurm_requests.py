@@ -19,7 +19,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, sbatch_options
 from ftslurm.controller.translate import requester
 from ftslurm.core.jobs.supply import array
 from ftslurm.core.state.actions import (
@@ -113,7 +113,7 @@ class SlurmRequests:
                 self._ask(SubmitPilots(pool), command, timeout_s=5 * PATIENCE_S)
             case Exclude(name, nodes):
                 noted = self.noted[: max(0, len(self.noted) - len(nodes))]  # no more in all than sbatch has accepted
-                out = ",".join(filter(None, (self.config.cluster.exclude, *nodes, *noted)))
+                out = ",".join(filter(None, (sbatch_options(self.config.cluster).get("exclude"), *nodes, *noted)))
                 self._ask(ExcludeNodes(name), commands.exclude_nodes(name, out))
             case CancelJobs(names):
                 self._ask(CancelNamed(names), self._cancel(names))
@@ -173,7 +173,7 @@ class SlurmRequests:
 
     def _cancel(self, names: tuple[str, ...]) -> list[str]:
         """Return the command that ends jobs. Release the running tasks of an array submitted by hand: they complete."""
-        if self.config.cluster.pilots is None:
+        if self.config.internal.pilots is None:
             return commands.cancel(*names)
         with suppress(OSError):
             self.run.released.mkdir(mode=0o700, exist_ok=True)
@@ -229,7 +229,7 @@ class SlurmRequests:
     def _queue_answered(self, code: int, text: str, asked: float, took_s: float) -> list[Event]:
         if code != 0:
             return [JobsUnknown(took_s)]
-        seen, unread = evidence.read_queue(text, self.mark, self.config.cluster.pilots, self.pools)
+        seen, unread = evidence.read_queue(text, self.mark, self.config.internal.pilots, self.pools)
         if unread and not self.unread:
             asked_with = shlex.join(commands.queue())
             log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
@@ -278,7 +278,7 @@ class SlurmRequests:
             return []
         end = float(ends) if is_finite(ends) else None
         job = Job(name, self.pools.get(name, 0), "RUNNING", str(command.get("job")), nodes, ends=end)
-        known = name in self.pools or name.startswith(f"{self.config.cluster.pilots}_")
+        known = name in self.pools or name.startswith(f"{self.config.internal.pilots}_")
         sound = is_job(job.id) and all(is_node(node) for node in nodes)
         return [JobsSeen((job,), now, whole=False)] if sound and known else []
 

@@ -136,7 +136,9 @@ def asked_by_slurm(
         reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
         return [events.StopAsked(reason, SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)]
     if "PREEMPTED" in seen:
-        reason = "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.qos)"
+        reason = (
+            "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.sbatch.qos)"
+        )
         return [events.StopAsked(reason, SLURM, Cause.PREEMPTED)]
     if "TIMEOUT" in seen or "TimeLimit" in seen:
         reason = f"the time limit of the Slurm job is over (cluster.time={config.cluster.time or 'the default'})"
@@ -146,7 +148,7 @@ def asked_by_slurm(
 
 
 def _outlives_job(config: Config, batch: bool) -> bool:
-    return batch and config.cluster.requeue and config.cluster.mode == "steps"
+    return batch and config.cluster.requeue and config.cluster.kind == "slurm"
 
 
 def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.StopAsked | events.JobEnds:
@@ -169,7 +171,7 @@ def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.
         )
         return events.StopAsked(reason, SLURM, Cause.TIME_LIMIT)
     name = signal.Signals(number).name
-    wait_s = ANSWER_S if number == signal.SIGTERM and config.cluster.kind == "slurm" else 0.0
+    wait_s = ANSWER_S if number == signal.SIGTERM and config.cluster.kind != "local" else 0.0
     why = "by hand, or by a time limit" if cluster.kind == "local" else "scancel, the time limit, or by hand"
     reason = f"the controller was sent {name} ({why})"
     return events.StopAsked(reason, Requester(Source.SIGNAL, name), wait_s=wait_s)

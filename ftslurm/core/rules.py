@@ -165,7 +165,6 @@ def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
         yield unit.current.begin_after
     if unit.waits_for is not None:
         yield unit.due + config.health.start_timeout_s
-        yield unit.due + config.health.wait_timeout_s
     if unit.current.told is not None:
         yield unit.current.told + queue.TOLD_S
     yield from progress_lines.due_times(unit, state.table.groups)
@@ -262,15 +261,12 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         if late:
             state = _timed_out(state, unit, _late_words(unit, config), now)
         elif slow:
-            words = f"no step {config.health.join_timeout_s:g} s after its script began (health.join_timeout_s)"
+            words = f"no step {config.join_timeout_s:g} s after its script began (see job.longest_step_s)"
             state = _timed_out(state, unit, words, now)
         elif stray:
             state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
             reason = too_late(state.table.in_phase(Phase.SUCCEEDED)[0].group_id)
-            state, actions = given_up(state, unit, reason, actions)
-        elif unit.waits_for is not None and 0 < config.health.wait_timeout_s <= now - unit.due:
-            reason = f"it has waited for {config.health.wait_timeout_s:g} s (health.wait_timeout_s): {unit.waits_for}"
             state, actions = given_up(state, unit, reason, actions)
     return state, actions
 
@@ -292,9 +288,9 @@ def _start_limit(unit: Unit) -> float | None:
 
 def _join_limit(unit: Unit, config: Config) -> float | None:
     """Return until when a group whose script runs must have committed a step; None: it has, or there is no limit."""
-    limit, begun = config.health.join_timeout_s, unit.marks.begun
+    limit, begun = config.join_timeout_s, unit.marks.begun
     waits = unit.phase is Phase.RUNNING and unit.group is not None and unit.current.step is None
-    return begun + limit if waits and limit > 0 and begun is not None and not independent(config) else None
+    return begun + limit if waits and begun is not None and not independent(config) else None
 
 
 def _timed_out(state: RunState, unit: Unit, words: str, now: float) -> RunState:

@@ -26,7 +26,7 @@ TRIED = {
         warn,
         "jobs can be submitted from it",
         "no job can be submitted from it, to begin or replace a group",
-        "set cluster.mode=steps, with cluster.spare_nodes=1 in place of lost nodes",
+        "set cluster=slurm, with cluster.spare_nodes=1 in place of lost nodes",
     ),
 }
 SLOW_IMPORT_S = 20.0
@@ -206,18 +206,20 @@ def _gpus(node: str, said: Mapping[str, Any]) -> Iterator[Finding]:
         what = f"{node}: GPU {index} {name}, driver {driver}, {celsius} C, {used} MiB in use"
         if re.fullmatch("[1-9][0-9]*", ecc):
             broken = f"{what}; {ecc} uncorrected ECC errors since its last reset"
-            yield fail("gpu", broken, f"set cluster.exclude={node} and tell your administrator")
+            yield fail("gpu", broken, f"set cluster.sbatch.exclude={node} and tell your administrator")
         else:
             yield ok("gpu", f"{what}; {'no ECC errors' if ecc == '0' else 'ECC is off'}")
     if said.get("gpus") is None and said.get("gpu_files"):
         yield warn(
-            "gpu", f"{node} has GPUs, and nvidia-smi fails", f"set cluster.exclude={node}, tell your administrator"
+            "gpu",
+            f"{node} has GPUs, and nvidia-smi fails",
+            f"set cluster.sbatch.exclude={node}, tell your administrator",
         )
     signs = [sign for line in said.get("xids") or [] if (sign := hardware.find(str(line))) is not None]
     hard = {f"{sign.name} ({sign.meaning})" for sign in signs if sign.fault is hardware.Fault.NODE}
     if hard:
         what = f"{node}: the kernel's log has {', '.join(sorted(hard))}"
-        yield fail("xid", what, f"set cluster.exclude={node} and tell your administrator")
+        yield fail("xid", what, f"set cluster.sbatch.exclude={node} and tell your administrator")
     elif signs:
         what = f"{node}: the kernel's log has {', '.join(sorted({sign.name for sign in signs}))}, as scripts can cause"
         yield warn("xid", what, "look whose jobs they belong to: dmesg | grep Xid")

@@ -139,9 +139,9 @@ def _limits(facts: SlurmFacts) -> Iterator[Finding]:
     steps, tasks = _number(facts.value("MaxStepCount")), _number(facts.value("MaxArraySize"))
     if steps is not None and steps < 1000:
         few = f"MaxStepCount={steps}: a job can start no more steps, and each attempt of a group is one"
-        yield fail("limits", few, f"{ADMIN} for Slurm's default, 40000; until then set cluster.mode=array")
+        yield fail("limits", few, f"{ADMIN} for Slurm's default, 40000; until then set cluster=array")
     elif steps is not None:
-        yield ok("limits", f"MaxStepCount={steps} steps a job; MaxArraySize={tasks} (cluster.mode=array: groups a run)")
+        yield ok("limits", f"MaxStepCount={steps} steps a job; MaxArraySize={tasks} (cluster=array: groups a run)")
     for one in facts.accounts:
         said = ", ".join(f"{key} {value}" for key, value in one.items() if value and key != "Account")
         yield ok("limits", f"account {one.get('Account')}: {said or 'no limit of its own'}")
@@ -170,7 +170,7 @@ def _preemption(facts: SlurmFacts) -> Iterator[Finding]:
         yield warn(
             "PreemptMode",
             "CANCEL: a preempted job is not requeued; a run in one allocation ends",
-            f"set cluster.mode=array, where another job is submitted, or {ADMIN} for PreemptMode=REQUEUE",
+            f"set cluster=array, where another job is submitted, or {ADMIN} for PreemptMode=REQUEUE",
         )
     else:
         yield ok(
@@ -218,7 +218,7 @@ def _records(facts: SlurmFacts) -> Iterator[Finding]:
 
 def _nodes(facts: SlurmFacts) -> Iterator[Finding]:
     if other := next((node for node in facts.nodes if node.host != node.name), None):
-        yield ok("names", f"node {other.name} is host {other.host}: Slurm's name is the one for cluster.exclude")
+        yield ok("names", f"node {other.name} is host {other.host}: Slurm's name is the one for cluster.sbatch.exclude")
     for one in facts.reservations:
         if "MAINT" in one.get("Flags", ""):
             when = f"{one.get('Nodes')} from {one.get('StartTime')} to {one.get('EndTime')}"
@@ -296,7 +296,7 @@ RULES = (
         "SwitchType",
         ".*slingshot",
         "each step and job has a network of its own (VNI), so NCCL's libfabric plugin cannot connect groups",
-        "set cluster.mode=steps and 'cluster.sbatch.network=\"job_vni,single_node_vni\"', and have the script keep the "
+        "set cluster=slurm and 'cluster.sbatch.network=\"job_vni,single_node_vni\"', and have the script keep the "
         "last of the numbers in SLINGSHOT_VNIS, the job's; or job.env.NCCL_NET=Socket",
         "",
     ),

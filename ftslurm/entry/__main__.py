@@ -79,7 +79,7 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
         return control(config, run)
     from ftslurm.submission import keeper
 
-    return keeper.keep(run, config if config.cluster.mode == "array" else None, hand_over)
+    return keeper.keep(run, config if config.cluster.kind == "array" else None, hand_over)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 An srun with the step's own layout starts it, so each task finds its guard by SLURM_PROCID. It copies stdin to the guard
 and the guard's lines to stdout, and ends when the guard ends. If the task has ended without a controller, it prints
 the end file of the guard (connection.py). Tasks do not notice the death of their srun, so it ends when it reads
-nothing for health.orphan_after_s; so does the guard, unless another controller attaches.
+nothing for --orphan-after-s; so does the guard, unless another controller attaches.
 """
 
 from __future__ import annotations

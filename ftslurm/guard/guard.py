@@ -93,7 +93,6 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
     parser.add_argument("--paced", action="store_true", help="a standby warms up slowly: groups train beside it")
     parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")
-    parser.add_argument("--cuda", action="store_true", help="a standby creates its CUDA context, too")
     return parser.parse_args(argv)
 
 
@@ -229,7 +228,7 @@ class Guard:
             now = time.monotonic()
             if self.wire.is_silent(options.orphan_after_s):
                 self.exit_orphaned(
-                    f"no word from the controller for {options.orphan_after_s:g} s (health.orphan_after_s)"
+                    f"no word from the controller for {options.orphan_after_s:g} s (six times health.lost_after_s)"
                 )
             if options.keeper is None and self.wire.is_cut():
                 self.exit_orphaned("slurmstepd is gone")
@@ -413,7 +412,7 @@ class Guard:
         if options.ends_job and self.task.index == 0:
             from ftslurm.guard import orphan
 
-            orphan.end_job(os.environ, max(options.orphan_after_s / 2, 1.5 * options.heartbeat_s))
+            orphan.end_job(os.environ, options.orphan_after_s / 2)
         os._exit(ExitCode.ORPHANED)
 
     def obey_kill(self) -> NoReturn:

@@ -21,6 +21,7 @@ from ftslurm.protocol.readiness import readable
 from ftslurm.security import sharing
 
 HEAD, TAIL = 1 << 20, 1 << 16  # bytes of a log that are kept: its first, and its last
+PREFLIGHT_S = 120.0  # for all commands of health.preflight on a node; then they are killed, and the node has failed
 MOST_LOGS = 1000  # of one node
 LONGEST = 400  # characters of a reason
 END_S = 5.0  # for killed processes to end
@@ -110,7 +111,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], log: Log, until: fl
         if child.poll() is not None:  # its own children may hold the pipe open
             code = child.returncode
             return None if code == 0 else f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-    return f"not done after {timeout_s:g} s (health.preflight_timeout_s), killed"
+    return f"not done after {timeout_s:g} s, killed"
 
 
 def _kill_all() -> None:
@@ -128,7 +129,7 @@ def _kill_all() -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="ftslurm.guard.node_check", allow_abbrev=False)
-    parser.add_argument("--timeout-s", type=float, required=True)
+    parser.add_argument("--timeout-s", type=float, default=PREFLIGHT_S)
     parser.add_argument("--sent", type=float, required=True, help="when the controller has started this, in unix time")
     parser.add_argument("--gpus", type=int, default=0, help="how many GPUs the run uses on this node")
     parser.add_argument("commands", help="a JSON list of lists")

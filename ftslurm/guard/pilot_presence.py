@@ -60,4 +60,4 @@ def end_with(selector: selectors.BaseSelector, pid: int, end: Callable[[str], ob
     except ProcessLookupError:
         end(why)
     except OSError:
-        pass  # a kernel before 5.3: the guard ends by health.orphan_after_s instead
+        pass  # a kernel before 5.3: the guard ends by --orphan-after-s instead

@@ -30,7 +30,11 @@ def options(config: Config, run: RunDir) -> list[str]:
     return [
         f"{OPTION}={cluster.container_image}",
         f"--container-mounts={','.join(mounts(config, run))}",
-        f"--container-workdir={cluster.container_workdir or Path.cwd()}",
+        *(
+            []
+            if any(word.startswith("--container-workdir") for word in cluster.srun)
+            else [f"--container-workdir={Path.cwd()}"]
+        ),
         f"--container-env={','.join(names)}",
     ]
 
@@ -60,7 +64,7 @@ def folders(config: Config) -> list[Path]:
     """Return the folders beside the run directory that workers need at the same path as outside."""
     script, checkpoints = config.job.script, config.checkpoint.dir
     return [
-        *([] if config.cluster.container_workdir else [Path.cwd()]),
+        Path.cwd(),
         *([Path(script).parent] if script else []),
         *([Path(checkpoints)] if checkpoints and not is_url(checkpoints) else []),
     ]

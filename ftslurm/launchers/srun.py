@@ -42,7 +42,7 @@ class SrunLauncher:
     jobs: Mapping[str, str] = field(default_factory=dict)  # name of an allocation -> its id for srun --jobid
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        if launch.id.unit == LIGHTHOUSE and self.config.cluster.mode == "array":
+        if launch.id.unit == LIGHTHOUSE and self.config.cluster.kind == "array":
             return [self._lighthouse(launch, log_dir)]
         argv = command(self.config, self.run, launch, log_dir, self._job(launch.place.allocation), self.url)
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
@@ -60,7 +60,7 @@ class SrunLauncher:
         attach = step_command.attach(self.config, step, log_dir, patience_s)
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
-        if lighthouse and self.config.cluster.mode == "array":
+        if lighthouse and self.config.cluster.kind == "array":
             return Command(attach, env | _BESIDE, by_order=True)
         srun = commands.srun_command(
             job=self._job(place.allocation),
@@ -150,7 +150,7 @@ def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Al
         EnvironmentProblem: this process runs in no allocation.
     """
     job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
-    if config.cluster.mode == "array":
+    if config.cluster.kind == "array":
         return Allocation(job or platform.node(), ())
     if not job or not nodes:
         raise EnvironmentProblem(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
@@ -14,7 +15,6 @@ from ftslurm.config import node_commands
 from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
 from ftslurm.config.schema import (
     Config,
-    LighthouseConfig,
     binds_itself,
     most_groups,
     slurm_knows_gpus,
@@ -30,6 +30,11 @@ from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
 from ftslurm.worker.cpu_binding import Seat
 
+TICK_MS = 20  # how often the Lighthouse looks for a quorum; its CPU load is negligible
+CONNECT_S = 60.0  # the least for connecting to the Lighthouse or a manager
+# torchft sleeps for the limit of a quorum divided by its retries before it asks a Lighthouse again that was down, and
+# without any the death of a Lighthouse during a quorum would end every group.
+RETRY_S = 0.3
 _ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"  # OpenTelemetry's variable: name=value,...
 
 
@@ -54,26 +59,22 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         local: whether everything is on this machine.
         url: the Lighthouse's last address: a new Lighthouse takes the same port if it can. None before the first.
     """
-    health = config.health
     shared = [
         f"--log-dir={log_dir}",
         f"--log-max-mb={config.logs.max_mb}",
-        f"--heartbeat-s={health.heartbeat_s}",
-        f"--orphan-after-s={health.orphan_after_s}",
+        f"--heartbeat-s={config.heartbeat_s}",
+        f"--orphan-after-s={config.orphan_after_s}",
         "--eof-ends" if local else "--adoptable",
-        *(["--ends-job"] if not local and (config.cluster.mode, config.cluster.controller) == ("steps", "job") else []),
+        *(["--ends-job"] if (config.cluster.kind, config.cluster.controller) == ("slurm", "job") else []),
     ]
     if launch.id.unit == LIGHTHOUSE:
-        lighthouse = config.lighthouse
         settings = {
-            "kind": lighthouse.kind,
-            "port": lighthouse.port if url is None else urlsplit(url).port,
-            "may_move": url is not None,  # a taken port is an error at the first start only, not in a running training
+            "kind": config.lighthouse.kind,
+            "port": 0 if url is None else urlsplit(url).port,
             "min_replicas": config.groups.min,
-            "join_timeout_ms": lighthouse.join_timeout_ms,
-            "heartbeat_timeout_ms": lighthouse.heartbeat_timeout_ms,
-            "quorum_tick_ms": lighthouse.quorum_tick_ms,
-            "lineage": lighthouse.lineage,
+            "join_timeout_ms": round(1000 * config.late_after_s),
+            "heartbeat_timeout_ms": round(1000 * config.silent_after_s),
+            "quorum_tick_ms": TICK_MS,
         }
         return programs.module("ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}")
     shared += ["--pilot"] if launch.place.allocation is not None else []
@@ -81,8 +82,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     if launch.group is not None and (seat := bind(config, launch.group, launch.place.slot)):
         shared += [f"--bind={seat}"]
     if is_standby(launch):  # the assignment brings its share of the GPUs and CPUs
-        own = ["--standby", *(["--cuda"] if config.standby.cuda and gpus else [])]
-        own += ["--paced"] if standby_each(config) else []
+        own = ["--standby", *(["--paced"] if standby_each(config) else [])]
         own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
     else:
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
@@ -108,7 +108,7 @@ def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> li
     """Return the argument list of one task that attaches a new controller to a running step (ftslurm.guard.attach)."""
     return programs.module(
         *("ftslurm.guard.attach", f"--log-dir={log_dir}", f"--step={step}"),
-        *(f"--orphan-after-s={config.health.orphan_after_s}", f"--patience-s={patience_s}"),
+        *(f"--orphan-after-s={config.orphan_after_s}", f"--patience-s={patience_s}"),
     )
 
 
@@ -120,8 +120,8 @@ def node_check(config: Config, now: float) -> list[str]:
     """
     gpus = (config.groups.gpus or 0) * config.groups.per_node
     return programs.module(
-        *("ftslurm.guard.node_check", f"--timeout-s={config.health.preflight_timeout_s}"),
-        *(f"--sent={now:.3f}", f"--gpus={gpus}", json.dumps(node_commands.commands(config))),
+        *("ftslurm.guard.node_check", f"--sent={now:.3f}", f"--gpus={gpus}"),
+        json.dumps(node_commands.commands(config)),
     )
 
 
@@ -144,16 +144,16 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         **{name: value for name, value in base.items() if not name.startswith("FTSLURM_")},  # we may be in a worker
         "OMP_NUM_THREADS": str(config.groups.cpus_per_worker),  # torchrun's default is 1; each worker uses its share
         "TORCHFT_TIMEOUT_SEC": str(torchft.timeout_s),
-        "TORCHFT_QUORUM_TIMEOUT_SEC": str(torchft.quorum_timeout_s),
-        "TORCHFT_CONNECT_TIMEOUT_SEC": str(torchft.connect_timeout_s),
-        "TORCHFT_QUORUM_RETRIES": str(torchft.quorum_retries),
+        "TORCHFT_QUORUM_TIMEOUT_SEC": str(ceil(config.quorum_timeout_s)),
+        "TORCHFT_CONNECT_TIMEOUT_SEC": str(ceil(max(CONNECT_S, config.orphan_after_s))),
+        "TORCHFT_QUORUM_RETRIES": str(ceil(config.quorum_timeout_s / RETRY_S)),
         **{name: str(value) for name, value in config.job.env.items()},
         "FTSLURM_CLUSTER": "local" if local else "slurm",
         "FTSLURM_RUN_DIR": str(run.root),
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
         "FTSLURM_LIGHTHOUSE": config.lighthouse.kind,
-        **manager_heartbeat(config.lighthouse),
+        **manager_heartbeat(config),
         "FTSLURM_PROCESS_GROUP": process_group(config),
         "FTSLURM_TRANSPORT": torchft.transport,
         "FTSLURM_GPUS": "slurm" if slurm_knows_gpus(config) else "node",
@@ -170,15 +170,15 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     return env
 
 
-def manager_heartbeat(lighthouse: LighthouseConfig) -> dict[str, str]:
+def manager_heartbeat(config: Config) -> dict[str, str]:
     """Return the variable with the interval of the managers' heartbeats to our Lighthouse (torchft_patches.py).
 
-    It hears of each death from the controller, so few heartbeats are enough: five in heartbeat_timeout_ms, at least one
-    a second and at most torchft's own ten a second.
+    It hears of each death from the controller, so they are as rare as those of the guards, five in
+    config.silent_after_s or more.
     """
-    if lighthouse.kind != "ftslurm":
+    if config.lighthouse.kind != "ftslurm":
         return {}
-    return {"FTSLURM_MANAGER_HEARTBEAT_MS": str(max(100, min(1000, lighthouse.heartbeat_timeout_ms // 5)))}
+    return {"FTSLURM_MANAGER_HEARTBEAT_MS": str(round(1000 * config.heartbeat_s))}
 
 
 def network(interface: list[str] | str | None) -> dict[str, str]:

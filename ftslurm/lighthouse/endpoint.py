@@ -13,18 +13,17 @@ from ftslurm.protocol import addresses
 BIND_FOR_S = 2.0  # how long to wait until a predecessor has released the port
 
 
-def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
+def reserve(gateway: Gateway, port: int) -> str:
     """Reserve the Lighthouse's port at its guard and return the address, http://HOST:PORT/lighthouse.
 
     It waits at most BIND_FOR_S seconds while another process holds the port. When the port changes, the controller
     sends it to the groups' guards, which forward to the Lighthouse.
 
     Args:
-        port: the wanted port; 0: any, without waiting.
-        may_move: whether to bind any other port when the wanted one stays in use.
+        port: the wanted port, instead of which any other is taken if it stays in use; 0: any, without waiting.
 
     Raises:
-        RuntimeError: the port cannot be bound, or this node has no such interface (cluster.interface).
+        RuntimeError: no port can be bound, or this node has no such interface (cluster.interface).
     """
     interfaces.announce(os.environ, gateway.announce)
     deadline = time.monotonic() + (BIND_FOR_S if port else 0.0)
@@ -34,8 +33,8 @@ def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
         except OSError as error:
             if time.monotonic() < deadline:
                 time.sleep(0.05)
-            elif may_move and port:
+            elif port:
                 log(f"port {port} is in use: another one is taken")
                 port = 0
             else:
-                raise RuntimeError(f"port {port} cannot be bound (lighthouse.port): {error}") from error
+                raise RuntimeError(f"no port can be bound: {error}") from error

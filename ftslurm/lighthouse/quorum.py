@@ -62,7 +62,6 @@ class Rules:
     min_replicas: int
     join_timeout_s: float
     heartbeat_timeout_s: float
-    lineage: bool = True  # ours: only managers with the training's state continue it; False: any, as T
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     if not members:
         # Ours: T issues an empty quorum here, again and again, when a new manager asks with shrink_only.
         return NotYet("nobody who asks may be in it (shrink_only)")
-    if rules.lineage and not any(has_state(m, view.highest, m.replica_id in view.holders) for m in members):
+    if not any(has_state(m, view.highest, m.replica_id in view.holders) for m in members):
         best = max(m.step for m in members)
         return NotYet(
             f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",

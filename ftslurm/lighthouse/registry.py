@@ -152,18 +152,18 @@ class Book:
         A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
         from. So once a quorum has been issued no member is more than one step beyond the highest. Before the first one
         (of a run, of a new history, after the last one was lost with its machine) groups come with the step of
-        whatever checkpoint their script has loaded. With lineage=false steps may be anything.
+        whatever checkpoint their script has loaded.
         """
         step, highest = member.step, self.memory.highest
         who = f"a manager ({member.replica_id[:60]!a}, store {member.store_address[:40]!a}) asks with step {step}"
         if step >= MOST_STEPS:
             return f"{who}, and no training takes so many: refused"
-        if not self.rules.lineage or self.memory.last is None or step <= highest + 1:
+        if self.memory.last is None or step <= highest + 1:
             return None
         return (
             f"{who}, and no quorum was beyond step {highest}, so that it would not be of this history: refused. Either "
             "its script has loaded a checkpoint of another run, or it commits several steps in one quorum; for the "
-            "second set lighthouse.lineage=false"
+            "second set lighthouse=torchft"
         )
 
     def _taken(self, name: str, store: str, now: float) -> Taken | None:
@@ -218,7 +218,7 @@ class Book:
         memory.last = quorum
         self._last_stores = frozenset(m.store_address for m in quorum.members)
         memory.next_id = max(memory.next_id, quorum.id + 1)
-        memory.highest = max(memory.highest if self.rules.lineage else 0, *(m.step for m in quorum.members))
+        memory.highest = max(memory.highest, *(m.step for m in quorum.members))
         for name in quorum.ids:
             _remember(self.holders, name)
         self.missed.clear()

@@ -384,14 +384,14 @@ async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pul
     """Serve until cancelled, with the state of the predecessor.
 
     Args:
-        options: port, may_move, folder (where the state is kept) and the rules, times in milliseconds.
+        options: port, folder (where the state is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
         pulse: beats while the event loop runs.
         gateway: connects to the guard, which lets only the run in.
     """
     server = prepare(options, report)
-    url = endpoint.reserve(gateway, options["port"], options["may_move"])
+    url = endpoint.reserve(gateway, options["port"])
     serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
     memory = server.book.memory
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
@@ -404,7 +404,7 @@ async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pul
 def prepare(options: dict[str, Any], report: Report) -> Server:
     """Make a server with its predecessor's state."""
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
-    rules = Rules(options["min_replicas"], join_s, silence_s, options["lineage"])
+    rules = Rules(options["min_replicas"], join_s, silence_s)
     keep = Keep(options["folder"])
     memory = keep.load()
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)

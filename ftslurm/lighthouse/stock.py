@@ -27,7 +27,7 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
     output.redirect(task)
     os.environ.setdefault("RUST_LOG", "warn")
     try:
-        url = endpoint.reserve(task.gateway, options["port"], options["may_move"])
+        url = endpoint.reserve(task.gateway, options["port"])
         server = serve(options)
         port = int(server.address().rpartition(":")[2])
         with gateway.listener_at(port) as listener:

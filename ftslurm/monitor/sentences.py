@@ -25,7 +25,7 @@ from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
 
 # The controller's job may take the place of a group's.
-TOO = "the controller's job counts too (cluster.controller_sbatch, cluster.controller=here)"
+TOO = "the controller's job counts too (cluster.ranges, cluster.controller=here)"
 # Prefix of Slurm's reason -> what to do about it; {job} is the job's name. A job that waits for its turn needs no hint.
 HINTS = {
     "JobHeldUser": "it is held: scontrol release {job}",
@@ -34,19 +34,19 @@ HINTS = {
     "launch failed requeued held": "Slurm could not start it and holds it: scontrol release {job}",
     "ReqNodeNotAvail": "the nodes it may use are down, drained or reserved (sinfo -R); before a maintenance a shorter "
     "cluster.time may fit",
-    "Reservation": "its reservation has not begun: cluster.reservation",
-    "QOS": "a limit of your QOS is reached: fewer groups (ftslurm scale), or another cluster.qos or cluster.partition; "
-    f"{TOO}",
+    "Reservation": "its reservation has not begun: cluster.sbatch.reservation",
+    "QOS": "a limit of your QOS is reached: fewer groups (ftslurm scale), or another cluster.sbatch.qos or "
+    f"cluster.partition; {TOO}",
     "Assoc": f"a limit of your account is reached: fewer groups (ftslurm scale), or another cluster.account; {TOO}",
     "MaxJobsPerAccount": f"a limit of your account is reached: fewer groups (ftslurm scale), another account; {TOO}",
     "PartitionTimeLimit": "the partition allows no such time limit: a shorter cluster.time",
     "PartitionNodeLimit": "the partition gives no job so many nodes: a smaller groups.nodes",
     "PartitionDown": "the partition is down: choose another cluster.partition, or wait",
     "PartitionInactive": "the partition is closed: choose another cluster.partition, or wait",
-    "BadConstraints": "no node has what it asks for: cluster.constraint, groups.gpus, groups.mem",
+    "BadConstraints": "no node has what it asks for: cluster.sbatch.constraint, groups.gpus, groups.mem",
     "NodeDown": "a node it needs is down (sinfo -R)",
     "InvalidAccount": "Slurm does not know the account: cluster.account",
-    "InvalidQOS": "Slurm does not know the QOS: cluster.qos",
+    "InvalidQOS": "Slurm does not know the QOS: cluster.sbatch.qos",
     "Licenses": "it waits for licences",
 }
 
@@ -536,8 +536,6 @@ def waits(group: GroupStatus, status: RunStatus, now: float) -> str | None:
         text += f", {waited} s" if waited < 120 else f", {seconds(waited)}"
     if wait.limit_s is not None:
         text += f", a warning at {wait.limit_s:g} s" if wait.warns else f" of {wait.limit_s:g} s"
-    elif wait.setting is not None:
-        text += ", no limit"
     return text + (f" ({wait.setting})" if wait.setting is not None else "")
 
 
@@ -585,7 +583,7 @@ def hook_lines(status: RunStatus) -> list[str]:
     lines = []
     for one in status.hooks:
         parts = [f"{one.failed} of {one.done} failed: {one.last_error or 'unknown'}"] if one.failed else []
-        parts += [f"{plural(one.dropped, 'event')} dropped, it is too slow (hooks.timeout_s)"] if one.dropped else []
+        parts += [f"{plural(one.dropped, 'event')} dropped, it is too slow"] if one.dropped else []
         if parts:
             lines.append(f"{one.name}: {'; '.join(parts)} (see logs/observer.log)")
     return lines

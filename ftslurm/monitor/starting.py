@@ -12,7 +12,11 @@ from ftslurm.run.last_words import printed_last
 
 LONGEST = 80  # characters of the last line
 LOGS_READ = 64  # a run may have 10,000 groups that start
-START, JOIN, FIRST, WAIT = "start_timeout_s", "join_timeout_s", "first_step_s", "wait_timeout_s"
+SETTINGS = {  # of the limits that the journal has
+    "start": "health.start_timeout_s",
+    "join": "job.longest_step_s",
+    "first_step": "job.longest_step_s",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Wait:
     what: str
     since: float | None  # in unix seconds
     limit_s: float | None = None  # counted from `since`; None: no limit
-    setting: str | None = None  # of the limit, also where it is 0 and there is none
+    setting: str | None = None  # from which the limit follows
     warns: bool = False  # the limit is that of a warning: nothing is ended
 
 
@@ -34,17 +38,19 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
         return None
     match group.phase:
         case Phase.PENDING:
-            return _for_launch(group, status)
+            if group.backoff_s is not None:
+                return Wait("its next launch", group.since, round(group.backoff_s, 3), "restart.backoff_s")
+            return Wait(group.waiting_for or "launch", group.since)
         case Phase.STARTING:
             stage = group.starting
             limited = stage is None or stage.stage in ("launch", "import", "store")
             what = of_start(group, status) or group.waiting_for or "its workers"
-            return _limited(what, group, status, START) if limited else Wait(what, group.since)
+            return _limited(what, group, status, "start") if limited else Wait(what, group.since)
         case Phase.RUNNING if status.lighthouse is not None:
             what = _of_script(group.starting)
             if any(other.joined for other in status.groups):
-                return _limited(what, group, status, JOIN)
-            return replace(_limited(what, group, status, FIRST), warns=True)
+                return _limited(what, group, status, "join")
+            return replace(_limited(what, group, status, "first_step"), warns=True)
         case _:
             return None
 
@@ -71,20 +77,9 @@ def with_last_lines(status: RunStatus, run: RunDir) -> RunStatus:
     return replace(status, groups=tuple(replace(g, last_line=found.get(g.group) or None) for g in status.groups))
 
 
-def _for_launch(group: GroupStatus, status: RunStatus) -> Wait:
-    what = group.waiting_for or "launch"
-    if group.backoff_s is not None:
-        return Wait("its next launch", group.since, round(group.backoff_s, 3), "restart.backoff_s")
-    if what in ("launch", "nodes") or what.startswith("srun ("):
-        return Wait(what, group.since)
-    return _limited(what, group, status, WAIT)
-
-
 def _limited(what: str, group: GroupStatus, status: RunStatus, name: str) -> Wait:
-    setting = f"health.{name}"
-    if setting not in status.limits:  # a journal of an earlier version
-        return Wait(what, group.since)
-    return Wait(what, group.since, status.limits[setting] or None, setting)
+    limit_s = status.limits.get(name)
+    return Wait(what, group.since, limit_s, SETTINGS[name] if limit_s is not None else None)
 
 
 def _of_start(at: Starting) -> str:

@@ -197,7 +197,7 @@ class RunStatus(Value):
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)  # setting -> how long a group may wait
+    limits: Mapping[str, float] = field(default_factory=dict)  # start, join, first_step -> how long a group may wait
     started: float | None = None
     updated: float | None = None  # the time of the last line
     finished: float | None = None

@@ -105,7 +105,7 @@ class StatusJson(TypedDict):
     run_id: Annotated[str, "name of the run directory"]
     name: Annotated[str, "run.name"]
     parent: Annotated[str | None, "directory of the run that this one resumes"]
-    mode: Annotated[str, "cluster.mode, or local; empty: not started yet"]
+    mode: Annotated[str, "steps, array or local; empty: not started yet"]
     job_id: Annotated[str | None, "Slurm job of the controller"]
     job_starts: Annotated[int, "how many Slurm jobs, or starts of one, the controller has had"]
     outcome: Annotated[str, "running, succeeded, failed, stopped or lost (without a controller)"]

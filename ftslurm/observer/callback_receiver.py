@@ -16,7 +16,7 @@ from pathlib import Path
 from ftslurm.config.receivers import folders_of_imports
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.observer.hook_command import kill_group
+from ftslurm.observer.hook_command import TIMEOUT_S, kill_group
 from ftslurm.observer.sinks import NotDelivered, Told
 from ftslurm.protocol.occurrences import OCCURRENCES
 from ftslurm.security import programs
@@ -67,11 +67,9 @@ def check_import(name: str, folders: Iterable[str], environ: Mapping[str, str]) 
 class CallbackReceiver:
     """A receiver that has a callback class called for each event; its process is started with the first one."""
 
-    def __init__(
-        self, name: str, run: Path, folders: Iterable[str], env: Mapping[str, str], timeout_s: float, umask: int
-    ) -> None:
+    def __init__(self, name: str, run: Path, folders: Iterable[str], env: Mapping[str, str], umask: int) -> None:
         self.name, self.events = f"callback {name}", frozenset(OCCURRENCES)
-        self._command, self._timeout_s, self._umask = _command(name, str(run)), timeout_s, umask
+        self._command, self._umask = _command(name, str(run)), umask
         self._env = {**env, IMPORTS: os.pathsep.join(folders)}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._killed = threading.Lock(), False
@@ -85,12 +83,12 @@ class CallbackReceiver:
         process, new = self._running()
         if new:
             try:
-                self._ask(process, b"", IMPORT_S, "while it was imported")
+                self._ask(process, b"", IMPORT_S, " while it was imported")
             except NotDelivered:
                 kill_group(process)  # it ends by itself; the next event must not meet it before that
                 process.wait()
                 raise
-        self._ask(process, told.json, self._timeout_s, "(hooks.timeout_s)")
+        self._ask(process, told.json, TIMEOUT_S)
 
     def kill(self) -> None:
         """End its process; it has a moment to end by itself."""
@@ -105,13 +103,13 @@ class CallbackReceiver:
         except subprocess.TimeoutExpired:
             kill_group(process)
 
-    def _ask(self, process: subprocess.Popen[bytes], message: bytes, within_s: float, what: str) -> None:
+    def _ask(self, process: subprocess.Popen[bytes], message: bytes, within_s: float, what: str = "") -> None:
         try:
             answer = _ask(process, message, time.monotonic() + within_s)
         except TimeoutError:
             kill_group(process)
             process.wait()
-            raise NotDelivered(f"killed after {within_s:g} s {what}") from None
+            raise NotDelivered(f"killed after {within_s:g} s{what}") from None
         except OSError:
             process.wait()
             raise NotDelivered(f"its process has ended (exit code {process.returncode})") from None

@@ -20,7 +20,7 @@ class RunCallback:
     """Told what happens in a run; a class of yours overrides what it wants to know (hooks.callbacks=[module.Class]).
 
     One object is made for a run, without arguments, in a process of its own beside the controller. Its methods are
-    called one after the other, in the order of the events. One that raises or takes longer than hooks.timeout_s is told
+    called one after the other, in the order of the events. One that raises or takes longer than ten seconds is told
     no more of that event; after a time-out the process is killed and a new object is made.
     """
 

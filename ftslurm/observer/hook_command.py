@@ -18,6 +18,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 
 MARK = "FTSLURM_HOOK"  # in the environment of each hook and callback: the run directory
+TIMEOUT_S = 10.0  # a command or callback that takes longer for one event is killed
 _TAIL = 4096  # bytes of a command's output that are kept
 
 
@@ -30,9 +31,9 @@ def environment(config: Config, run: RunDir, environ: Mapping[str, str]) -> dict
 class HookCommand:
     """A receiver that runs a command for each event; it has failed if its exit code is not 0."""
 
-    def __init__(self, hook: Hook, env: Mapping[str, str], timeout_s: float, umask: int) -> None:
+    def __init__(self, hook: Hook, env: Mapping[str, str], umask: int) -> None:
         self.name, self.events = f"hook {hook.name}", hook.events
-        self._command, self._env, self._timeout_s, self._umask = hook.command, env, timeout_s, umask
+        self._command, self._env, self._umask = hook.command, env, umask
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._killed = threading.Lock(), False
 
@@ -50,7 +51,7 @@ class HookCommand:
             code = self._wait(process)
         said = output.last_line()
         if code is None:
-            raise NotDelivered(f"killed after hooks.timeout_s={self._timeout_s:g} s" + (f": {said}" if said else ""))
+            raise NotDelivered(f"killed after {TIMEOUT_S:g} s" + (f": {said}" if said else ""))
         if code:
             how = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
             raise NotDelivered(how + (f": {said}" if said else ""))
@@ -84,7 +85,7 @@ class HookCommand:
     def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
         """Wait for the end and return the exit code; None: it took too long, and was killed with its children."""
         try:
-            return process.wait(self._timeout_s)
+            return process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             kill_group(process)
             process.wait()

@@ -36,7 +36,7 @@ def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) ->
 
 
 class Textfile:
-    """A file that node_exporter's textfile collector reads. `update` is called about every metrics.every_s seconds."""
+    """A file that node_exporter's textfile collector reads. `update` is called about every 15 seconds."""
 
     def __init__(self, path: Path, render: Callable[[], bytes]) -> None:
         self._path, self._render = path, render

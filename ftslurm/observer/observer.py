@@ -23,6 +23,7 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
 from ftslurm.observer.callback_receiver import CallbackReceiver
+from ftslurm.observer.hook_command import TIMEOUT_S
 from ftslurm.observer.metric_outputs import Endpoint, Textfile, outputs
 from ftslurm.observer.metrics import RunCollector, rendered
 from ftslurm.observer.sinks import Receiver, Sink, Told
@@ -39,7 +40,8 @@ from ftslurm.security.terminal import readable
 POLL_S = 0.5  # between two reads of the journal
 FINISH_S = 10.0  # at the end of the run all events are tried for so long, then only the last one
 LEAVE_S = 5.0  # so long events are tried when another controller goes on; the rest is for its observer
-LOCK_S = 10.0  # beyond hooks.timeout_s: how long the observer before may take to end
+METRICS_EVERY_S = 15.0  # how often the textfile is written
+LOCK_S = 10.0  # beyond TIMEOUT_S: how long the observer before may take to end
 OVER = frozenset({records.RunFinished.event})
 log = logging.getLogger("ftslurm.observer")
 
@@ -68,7 +70,7 @@ class Observer:
 
     def run(self) -> None:
         """Observe until standard input is closed, or until another controller leads."""
-        with _only_one(self.run_dir, self.config.hooks.timeout_s + LOCK_S):
+        with _only_one(self.run_dir, TIMEOUT_S + LOCK_S):
             for pid, _ in processes.having(hook_command.MARK, str(self.run_dir.root)):  # a killed observer left them
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -80,14 +82,11 @@ class Observer:
 
     def _receivers(self) -> list[Receiver]:
         config = self.config
-        env, timeout_s = hook_command.environment(config, self.run_dir, os.environ), config.hooks.timeout_s
+        env = hook_command.environment(config, self.run_dir, os.environ)
         folders = list(receivers.folders_of_imports(config))
         return [
-            *(hook_command.HookCommand(hook, env, timeout_s, self.umask) for hook in receivers.hooks(config)),
-            *(
-                CallbackReceiver(name, self.run_dir.root, folders, env, timeout_s, self.umask)
-                for name in config.hooks.callbacks
-            ),
+            *(hook_command.HookCommand(hook, env, self.umask) for hook in receivers.hooks(config)),
+            *(CallbackReceiver(name, self.run_dir.root, folders, env, self.umask) for name in config.hooks.callbacks),
         ]
 
     def _observe(self) -> None:
@@ -119,7 +118,7 @@ class Observer:
         within_s = FINISH_S if over else LEAVE_S
         for sink in self.sinks:
             sink.finish(within_s, drops=over)
-        until = time.monotonic() + within_s + (2 * self.config.hooks.timeout_s if over else 0.0) + 1.0
+        until = time.monotonic() + within_s + (2 * TIMEOUT_S if over else 0.0) + 1.0
         for sink in self.sinks:
             sink.join(max(0.0, until - time.monotonic()))
         self._measure(at_once=True)
@@ -132,7 +131,7 @@ class Observer:
         self.status = replace(self.folding.status, hooks=tuple(self._deliveries()))
         if not at_once and time.monotonic() < self.next_output:
             return
-        self.next_output = time.monotonic() + self.config.metrics.every_s
+        self.next_output = time.monotonic() + METRICS_EVERY_S
         for output in self.outputs:
             output.update()
         self._save()

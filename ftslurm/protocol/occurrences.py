@@ -1,6 +1,6 @@
 """What happens in a run, for programs of users: hooks get it as JSON, callbacks (ftslurm.RunCallback) as these classes.
 
-Each is made of one record of the journal; most records lead to none. `kind` is the name in `hooks.events`.
+Each is made of one record of the journal; most records lead to none. `kind` is the name in `events` of hooks.on_event.
 """
 
 from __future__ import annotations

@@ -101,16 +101,18 @@ class RunStarted(JournalRecord):
     min_groups: Annotated[int | None, "groups.min"]
     roles: Annotated[dict[str, int], "groups.roles: number of groups of each role"]
     lighthouse: Annotated[str, "lighthouse.kind; none: groups without a quorum"]
-    mode: Annotated[str, "cluster.mode, or local"]
+    mode: Annotated[str, "how groups get nodes: steps (of one Slurm job), array (a job for each group), or local"]
     cluster: Annotated[str, "cluster.kind"]
     total_steps: Annotated[int | None, "job.total_steps"]
     host: Annotated[str, "node of the controller"]
     pid: Annotated[int | None, "process id of the controller"]
     leader: Annotated[int | None, "number of the leader in RUN/leaders"]
     after: Annotated[str | None, "how the controller before it crashed; null: it did not"]
-    limits: Annotated[dict[str, float], "settings that limit how long a group waits: health.start_timeout_s: 600"]
-    parent: Annotated[str | None, "run.parent: the directory of the run that this one resumes"] = None
-    sweep: Annotated[str | None, "run.sweep: the sweep that the run belongs to"] = None
+    limits: Annotated[
+        dict[str, float], "how long a group may wait: start, join (its first step), first_step (of any group)"
+    ]
+    parent: Annotated[str | None, "the directory of the run that this one resumes"] = None
+    sweep: Annotated[str | None, "the sweep that the run belongs to"] = None
 
 
 class ControllerLeft(JournalRecord):

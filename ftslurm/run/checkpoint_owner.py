@@ -34,7 +34,7 @@ def goes_on_from(config: Config) -> str | None:
     found = layout.newest(Path(config.checkpoint.dir))
     if found is None or found.step == 0:
         return None
-    if config.run.parent is not None and found.run in ("", Path(config.run.parent).name):
+    if config.internal.parent is not None and found.run in ("", Path(config.internal.parent).name):
         return None  # what it was asked to do
     whose = f" of {visible(found.run)}" if found.run else ""
     return (
@@ -67,7 +67,9 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
         run: this run; None: it has no directory yet, and may follow the run that it resumes.
     """
     other = _owner(folder)
-    if other is not None and (run is not None or config.run.parent is None or other.root != Path(config.run.parent)):
+    if other is not None and (
+        run is not None or config.internal.parent is None or other.root != Path(config.internal.parent)
+    ):
         with suppress(OSError, EnvironmentProblem):  # its files cannot be read: it is not known to run
             return used_by(config, run, other)
     return None

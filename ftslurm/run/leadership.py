@@ -130,7 +130,7 @@ def vacant(
     if isinstance(record, ControllerLeft) and record.leader == number:
         return number
     silences = [watch.silent_s(run.alive), watch.silent_s(run.leaders / _name(number))]
-    patience_s = (config.health.heartbeat_s if ended else silence_s(config)) + jitter_s
+    patience_s = (config.heartbeat_s if ended else config.health.lost_after_s) + jitter_s
     return None if any(silent_s < patience_s for silent_s in silences if silent_s is not None) else number
 
 
@@ -155,7 +155,7 @@ def follow(config: Config, run: RunDir, job: str | None, ask: bool = False, jitt
         last = vacant(run, config, watch, ended=ended, jitter_s=jitter_s)
         if last is not None and (number := take(run, last, job)) is not None:
             return number
-        time.sleep(POLL_S if ask else config.health.heartbeat_s)
+        time.sleep(POLL_S if ask else config.heartbeat_s)
     return None
 
 
@@ -172,11 +172,6 @@ def _has_ended(last: Leader, job: str | None) -> bool:
     except PermissionError:
         pass
     return False
-
-
-def silence_s(config: Config) -> float:
-    """Return after how much silence a leader counts as lost. Its steps wait longer (health.orphan_after_s)."""
-    return max(3 * config.health.heartbeat_s, config.health.lost_after_s)
 
 
 def _is_over(last: Event | None) -> bool:

@@ -109,11 +109,10 @@ def silent_s(config: Config, run: RunDir, watch: Watch | None = None) -> float |
     Args:
         watch: for callers that ask repeatedly; then this function does not block until the result is certain.
     """
-    limit, sure_s = max(SILENT_S, 3 * config.health.heartbeat_s), 2 * config.health.heartbeat_s
     asks_again, watch = watch is not None, watch or Watch()
     same_s = watch.silent_s(run.alive)
-    while same_s is not None and (age := max(age_s(run.alive) or 0.0, same_s)) > limit:
-        if same_s >= sure_s:
+    while same_s is not None and (age := max(age_s(run.alive) or 0.0, same_s)) > SILENT_S:
+        if same_s >= 2 * config.heartbeat_s:
             return age
         if asks_again:
             return None
@@ -125,7 +124,7 @@ def silent_s(config: Config, run: RunDir, watch: Watch | None = None) -> float |
 def moment(config: Config, run: RunDir) -> float:
     """Return up to which time the status is known, in unix seconds: now, or when a silent controller was last heard."""
     now, age = time.time(), age_s(run.alive)
-    return now if age is None or age <= 3 * config.health.heartbeat_s else now - age
+    return now if age is None or age <= 3 * config.heartbeat_s else now - age
 
 
 @contextmanager

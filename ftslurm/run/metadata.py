@@ -18,7 +18,6 @@ from ftslurm.run.directory import RunDir
 if TYPE_CHECKING:  # a submission, which needs the rest of this module, is faster without the core
     from ftslurm.core.state.past import Past
 
-_LIMITS = ("start_timeout_s", "join_timeout_s", "first_step_s", "wait_timeout_s")
 _PACKAGES = ("ftslurm", "torch", "torchft", "submitit", "hydra-core")
 
 
@@ -33,7 +32,7 @@ def run_started(
         past: state that earlier controllers have left.
         after: how the controller before it crashed.
     """
-    groups, local = config.groups, config.cluster.kind == "local"
+    groups = config.groups
     return RunStarted(
         run_id=run.root.name,
         name=config.run.name,
@@ -45,16 +44,20 @@ def run_started(
         min_groups=groups.min,
         roles=dict(groups.roles),
         lighthouse=config.lighthouse.kind,
-        mode="local" if local else config.cluster.mode,
+        mode="steps" if config.cluster.kind == "slurm" else config.cluster.kind,
         cluster=config.cluster.kind,
         total_steps=config.job.total_steps,
         host=platform.node(),
         pid=os.getpid(),
         leader=number,
         after=after,
-        limits={f"health.{name}": getattr(config.health, name) for name in _LIMITS},
-        parent=config.run.parent,
-        sweep=config.run.sweep,
+        limits={
+            "start": config.health.start_timeout_s,
+            "join": config.join_timeout_s,
+            "first_step": config.first_step_s,
+        },
+        parent=config.internal.parent,
+        sweep=config.internal.sweep,
     )
 
 

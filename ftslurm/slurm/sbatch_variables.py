@@ -8,21 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import OWN_OPTIONS, Config, sbatch_options, set_sbatch_option
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 
 PREFIX = "SBATCH_"
-_SETTINGS = {"account", "constraint", "partition", "qos", "reservation", "switches", "time"}  # of cluster
 _FLAGS = {"ignore-pbs", "overcommit", "spread-job", "use-min-nodes"}  # without a value
 # The options of "INPUT ENVIRONMENT VARIABLES" in sbatch(1), of Slurm 22.05 to 25.11, without those that are the run's:
 # array, error, gpus-per-node, input, job-name, no-kill, open-mode, output, requeue, signal, verbose, wait.
 KNOWN = {
-    *("acctg-freq", "batch", "clusters", "container", "container-id", "core-spec", "cpus-per-gpu", "delay-boot"),
-    *("distribution", "exclusive", "export", "get-user-env", "gpu-bind", "gpu-freq", "gpus", "gpus-per-task", "gres"),
-    *("gres-flags", "hint", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "network", "power", "profile", "segment"),
-    *("thread-spec", "threads-per-core", "tres-bind", "tres-per-task", "wait-all-nodes", "wckey"),
-} | (_SETTINGS | _FLAGS)
+    *("acctg-freq", "batch", "clusters", "constraint", "container", "container-id", "core-spec", "cpus-per-gpu"),
+    *(
+        "delay-boot",
+        "distribution",
+        "exclude",
+        "exclusive",
+        "export",
+        "get-user-env",
+        "gpu-bind",
+        "gpu-freq",
+        "gpus",
+        "gpus-per-task",
+        "gres",
+    ),
+    *("gres-flags", "hint", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "network", "nodelist", "power"),
+    *(
+        "profile",
+        "qos",
+        "reservation",
+        "segment",
+        "switches",
+        "thread-spec",
+        "threads-per-core",
+        "tres-bind",
+        "tres-per-task",
+        "wait-all-nodes",
+        "wckey",
+    ),
+} | {*OWN_OPTIONS, *_FLAGS}
 # The variables that are not called as their options; SBATCH_GRES_FLAGS is --gres-flags.
 _RENAMED = {"mem-per-node": "mem", "req-switch": "switches", "segment-size": "segment", "timelimit": "time"}
 
@@ -52,18 +75,12 @@ def _take(config: Config, variable: str, value: str) -> str | None:
         said = value in ("", "yes") or value.strip("0").isdecimal()
     if not said:
         return None
-    cluster, options = config.cluster, config.cluster.sbatch
-    given = options.get(option, options.get(option.replace("-", "_")))
-    for told in (given, getattr(cluster, option, None), getattr(config.groups, option, None)):
+    for told in (sbatch_options(config.cluster).get(option), getattr(config.groups, option, None)):
         if told is not None:
             return None if str(told) == str(said) else f"{variable}={said} is not used: a setting says {option}={told}"
-    place = "cluster" if option in _SETTINGS else "cluster.sbatch"
-    if option in _SETTINGS:
-        setattr(cluster, option, said)
-    else:
-        options[option] = said
+    set_sbatch_option(config.cluster, option, said)
     try:
         check(config)
     except ConfigError as error:
         raise ConfigError(f"{variable}={value}: {error}") from error
-    return f"{variable} becomes {place}.{option}={said}"
+    return f"{variable} becomes cluster.{'' if option in OWN_OPTIONS else 'sbatch.'}{option}={said}"

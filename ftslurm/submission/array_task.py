@@ -28,7 +28,7 @@ from ftslurm.submission.candidate import Candidate
 
 def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
     """Return the job array of this process if the run's groups are to run in its tasks, else None."""
-    wanted = config.cluster.mode == "array" and config.cluster.controller == "here"
+    wanted = config.cluster.kind == "array" and config.cluster.controller == "here"
     task = environ.get("SLURM_ARRAY_TASK_ID")
     return environ.get("SLURM_ARRAY_JOB_ID") if wanted and task is not None else None
 
@@ -84,7 +84,7 @@ def join(config: Config) -> RunDir:
         EnvironmentProblem: the directory cannot be created, or another run has it.
         Distrusted: other users could replace it, or have.
     """
-    array = config.cluster.pilots
+    array = config.internal.pilots
     root = Path(config.run.dir or Path(config.run.root) / f"{config.run.name}-{array}")
     run = RunDir(root)
     owned_files.check_way(root, config.run.trust)
@@ -107,6 +107,6 @@ def join(config: Config) -> RunDir:
             f"the run directory {root} cannot be made: {error.strerror}; choose a place you may write, and that all "
             f"nodes see, with run.root=DIR"
         ) from error
-    if configuration.of_run(run).cluster.pilots != array:
+    if configuration.of_run(run).internal.pilots != array:
         raise EnvironmentProblem(f"run.dir={root} exists already: every run needs a directory of its own")
     return run

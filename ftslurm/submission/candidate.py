@@ -36,7 +36,7 @@ class Candidate:
             job: name of this process's Slurm job.
         """
         self.config, self.run, self.job = config, run, job
-        self.by_hand = config.cluster.pilots is not None  # else the controller's own job comes first
+        self.by_hand = config.internal.pilots is not None  # else the controller's own job comes first
         self.tasks = config.groups.count + fixed_standbys(config)
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.process: subprocess.Popen[bytes] | None = None

@@ -12,12 +12,17 @@ from typing import Any
 from ftslurm.checkpoint import object_store
 from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import (
+    CONTROLLER,
+    OWN_OPTIONS,
     ClusterConfig,
     Config,
+    Place,
     Range,
-    fixed_standbys,
+    fault_kinds,
     most_groups,
     nodes_needed,
+    sbatch_options,
+    set_sbatch_option,
     slurm_knows_gpus,
 )
 from ftslurm.config.store_url import is_url
@@ -28,9 +33,8 @@ from ftslurm.slurm.offers import UNKNOWN_TO_SLURM, Offer
 from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_gpus
 
 ASK_S = 10.0  # for srun --help
-OPTIONS = ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation")  # of sbatch
 _CHOOSE = {"account", "clusters", "constraint", "qos", "reservation"}
-SLURM_ONLY = (*OPTIONS, "switches", "segment", "sbatch", "srun", "container_image")
+SLURM_ONLY = (*OWN_OPTIONS, "sbatch", "srun", "container_image")
 
 
 def resolve(config: Config, preview: bool = False) -> list[str]:
@@ -41,22 +45,24 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
 
     Raises:
         ConfigError: drills that a local run cannot do, or a variable of sbatch's that cannot be.
-        EnvironmentProblem: cluster=slurm without Slurm, a Slurm that does not answer, more than the partition has, or a
-            CUDA context without GPUs.
+        EnvironmentProblem: cluster=slurm without Slurm, a Slurm that does not answer, more than the
+            partition has.
     """
     partitions, why_not, notes = _settle_kind(config, preview)
     cluster, here = config.cluster, config.cluster.controller == "here"
-    if cluster.kind == "slurm":
+    slurm = cluster.kind != "local"
+    if slurm:
         for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
-            setattr(cluster, key, getattr(cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))
+            if (told := os.environ.get(f"SLURM_JOB_{key.upper()}")) and not sbatch_options(cluster).get(key):
+                set_sbatch_option(cluster, key, told)
         notes += sbatch_variables.take(config, os.environ) + _of_this_job(config, os.environ)
-    if cluster.kind == "slurm" and here and (cluster.mode == "steps" or cluster.pilots):
+    if slurm and here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
-    elif cluster.kind == "slurm" and partitions:
-        notes += _fit(config, partitions, cluster)
-        for one in cluster.ranges:
-            notes += _fit(config, partitions, one)
-    elif cluster.kind == "slurm":
+    elif slurm and partitions:
+        places: list[Place] = [cluster, *(one for one in cluster.ranges if one.groups != CONTROLLER)]
+        for place in places:
+            notes += _fit(config, partitions, place)
+    elif slurm:
         notes.append(f"{why_not}: cannot check whether the cluster has these nodes and GPUs")
         notes += _choose_gpus(config, "the cluster", [UNKNOWN], told=True)
         if preview:
@@ -64,9 +70,8 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
     else:
         _check_drills(config)
         notes.append(_share_local_gpus(config))
-    if cluster.kind == "slurm" and not here and not config.groups.gpus:
+    if slurm and not here and not config.groups.gpus:
         notes += _unused_gpus(cluster)
-    _check_standby(config)
     _check_process_group(config)
     _check_container(config)
     if is_url(config.checkpoint.dir or ""):
@@ -81,9 +86,7 @@ def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, l
     asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
     if cluster.kind == "local" and asked:
         notes.append(f"cluster=local ignores {', '.join(asked)}")
-    if cluster.kind == "auto" and cluster.mode == "array":
-        cluster.kind = "slurm"  # an array needs it
-    silent = why_not != client.SHOWS_NONE and not preview if cluster.kind == "slurm" else client.installed()
+    silent = client.installed() if cluster.kind == "auto" else why_not != client.SHOWS_NONE and not preview
     if not partitions and cluster.kind != "local" and silent:
         raise EnvironmentProblem(
             f"cluster={cluster.kind}, but Slurm does not answer: {why_not}; try again (set SLURM_CONF, or load the "
@@ -105,7 +108,7 @@ def _of_this_job(config: Config, environ: Mapping[str, str]) -> list[str]:
     job, cluster = environ.get("SLURM_JOB_ID"), config.cluster
     if job is not None and cluster.controller == "job":
         return [f"this is in Slurm job {job}, and another one is asked for; cluster.controller=here uses its nodes"]
-    goes_on = cluster.requeue and cluster.mode == "steps" and environ.get("ENVIRONMENT") == "BATCH"
+    goes_on = cluster.requeue and cluster.kind == "slurm" and environ.get("ENVIRONMENT") == "BATCH"
     if job is None or not goes_on or commands.is_batch(environ):
         return []
     return [
@@ -143,21 +146,8 @@ def _check_container(config: Config) -> None:
 
 def _check_drills(config: Config) -> None:
     """Refuse drills that need a Slurm step, for a run on this machine."""
-    for key, kinds in (
-        ("faults.plan", [fault.kind for fault in config.faults.plan]),
-        ("faults.kinds", config.faults.kinds if config.faults.mean_s else []),
-    ):
-        if "cancel" in kinds:
-            raise ConfigError(f"{key}: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
-
-
-def _check_standby(config: Config) -> None:
-    """Refuse standbys with a CUDA context for groups without GPUs. Call it when groups.gpus is set."""
-    if fixed_standbys(config) and config.standby.cuda and not config.groups.gpus:
-        raise EnvironmentProblem(
-            "standby.cuda=true creates a CUDA context in each standby, but the groups have no GPU "
-            "(groups.gpus=0, or none was found): leave it out, or give the groups GPUs"
-        )
+    if "cancel" in fault_kinds(config):
+        raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
 
 
 def _check_process_group(config: Config) -> None:
@@ -170,16 +160,15 @@ def _check_process_group(config: Config) -> None:
         )
 
 
-def _asked(place: ClusterConfig | Range) -> dict[str, Any]:
+def _asked(place: Place) -> dict[str, Any]:
     """Return the options of sbatch that a place of the settings asks for."""
-    options = {key: getattr(place, key) for key in OPTIONS} | {k.replace("_", "-"): v for k, v in place.sbatch.items()}
-    return {key: value for key, value in options.items() if value is not None and value is not False}
+    return {key: value for key, value in sbatch_options(place).items() if value is not None and value is not False}
 
 
-def _fit(config: Config, rows: Sequence[Partition], place: ClusterConfig | Range) -> list[str]:
+def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
     """Set groups.gpus, and refuse what the partition of a place never has. Return lines about what is not certain."""
     options = _asked(config.cluster) | _asked(place)
-    choosers = [name for name in options if name in _CHOOSE or name not in {*OPTIONS, *sbatch_variables.KNOWN}]
+    choosers = [name for name in options if name in _CHOOSE or name not in sbatch_variables.KNOWN]
     wanted = str(options.get("partition", "")) if "clusters" not in options else ""  # of others nothing is known here
     offer = offers.meant(rows, wanted, choosers)
     if offer.missing:
@@ -212,7 +201,7 @@ def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool
 
 def _too_much(config: Config, offer: Offer) -> str:
     """Say what the request has too much of for every partition that it can mean, or ""."""
-    name, groups, array = offers.named(offer.rows), config.groups, config.cluster.mode == "array"
+    name, groups, array = offers.named(offer.rows), config.groups, config.cluster.kind == "array"
     most_gpus, most_cpus = max(row.gpus for row in offer.rows), max(row.cpus for row in offer.rows)
     gpus, cpus = gres_per_node(config), cpus_per_node(config)
 

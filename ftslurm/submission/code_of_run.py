@@ -26,7 +26,7 @@ def take(config: Config, run: RunDir) -> None:
         EnvironmentProblem: the files cannot be read or written.
     """
     begun = time.monotonic()
-    if config.run.parent is not None and config.job.script is not None and not Path(config.job.script).is_file():
+    if config.internal.parent is not None and config.job.script is not None and not Path(config.job.script).is_file():
         raise ConfigError(f"job.script={config.job.script}: no such file any more")
     found = survey(config)
     check(config, found)

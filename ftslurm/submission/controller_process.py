@@ -130,16 +130,14 @@ def control(
     story = Story(run)
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
-        with liveness.kept(
-            run.alive, config.health.heartbeat_s, lambda: number is None or leadership.held(run, number)
-        ):
+        with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
             past, outcome = story.read()  # slow for a long journal
             if outcome in ("succeeded", "failed"):
                 return int(outcome == "failed")
             known(story.shown())
             from ftslurm.controller.loop import Controller
 
-            leaf_of = _leaves() if config.cluster.kind == "slurm" and config.groups.nodes > 1 else {}
+            leaf_of = _leaves() if config.cluster.kind != "local" and config.groups.nodes > 1 else {}
             controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after, leaf_of)
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)

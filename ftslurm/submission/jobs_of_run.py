@@ -128,7 +128,7 @@ def abandoned(config: Config, run: RunDir, queue: Queue | None = None) -> str | 
     word = f"; its last word: {said}" if said else ""
     if config.cluster.kind == "local":
         return f"its controller is gone; its workers have ended with it{word}"
-    if config.cluster.mode == "array":
+    if config.cluster.kind == "array":
         return f"none of its Slurm jobs is left{word}"
     return f"its controller is gone: Slurm job {job_of(run)} is {state[0] or 'unknown to Slurm'}{word}"
 
@@ -181,7 +181,7 @@ def _last_state(config: Config, run: RunDir, queue: Queue | None) -> tuple[str, 
 
     None: it may live.
     """
-    job, array = job_of(run), config.cluster.mode == "array"
+    job, array = job_of(run), config.cluster.kind == "array"
     if config.cluster.kind == "local":
         return None if _elsewhere(run) or _lives_here(run) or job is None else ("", "")
     # In array mode the leader's job may be a pilot's. A live leader spares asking Slurm.
@@ -221,12 +221,12 @@ def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) ->
     Args:
         watch: see liveness.silent_s.
     """
-    if config.cluster.kind == "slurm" and last_event(run.events) == "run_requeued":
+    if config.cluster.kind != "local" and last_event(run.events) == "run_requeued":
         return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
     silent, job = liveness.silent_s(config, run, watch), run.job()
     if silent is None:
         return liveness.complaint(run)
-    ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
+    ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind != "local" else ""
     return f"the controller has not been heard for {seconds(silent)}{ends}"
 
 

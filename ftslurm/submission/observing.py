@@ -84,11 +84,12 @@ class _Watched:
     def end(self) -> None:
         """Let the observer tell what is in the journal, and end."""
         from ftslurm.observer import observer  # not at the top: no step starts before this module is imported
+        from ftslurm.observer.hook_command import TIMEOUT_S
 
         self._ending.set()
         self._thread.join()
         over = last_event(self._run.events) in observer.OVER
-        limit_s = observer.FINISH_S + 2 * self._config.hooks.timeout_s if over else observer.LEAVE_S
+        limit_s = observer.FINISH_S + 2 * TIMEOUT_S if over else observer.LEAVE_S
         for _ in range(2):  # the second one writes the outcome if the first hangs
             if self._process is None or self._process.poll() is not None:
                 self._start()

@@ -18,20 +18,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import CONTROLLER, Config, sbatch_options
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
 from ftslurm.slurm import client, commands
 from ftslurm.submission import submitit_adapter
-from ftslurm.submission.capabilities import OPTIONS
-from ftslurm.submission.submit import NOT_AVAILABLE, batch_command, explained, sbatch_parameters, submit_batch, without
+from ftslurm.submission.submit import (
+    NOT_AVAILABLE,
+    batch_command,
+    explained,
+    sbatch_parameters,
+    submit_batch,
+    with_options,
+    without,
+)
 from ftslurm.submission.submit import submit as submit_controller
 
 UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to submit")
-FROM_A_NODE = "; if jobs cannot be submitted from nodes here (ftslurm doctor tries it), set cluster.mode=steps"
+FROM_A_NODE = "; if jobs cannot be submitted from nodes here (ftslurm doctor tries it), set cluster=slurm"
 TOO_MANY = "Invalid job array specification"  # more tasks than the site's MaxArraySize
 
 
@@ -45,11 +52,7 @@ def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = 
     options = told["additional_parameters"]
     options["comment"] = f"{run.mark()}:{pool}"
     if pool:
-        own = config.cluster.ranges[pool - 1]
-        for key in OPTIONS:
-            if getattr(own, key) is not None:
-                options[key] = getattr(own, key)
-        options |= {key.replace("_", "-"): value for key, value in own.sbatch.items()}
+        told["additional_parameters"] = with_options(options, sbatch_options(config.cluster.ranges[pool - 1]))
     return without(exclude, told)
 
 
@@ -93,7 +96,8 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
         EnvironmentProblem: Slurm would refuse some of them.
     """
     jobs = [("the job", sbatch_parameters(config, run))] if lead else []
-    for pool in range(len(config.cluster.ranges) + 1) if config.cluster.mode == "array" else ():
+    pools = [0, *(i + 1 for i, one in enumerate(config.cluster.ranges) if one.groups != CONTROLLER)]
+    for pool in pools if config.cluster.kind == "array" else ():
         where = f" of cluster.ranges[{pool - 1}]" if pool else ""
         jobs.append((f"the jobs for groups{where}", parameters(config, run, pool)))
     for what, told in jobs:

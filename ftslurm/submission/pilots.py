@@ -26,7 +26,9 @@ from ftslurm.slurm.commands import job_name
 from ftslurm.submission.candidate import Candidate
 
 CHECK_S = 15.0  # how often a pilot checks whether the run is over
-ALONE_S = 600.0  # without a controller a pilot gives its nodes back after this long, or ten times health.orphan_after_s
+ALONE_S = (
+    600.0  # without a controller a pilot gives its nodes back after this long, or ten times that limit of a worker
+)
 REPORTS, REPORT_S = 5, 1.0  # how often the end of its job is reported, and the time between two reports
 LINGERS_S = 60.0  # how long a pilot without a group waits for Slurm or the controller to end or requeue its job
 
@@ -41,7 +43,7 @@ def hold(run: RunDir, batch: bool = True) -> int:
         FtslurmError: the run directory cannot be read, or belongs to another user.
     """
     config, name = of_run(run), job_name(os.environ)
-    may_lead = config.cluster.mode == "array" and (config.cluster.controller == "job" or config.cluster.pilots)
+    may_lead = config.cluster.kind == "array" and (config.cluster.controller == "job" or config.internal.pilots)
     held = stay(config, run, Candidate(config, run, name) if may_lead else None)
     if held and not batch:
         client.cancel(name)
@@ -95,7 +97,7 @@ def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
     if last_event(run.events) == "run_finished" or not run.root.exists():
         return True
     silent_s = watch.silent_s(run.alive)
-    return silent_s is not None and silent_s > max(ALONE_S, 10 * config.health.orphan_after_s)
+    return silent_s is not None and silent_s > max(ALONE_S, 10 * config.orphan_after_s)
 
 
 class _Presence:

@@ -17,7 +17,15 @@ from typing import Any
 
 from ftslurm.code import staging
 from ftslurm.config import compose
-from ftslurm.config.schema import Config, nodes_needed
+from ftslurm.config.schema import (
+    CONTROLLER,
+    OWN_OPTIONS,
+    Config,
+    Place,
+    Range,
+    nodes_needed,
+    sbatch_options,
+)
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run import exclude_file
@@ -25,12 +33,16 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
 from ftslurm.slurm import client, commands
 from ftslurm.submission import code_of_run, submitit_adapter
-from ftslurm.submission.capabilities import OPTIONS, cpus_per_node, gres_per_node
+from ftslurm.submission.capabilities import cpus_per_node, gres_per_node
 
 # How Slurm calls what such an option asks for, if not by the option's name.
 _CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name", "gpus-per-node": "(gres)"}
 _SET_BY = {
-    "segment": "cluster.segment",
+    **{name: f"cluster.{name}" for name in OWN_OPTIONS},
+    **{
+        name: f"cluster.sbatch.{name}"
+        for name in ("qos", "constraint", "exclude", "nodelist", "reservation", "segment")
+    },
     "mem": "groups.mem",
     "gpus-per-node": "groups.gpus x groups.per_node",
     "cpus-per-task": "groups.workers x groups.cpus_per_worker x groups.per_node",
@@ -39,7 +51,7 @@ _SET_BY = {
 
 NOT_AVAILABLE = "Requested node configuration is not available"  # too large, or (sbatch --test-only) all are down
 _OF_A_NODE = re.compile(
-    "gres|gpus.*|tres.*|mem.*|cpus-per-.*|exclusive|ntasks.*|cores.*|sockets.*|threads.*|spread-job"
+    "gres|gpus.*|tres.*|mem.*|cpus-per-.*|exclusive|ntasks.*|cores.*|sockets.*|threads.*|spread-job|switches|segment"
 )
 
 
@@ -130,7 +142,7 @@ def submit_batch(
             return submitit_adapter.submit_batch(run.submitit, batch_command(run, role), told, tasks), nodes
         except submitit_adapter.SbatchRefused as error:
             if not nodes or not any(words in str(error) for words in (NOT_AVAILABLE, "Invalid node name")):
-                raise  # the latter: cluster.nodelist names one
+                raise  # the latter: cluster.sbatch.nodelist names one
             nodes.pop()
 
 
@@ -175,9 +187,9 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     """
     options = parameters["additional_parameters"]
     options = {key: value for key, value in options.items() if (key, value) != ("cpus-per-task", 1)}
-    words, asked = str(refusal).lower(), [option for option in (*OPTIONS, *_SET_BY) if option in options]
+    words, asked = str(refusal).lower(), [option for option in _SET_BY if option in options]
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
-    named = [f"{_SET_BY.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
+    named = [f"{_SET_BY[option]}={options[option]}" for option in meant]
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
     partition, rows = options.get("partition", "*"), client.call(commands.offers()).out.splitlines()
@@ -193,7 +205,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     before the time limit to the controller alone; the signal would kill the training scripts.
     """
     cluster, groups = config.cluster, config.groups
-    alone = cluster.mode == "array" and not group  # the controller needs hardly any resources
+    alone = cluster.kind == "array" and not group  # the controller needs hardly any resources
     options: dict[str, Any] = {
         "nodes": 1 if alone else groups.nodes if group else nodes_needed(config),
         "ntasks-per-node": 1,
@@ -210,20 +222,13 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     elif groups.mem is not None:
         number, unit = groups.mem.rstrip("KMGTkmgt"), groups.mem.lstrip("0123456789")
         options["mem"] = f"{int(number) * groups.per_node}{unit}"
-    for key in OPTIONS:
-        if getattr(cluster, key) is not None:
-            options[key] = getattr(cluster, key)
-    if not alone:
-        options |= topology_options(config, group)
-    more = {key.replace("_", "-"): value for key, value in cluster.sbatch.items()}
+    more = sbatch_options(cluster)
     if alone:  # what groups need of a node is not for the controller
         more = {key: value for key, value in more.items() if not _OF_A_NODE.fullmatch(key)}
-        more |= {key.replace("_", "-"): value for key, value in cluster.controller_sbatch.items()}
-    elif any(key == "gres" or key.startswith("gpus") for key in more):
-        options.pop("gpus-per-node", None)  # both at once are an error since Slurm 26.05
-    options |= more
-    for key in [key for key, value in options.items() if value is None or value is False]:
-        del options[key]  # cluster.sbatch.no-requeue=false takes an option back
+        for own in _of_the_controller(config):
+            more |= sbatch_options(own)
+    if group and more.get("segment"):
+        more["segment"] = min(int(more["segment"]), groups.nodes)
     return {
         "use_srun": False,
         "job_name": config.run.name,
@@ -231,25 +236,29 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         "wckey": None,
         "setup": ["set -e", *cluster.setup, "set +e"] if cluster.setup else [],  # a failing line ends the job
         "stderr_to_stdout": True,
-        "additional_parameters": options,
+        "additional_parameters": with_options(options, more),
     }
 
 
-def topology_options(config: Config, group: bool) -> dict[str, Any]:
-    """Return sbatch's options for the network of a job of groups: of one group (`group`), or of all."""
-    cluster, size = config.cluster, config.groups.nodes
-    options: dict[str, Any] = {} if cluster.switches is None else {"switches": cluster.switches}
-    if cluster.segment is not None:
-        options["segment"] = min(cluster.segment, size) if group else cluster.segment
-    return options
+def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of sbatch with more of them; False takes one back, as in cluster.sbatch.no-requeue=false."""
+    gpus = any(key == "gres" or key.startswith("gpus") for key in more)  # with ours an error since Slurm 26.05
+    ours = {key: value for key, value in options.items() if key != "gpus-per-node" or not gpus}
+    return {key: value for key, value in {**ours, **more}.items() if value is not None and value is not False}
+
+
+def _of_the_controller(config: Config) -> list[Range]:
+    """Return what cluster.ranges says of the controller's job in array mode."""
+    return [one for one in config.cluster.ranges if one.groups == CONTROLLER]
 
 
 def exported(config: Config) -> str | None:
     """Return the value of sbatch's --export, or None if it is not set or no job is submitted."""
     if config.cluster.kind == "local" or config.cluster.controller == "here":
         return None
-    options = config.cluster.sbatch | (config.cluster.controller_sbatch if config.cluster.mode == "array" else {})
-    return None if (told := options.get("export")) is None else str(told)
+    places: list[Place] = [*_of_the_controller(config), config.cluster]
+    told = (sbatch_options(place).get("export") for place in places)
+    return next((str(value) for value in told if value is not None), None)
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:
@@ -260,7 +269,7 @@ def sbatch_script(config: Config, run: RunDir) -> str:
 
 def batch_role(config: Config) -> JobRole:
     """Return the role of the batch process that is to lead a run on Slurm."""
-    return JobRole.STEPS if config.cluster.mode == "steps" else JobRole.CONTROLLER
+    return JobRole.CONTROLLER if config.cluster.kind == "array" else JobRole.STEPS
 
 
 def command(run: RunDir, role: JobRole) -> str:

@@ -232,8 +232,6 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
             from ftslurm.worker import warmup
 
             warmup.warm([name for name in task.options.imports.split(",") if name])
-            if task.options.cuda:
-                warmup.create_context(task.local_index)
     return code, watchers
 
 
@@ -457,7 +455,7 @@ def share(assign: messages.Assign, me: messages.Place) -> str | None:
     In a local run, the GPUs of all nodes are this machine's.
 
     Raises:
-        RuntimeError: the standby has a CUDA context already (standby.cuda), on another group's GPUs.
+        RuntimeError: the standby has a CUDA context already, on another group's GPUs.
     """
     if not assign.gpus:
         return None
@@ -469,8 +467,8 @@ def share(assign: messages.Assign, me: messages.Place) -> str | None:
         return f"{first}:{count}"
     if first != 0:
         raise RuntimeError(
-            f"standby.cuda=true: this standby's CUDA context is on the node's first GPUs, the group's share starts at "
-            f"number {first}; where groups share a node (groups.per_node), use standby.cuda=false"
+            f"standby.imports: a module has made a CUDA context on the node's first GPUs, and the group's share starts "
+            f"at number {first}; leave that module out"
         )
     return None  # the share starts at the first GPU anyway, and CUDA no longer reads the variable
 

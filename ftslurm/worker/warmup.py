@@ -63,15 +63,3 @@ def _take_a_step() -> None:
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             stepper.step()
-
-
-def create_context(device: int) -> None:
-    """Create the CUDA context of one GPU, without changing the current device."""
-    import torch
-
-    if not torch.cuda.is_available() or device >= torch.cuda.device_count():
-        _note(f"standby.cuda=true, but no GPU number {device} is visible here")
-        return
-    with torch.cuda.device(device):
-        torch.zeros(1, device="cuda")
-        torch.cuda.synchronize()

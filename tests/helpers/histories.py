@@ -24,16 +24,26 @@ Moment = tuple[Any, ...]  # the time, then events and lists of events
 Kind = type[act.Action] | type[msg.Message]  # of a message: that it is sent
 
 
-def config(**sections: dict[str, Any]) -> Config:
+class Timed(Config):
+    """Settings whose derived time limits can be set one by one."""
+
+    heartbeat_s = 2.0  # type: ignore[assignment]
+    orphan_after_s = join_timeout_s = first_step_s = inf  # type: ignore[assignment]
+    silent_after_s = 5.0  # type: ignore[assignment]
+    hang_least_s = 300.0  # type: ignore[assignment]
+    quorum_timeout_s = 60.0  # type: ignore[assignment]
+    poll_s = 15.0  # type: ignore[assignment]
+
+
+def config(timed: Mapping[str, float] | None = None, **sections: dict[str, Any]) -> Timed:
     """Return the defaults with changes: config(groups={"count": 3}). Time limits on silence and starts are off."""
-    made = Config()
-    made.health.lost_after_s = made.health.orphan_after_s = inf
-    made.health.join_timeout_s = made.health.first_step_s = 0.0
-    made.health.heartbeat_s, made.lighthouse.heartbeat_timeout_ms = 2.0, 4000  # no sooner than two heartbeats
-    for section, settings in sections.items():
+    made = Timed()
+    made.health.lost_after_s = inf
+    for section, settings in {**sections, "": timed or {}}.items():
+        place = getattr(made, section) if section else made
         for key, value in settings.items():
-            assert hasattr(getattr(made, section), key), f"no such setting: {section}.{key}"
-            setattr(getattr(made, section), key, value)
+            assert hasattr(place, key), f"no such setting: {section}.{key}"
+            setattr(place, key, value)
     return made
 
 
@@ -215,7 +225,7 @@ RUNNING: tuple[Moment, ...] = (*STARTED, (5, stepped(A0, 1), stepped(B0, 1)), (2
 
 def array_config(**sections: dict[str, Any]) -> Config:
     """Two groups in array mode, without time limits."""
-    sections["cluster"] = {"kind": "slurm", "mode": "array", **sections.get("cluster", {})}
+    sections["cluster"] = {"kind": "array", **sections.get("cluster", {})}
     return config(**sections)
 
 

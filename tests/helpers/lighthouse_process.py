@@ -22,7 +22,7 @@ class LighthouseProcess:
     """One Lighthouse, which a test starts, orders, kills and restarts."""
 
     def __init__(self, folder: Path, log: Path | None = None, **options: Any) -> None:
-        self.options = {"port": 0, "may_move": True, "folder": str(folder), "min_replicas": 1, "lineage": True}
+        self.options = {"port": 0, "folder": str(folder), "min_replicas": 1}
         self.options |= {"quorum_tick_ms": 20, "join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
         self.log = log or folder / "log"
         self.reports: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
 """Our Lighthouse in the place of torchft's, for torchft's own tests; as a pytest plugin: `-p upstream_lighthouse`.
 
-Options, as environment variables: UPSTREAM_LIGHTHOUSE=on or off replaces torchft's LighthouseServer, with lineage on or
-off; UPSTREAM_PATCHES=1 applies the patches of ftslurm/worker/torchft_patches.py.
+Options, as environment variables: UPSTREAM_LIGHTHOUSE=1 replaces torchft's LighthouseServer; UPSTREAM_PATCHES=1 applies
+the patches of ftslurm/worker/torchft_patches.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ class Served:
     """A stand-in for torchft's LighthouseServer, with its defaults: our Lighthouse in its own process."""
 
     folder: Path
-    lineage: bool
     started: list[Served]
 
     def __init__(self, bind: str, min_replicas: int, **settings: int) -> None:  # noqa: ARG002 it is "[::]:0"
         folder = self.folder / f"lighthouse{len(self.started)}"
         folder.mkdir()
-        options = {"join_timeout_ms": 100, "lineage": self.lineage, **settings}
+        options = {"join_timeout_ms": 100, **settings}
         self.process = LighthouseProcess(folder, min_replicas=min_replicas, **options)
         self.started.append(self)
 
@@ -43,12 +42,12 @@ def pytest_configure(config: Any) -> None:
         torchft_patches.before_import()
         left_out: list[str] = []
         print("patches:", torchft_patches.after_import(left_out), left_out)
-    if lineage := os.environ.get("UPSTREAM_LIGHTHOUSE"):
+    if os.environ.get("UPSTREAM_LIGHTHOUSE"):
         from torchft import _torchft, coordination
 
         folder = tempfile.TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
-        Served.folder, Served.lineage, Served.started = Path(folder.name), lineage == "on", []
+        Served.folder, Served.started = Path(folder.name), []
         _torchft.LighthouseServer = coordination.LighthouseServer = Served
 
 

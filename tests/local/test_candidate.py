@@ -24,8 +24,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
         monkeypatch.delenv(name)
     config = Config()
     config.run.name, config.run.root, config.job.script = "toy", str(tmp_path), "toy.py"
-    config.cluster.kind, config.cluster.mode, config.cluster.controller = "slurm", "array", "here"
-    config.cluster.pilots, config.health.heartbeat_s, config.health.lost_after_s = "81", 0.2, 2.0
+    config.cluster.kind, config.cluster.controller = "array", "here"
+    config.internal.pilots, config.health.lost_after_s = "81", 2.0
     return array_task.join(config)
 
 

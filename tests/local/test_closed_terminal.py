@@ -24,7 +24,7 @@ def backend(local: Backend) -> Backend:
 
 
 def words(backend: Backend, text: str) -> list[str]:
-    settings = ("groups.count=1", "standby=none", "job.snapshot=none", "stop.grace_s=2", "restart.policy=never")
+    settings = ("groups.count=1", "standby=none", "job.snapshot=none", "stop.grace_s=2", "restart=never")
     script, root = backend.script(text), backend.tmp_path / "runs0"
     return ["run", "cluster=local", f"run.root={quoted(root)}", f"job.script={quoted(script)}", light(), *settings]
 

@@ -48,7 +48,7 @@ def test_a_hook_that_is_no_program_is_refused_before_anything_starts(tmp_path: P
         return done.stderr
 
     assert "no-such-program is no program that can be run" in refused("hooks.on_event=[[no-such-program]]")
-    assert "did you mean group_failed?" in refused("hooks.on_event=[[true]]", "hooks.events=[group_fails]")
+    assert "did you mean group_failed?" in refused("hooks.on_event=[{command: [cat], events: [group_fails]}]")
     assert "write module.Class" in refused("hooks.callbacks=[MyCallback]")
     assert "must end in .prom" in refused("metrics.textfile=/tmp/ftslurm.txt")
     assert "a host of loopback" in refused("metrics.listen=0.0.0.0:9400")

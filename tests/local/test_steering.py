@@ -14,7 +14,7 @@ pytestmark = pytest.mark.light
 
 
 def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot_be_is_refused(local: Backend) -> None:
-    run = local.start("groups.count=2", "restart.policy=never", args={"open-end": True, "step-time": 0.1})
+    run = local.start("groups.count=2", "restart=never", args={"open-end": True, "step-time": 0.1})
     run.wait_for_steps(5, 2)
     code, said = ask(run, "restart", "--group", "7")
     assert (code, said) == (1, "ftslurm: restart refused: there is no group 7; the run has groups 0 to 1\n")

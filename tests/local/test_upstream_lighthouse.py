@@ -23,12 +23,11 @@ GOES_BACK = "test_lighthouse_client_behavior"
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], unittest.TestResult]:
-    """A function that runs one of torchft's tests, with lineage on or off."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], unittest.TestResult]:
+    """A function that runs one of torchft's tests with our Lighthouse."""
 
-    def run_one(test: str, lineage: str) -> unittest.TestResult:
+    def run_one(test: str) -> unittest.TestResult:
         monkeypatch.setattr(Served, "folder", tmp_path, raising=False)
-        monkeypatch.setattr(Served, "lineage", lineage == "on", raising=False)
         monkeypatch.setattr(Served, "started", [], raising=False)
         monkeypatch.setattr(upstream, "LighthouseServer", Served)
         result = unittest.TestResult()
@@ -43,19 +42,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str],
     return run_one
 
 
-@pytest.mark.parametrize("test", unittest.defaultTestLoader.getTestCaseNames(upstream.TestLighthouse))
-def test_with_lineage_off_it_passes_torchfts_own_tests(
-    test: str, run: Callable[[str, str], unittest.TestResult]
-) -> None:
-    result = run(test, "off")
+@pytest.mark.parametrize(
+    "test", sorted({*unittest.defaultTestLoader.getTestCaseNames(upstream.TestLighthouse)} - {GOES_BACK})
+)
+def test_it_passes_torchfts_own_tests(test: str, run: Callable[[str], unittest.TestResult]) -> None:
+    result = run(test)
     assert result.wasSuccessful(), result.errors + result.failures
 
 
-def test_with_lineage_on_a_client_that_goes_back_a_step_gets_no_quorum(
-    run: Callable[[str, str], unittest.TestResult],
-) -> None:
+def test_a_client_that_goes_back_a_step_gets_no_quorum(run: Callable[[str], unittest.TestResult]) -> None:
     """torchft's test asks with step 1, then with step 0."""
-    ((_, error),) = run(GOES_BACK, "on").errors
+    ((_, error),) = run(GOES_BACK).errors
     assert "TimeoutError" in error
 
 

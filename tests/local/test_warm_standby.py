@@ -99,8 +99,6 @@ def test_what_a_standby_cannot_import_early_it_does_without(
     monkeypatch.setattr(warmup, "LATE", ("torch.no_such_part",))
     warmup.warm([])
     assert "standby: could not import torch.no_such_part early" in capsys.readouterr().err
-    warmup.create_context(99)
-    assert "no GPU number 99 is visible here" in capsys.readouterr().err
 
 
 @NIGHTLY

@@ -49,6 +49,9 @@ def told(run: Run, word: str) -> dict[str, object]:
     return record
 
 
+PATIENT = ("health.lost_after_s=60",)  # so long a script waits for a quorum
+
+
 def stop(run: Run) -> None:
     subprocess.run([sys.executable, "-m", "ftslurm", "stop", str(run.dir)], env=run.environ, check=True, timeout=60)
     run.finish(1, outcome="stopped")
@@ -58,7 +61,7 @@ def stop(run: Run) -> None:
 
 @pytest.mark.light
 def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -> None:
-    run = backend.start("groups.count=2", "health.first_step_s=1", script=backend.script(CATCHES))
+    run = backend.start("groups.count=2", "job.longest_step_s=1", script=backend.script(CATCHES))
     record = told(run, "no script has asked for a quorum")
     assert [(g["stage"], g["last"]) for g in record["groups"]] == [  # type: ignore[attr-defined]
         (None, "RuntimeError: no such method of torchft's\\x1b[2J")
@@ -84,7 +87,7 @@ def test_a_quorum_that_cannot_come_is_told_with_a_likely_reason(
     backend: Backend, sleeper: int, least: int, word: str, doing: tuple[int | None, ...] | None
 ) -> None:
     script = backend.script(ASKS.format(sleeper=sleeper, least=least))
-    run = backend.start("groups.count=2", "groups.min=2", "health.first_step_s=5", script=script)
+    run = backend.start("groups.count=2", "groups.min=2", *PATIENT, "job.longest_step_s=3", script=script)
     record = told(run, word)
     if doing is not None:
         assert tuple(g["stage"] for g in record["groups"]) == doing  # type: ignore[attr-defined]
@@ -94,7 +97,7 @@ def test_a_quorum_that_cannot_come_is_told_with_a_likely_reason(
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_a_training_that_steps_is_not_told_and_one_that_begins_late_no_longer(backend: Backend) -> None:
     late = "import time; time.sleep(10)\n" + ASKS.format(sleeper=9, least=1)  # `status` is called before that
-    run = backend.start("groups.count=2", "health.first_step_s=2", script=backend.script(late))
+    run = backend.start("groups.count=2", *PATIENT, "job.longest_step_s=1", script=backend.script(late))
     told(run, "no step has been committed")
     run.wait_for("group_joined")
     command = [sys.executable, "-m", "ftslurm", "status", "--json", str(run.dir)]

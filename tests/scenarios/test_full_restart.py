@@ -127,7 +127,7 @@ def test_a_script_that_does_not_resume_is_not_let_begin_anew(backend: Backend) -
 @pytest.mark.slurm
 @pytest.mark.nightly
 def test_a_requeued_run_resumes(slurm_cluster: Cluster, slurm: Backend) -> None:
-    run = slurm.start(*SETTINGS, "cluster.exclude=n4", args={"open-end": True, "step-time": 0.1})
+    run = slurm.start(*SETTINGS, "cluster.sbatch.exclude=n4", args={"open-end": True, "step-time": 0.1})
     saved(run, 10)
     job = str(run.named("run_started")[0]["job_id"])
     slurm_cluster.run(["scontrol", "requeue", job])

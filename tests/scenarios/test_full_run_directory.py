@@ -26,7 +26,7 @@ def train(backend: Backend, tmp_path: Path, told: Path) -> Run:
     hook.write_text(HOOK)
     hook.chmod(0o700)
     backend.environ["TOLD"] = str(told)
-    words = ["groups.count=2", f'hooks.on_event=[["{hook}"]]', 'hooks.events=["warning"]', "restart.backoff_s=0.5"]
+    words = ["groups.count=2", f'hooks.on_event=[{{command: ["{hook}"], events: [warning]}}]', "restart.backoff_s=0.5"]
     run = backend.start(*words, args={"open-end": True, "step-time": 0.1})
     run.wait_for_steps(5, groups=2)
     return run

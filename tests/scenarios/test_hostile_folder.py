@@ -47,13 +47,13 @@ def test_a_run_that_a_hook_has_started_is_not_ended_with_it(backend: Backend) ->
     starts = backend.script(
         f"#!{sys.executable}\n"
         "import subprocess, sys\n"
-        f"sys.exit(subprocess.call({[str(FTSLURM), *words(backend, other, 100), 'follow=false']!r},"
-        f" stdin=subprocess.DEVNULL, stdout=open({str(log)!r}, 'a'), stderr=subprocess.STDOUT))\n",
+        f"subprocess.Popen({[str(FTSLURM), *words(backend, other, 100), 'follow=false']!r},"
+        f" stdin=subprocess.DEVNULL, stdout=open({str(log)!r}, 'a'), stderr=subprocess.STDOUT)\n",
         name="starts.py",
     )
     starts.chmod(0o700)
     first = backend.start(
-        f"hooks.on_event=[[{quoted(starts)}]]", "hooks.events=[run_started]", "hooks.timeout_s=60",
+        f"hooks.on_event=[{{command: [{quoted(starts)}], events: [run_started]}}]",
         args={"steps": 50, "step-time": 0.1},
     )  # fmt: skip
     assert first.process.wait(120) == 0

@@ -25,7 +25,7 @@ def train(backend: Backend, kind: str, *words: str, kill: str | None = None, hol
     """Run `job=KIND` to its end, with a kill if given ("GROUP RANK STEP METHOD", see scripts/example.py)."""
     number = len(backend.runs)
     line = ["run", f"job={kind}", f"cluster={backend.name}", f"run.root={quoted(backend.tmp_path / f'runs{number}')}"]
-    line += ["follow=true", "groups.gpus=0", "health.heartbeat_s=0.5", "stop.grace_s=2", *words]
+    line += ["follow=true", "groups.gpus=0", "stop.grace_s=2", *words]
     args |= SMALL | {"samples": str(backend.tmp_path / f"samples{number}")}
     line += [f"job.args.{name.replace('_', '-')}={quoted(value)}" for name, value in args.items()]
     if kill is not None:

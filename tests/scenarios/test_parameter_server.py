@@ -21,7 +21,7 @@ def start(backend: Backend, updates: int, *overrides: str, kills: dict[int, list
     plan = ",".join(f"{{group: {group}, at: {at}}}" for at, groups in kills.items() for group in groups)
     run = backend.launch(
         *("run", "job=parameter_server", f"cluster={backend.name}", f"run.root={backend.tmp_path / f'runs{number}'}"),
-        *("follow=true", "groups.gpus=0", "health.heartbeat_s=0.5", "stop.grace_s=5", "restart.backoff_s=0.1"),
+        *("follow=true", "groups.gpus=0", "stop.grace_s=5", "restart.backoff_s=0.1"),
         *(f"job.args.updates={updates}", f"job.args.samples={samples}", "job.args.batch-time=0.01"),
         *(f"faults.plan=[{plan}]", *overrides),
     )

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from harness import SCRIPTS, Backend, Run, busy_cores
 
-OURS = ["lighthouse=ftslurm", "lighthouse.heartbeat_timeout_ms=30000", "lighthouse.join_timeout_ms=30000"]
+OURS = ["lighthouse=ftslurm", "health.lost_after_s=60", "job.longest_step_s=180"]  # silent and late: 30 s
 STOCK = ["lighthouse=torchft"]
 SLURM = pytest.param("slurm", OURS, marks=pytest.mark.slurm)
 ids = {"ids": lambda value: value if isinstance(value, str) else value[0].removeprefix("lighthouse=")}
@@ -93,8 +93,8 @@ if os.environ["REPLICA_GROUP_ID"] == "1":
         time.sleep(0.05)
 runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
 """
-    # Ours waits for a group that the controller has announced until join_timeout_ms, the first time.
-    join = "lighthouse.join_timeout_ms=2000"
+    # Ours waits for a group that the controller has announced for a sixth of longest_step_s, the first time.
+    join = "job.longest_step_s=12"
     run = backend.start("groups.count=2", *lighthouse, join, script=backend.script(late, "toy.py"), args=TRAIN)
     run.wait_until_back(1)
     steps = run.end_soon()

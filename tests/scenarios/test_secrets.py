@@ -98,7 +98,7 @@ def test_in_array_mode_they_come_with_the_environment_of_the_controllers_job(
     cluster = new_cluster(nodes=4, cpus=1)
     backend = slurm_on(cluster)
     backend.environ["MY_API_KEY"] = SECRET
-    run = start(backend, "cluster.mode=array")
+    run = start(backend, "cluster.kind=array")
     assert who_has_it(run) == {"ftslurm.worker": True, "ftslurm.lighthouse": False}
     assert SECRET not in cluster.run(["scontrol", "show", "job", "--details"])
     (tmp_path / "end").touch()

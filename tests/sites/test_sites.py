@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 HERE = Path(__file__).parent
 ENDLESS: dict[str, object] = {"open-end": True, "step-time": 0.1}
-MODES = {"steps": ["cluster=auto"], "array": ["cluster=array", "cluster.poll_s=2", "health.lost_after_s=4"]}
+MODES = {"steps": ["cluster=auto"], "array": ["cluster=array", "health.lost_after_s=4"]}
 PATIENCE_S = 90.0
 
 
@@ -185,7 +185,7 @@ def ftslurm(backend: Backend, verb: str, mode: str, *settings: str) -> Run:
     words = [*MODES[mode], "run.name=toy", f"run.root={quoted(backend.tmp_path / f'runs{number}')}", "follow=true"]
     words += [f"job.script={quoted(SCRIPTS / 'light.py')}", f"job.args.steps-file={quoted(steps)}"]
     words += [f"job.args.{key}={value}" for key, value in ENDLESS.items()]
-    words += ["job.snapshot=none", "standby=none", "health.heartbeat_s=0.5", "stop.grace_s=2", "groups.count=2"]
+    words += ["job.snapshot=none", "standby=none", "stop.grace_s=2", "groups.count=2"]
     words += ["groups.mem=500M", "groups.gpus=0", light()]
     return backend.launch(verb, *(word for word in words if word.partition("=")[0] not in given), *settings)
 

@@ -79,7 +79,7 @@ def adopted(run: Run, unit: str, times: int) -> dict[str, object]:
 
 def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Backend) -> None:
     settings = [
-        "cluster.mode=array",
+        "cluster.kind=array",
         "cluster.controller=here",
         "groups.count=2",
         "groups.workers=2",
@@ -145,7 +145,7 @@ while not (beside / "end").exists():
 
 
 def test_what_ends_while_nobody_leads_is_known_to_the_next_controller(slurm: Backend) -> None:
-    settings = ["cluster.mode=array", "cluster.controller=here", "groups.count=2", "restart.backoff_s=0"]
+    settings = ["cluster.kind=array", "cluster.controller=here", "groups.count=2", "restart.backoff_s=0"]
     run = slurm.start(*settings, script=slurm.script(TOLD))
 
     def over_without_a_controller(word: str, *attempts: tuple[int, int]) -> None:

@@ -42,7 +42,7 @@ def test_a_used_up_spare_node_is_asked_for_again_and_a_returning_node_is_used(
 
 
 def test_without_a_spare_node_the_group_waits_and_the_others_go_on(slurm: Backend, slurm_cluster: Cluster) -> None:
-    run = slurm.start("groups.count=2", "cluster.replace=false", args={"steps": 50, "step-time": 0.1})
+    run = slurm.start("groups.count=2", "cluster.requeue=false", args={"steps": 50, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     (lost,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
     slurm_cluster.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"])

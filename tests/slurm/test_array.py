@@ -1,4 +1,4 @@
-"""cluster.mode=array on real Slurm: jobs of groups start and end while the other groups train on."""
+"""cluster.kind=array on real Slurm: jobs of groups start and end while the other groups train on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cluster import Cluster
 from harness import Backend, Run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
-ARRAY = ("cluster.mode=array", "cluster.poll_s=2", "health.lost_after_s=4")
+ARRAY = ("cluster.kind=array", "health.lost_after_s=4")
 ENDLESS: dict[str, object] = {"open-end": True, "step-time": 0.2}
 
 
@@ -101,11 +101,8 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
         "cluster.signal_s=60",
         "groups.mem=1G",
     )  # no group moves again
-    patient = (
-        "health.lost_after_s=60",
-        "health.orphan_after_s=120",
-    )  # a step may take long to start on a busy machine
-    run = slurm.start(*ARRAY[:2], *limits, *patient, "groups.count=2", args=ENDLESS)
+    patient = ("health.lost_after_s=60",)  # a step may take long to start on a busy machine
+    run = slurm.start(*ARRAY[:1], *limits, *patient, "groups.count=2", args=ENDLESS)
     run.wait_for_steps(5, 2)
     first = [pilot_of(run, group) for group in (0, 1)]
     for job in (*first, (run.dir / "submitit/job_id").read_text()):
@@ -186,7 +183,7 @@ def test_a_lost_node_is_replaced_by_a_job_and_one_that_never_starts_keeps_nobody
 ) -> None:
     cluster = new_cluster(nodes=4, cpus=1)
     slurm = slurm_on(cluster)
-    settings = ("groups.count=3", "cluster.poll_s=2", "health.lost_after_s=4")
+    settings = ("groups.count=3", "health.lost_after_s=4")
     run = slurm.start(*settings, args=ENDLESS)
     run.wait_for_steps(5, 3)
     cluster.kill_node(str(run.named("step_launched", group=2)[0]["nodes"][0]))  # type: ignore[index]

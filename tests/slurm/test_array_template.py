@@ -122,7 +122,7 @@ def test_whichever_task_is_lost_the_others_train_on(
         f"job.args.steps-file={tmp_path / 'steps'}",
         "job.args.open-end=true",
     ]
-    words += ["job.args.step-time=0.2", "cluster.poll_s=1", "health.heartbeat_s=0.5", "health.lost_after_s=5"]
+    words += ["job.args.step-time=0.2", "health.lost_after_s=5"]
     run = submit(cluster, tmp_path, "0-2", *words, "stop.grace_s=2", "groups.gpus=0")
     go_on(run, {0, 1, 2})
 

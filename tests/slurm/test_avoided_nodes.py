@@ -46,7 +46,7 @@ def test_a_group_that_fails_leaves_a_node_that_is_being_drained(slurm_cluster: C
 def test_in_array_mode_a_group_that_fails_on_a_drained_node_gets_another_job(
     slurm_cluster: Cluster, slurm: Backend
 ) -> None:
-    run = slurm.start("groups.count=2", "cluster.mode=array", "groups.gpus=0", args=OPEN)
+    run = slurm.start("groups.count=2", "cluster.kind=array", "groups.gpus=0", args=OPEN)
     run.wait_for_steps(5, 2)
     bad = run.node_of(1, 0)
     drain(slurm_cluster, bad)
@@ -70,7 +70,7 @@ def test_what_one_run_knows_of_a_broken_node_the_next_one_does(slurm: Backend, t
     check.chmod(0o755)
     shared = f"cluster.exclude_file={tmp_path / 'broken.jsonl'}"
     first = slurm.start(
-        *("groups.count=2", "cluster.spare_nodes=2", "cluster.replace=false", shared),
+        *("groups.count=2", "cluster.spare_nodes=2", "cluster.requeue=false", shared),
         f"health.preflight=[[{check}]]",
         args=OPEN,
     )

@@ -72,24 +72,27 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
         ["Requested time limit is invalid", "; cluster.time=11; short has ", "time limit 10:00\n"],
     ),
     (
-        ("cluster.nodelist=n9",),
-        ["Invalid node name specified; cluster.nodelist=n9; gpu* has 2"],
+        ("cluster.sbatch.nodelist=n9",),
+        ["Invalid node name specified; cluster.sbatch.nodelist=n9; gpu* has 2"],
     ),
-    (("cluster.exclude=n9",), ["Invalid node name specified; cluster.exclude=n9; gpu* has 2"]),
+    (("cluster.sbatch.exclude=n9",), ["Invalid node name specified; cluster.sbatch.exclude=n9; gpu* has 2"]),
     (
-        ("cluster.constraint=nope", "cluster.time=5"),
-        ["Invalid feature specification; cluster.constraint=nope; gpu* has ", "features fast,h100, "],
-    ),
-    (
-        ("cluster.reservation=r",),
-        ["Requested reservation is invalid; cluster.reservation=r; gpu* has"],
+        ("cluster.sbatch.constraint=nope", "cluster.time=5"),
+        ["Invalid feature specification; cluster.sbatch.constraint=nope; gpu* has ", "features fast,h100, "],
     ),
     (
-        ("cluster.mode=array", "cluster.constraint=nope"),
-        ["would refuse the jobs for groups: ", "Invalid feature specification; cluster.constraint=nope; gpu* has "],
+        ("cluster.sbatch.reservation=r",),
+        ["Requested reservation is invalid; cluster.sbatch.reservation=r; gpu* has"],
     ),
     (
-        ("cluster.mode=array", "groups.mem=999G"),
+        ("cluster.kind=array", "cluster.sbatch.constraint=nope"),
+        [
+            "would refuse the jobs for groups: ",
+            "Invalid feature specification; cluster.sbatch.constraint=nope; gpu* has ",
+        ],
+    ),
+    (
+        ("cluster.kind=array", "groups.mem=999G"),
         [
             "would refuse the jobs for groups: ",
             "node configuration is not available; groups.mem=999G; groups.gpus x groups.per_node=1; gpu* has ",
@@ -97,8 +100,8 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
         ],
     ),
     (
-        ("cluster.segment=1",),  # Slurm knows it since 24.05, and then it is not available here
-        ["sbatch refused the job", "segment", "; cluster.segment=1; gpu* has "],
+        ("cluster.sbatch.segment=1",),  # Slurm knows it since 24.05, and then it is not available here
+        ["sbatch refused the job", "segment", "; cluster.sbatch.segment=1; gpu* has "],
     ),
     (("cluster.sbatch.frobnicate=1",), ["sbatch refused the job", "unrecognized option '--frobnicate=1'"]),
     (("cluster.sbatch.mail-type=NOPE",), ["sbatch refused the job", "--mail-type"]),

@@ -23,9 +23,9 @@ def crash(run: Run, units: tuple[str, ...]) -> None:
     assert max(run.longest_gap(group, since - 0.5) for group in (0, 1)) < GAP_S
 
 
-@pytest.mark.parametrize("mode", ["steps", pytest.param("array", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("mode", ["slurm", pytest.param("array", marks=pytest.mark.nightly)])
 def test_a_killed_controller_comes_back_and_adopts_the_groups_and_the_lighthouse(mode: str, slurm: Backend) -> None:
-    settings = [f"cluster.mode={mode}", "groups.count=2", "groups.workers=2", "standby.count=1"]
+    settings = [f"cluster.kind={mode}", "groups.count=2", "groups.workers=2", "standby.count=1"]
     run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})
     run.wait_for("step_ready", unit="standby-000")
     run.wait_for_steps(5, 2)

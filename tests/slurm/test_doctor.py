@@ -150,7 +150,7 @@ def test_a_step_that_the_site_refuses_and_a_node_without_sbatch_are_found_with_t
     assert "set cluster.srun" in found["step"]
     assert found["sbatch"].startswith("warn")
     assert "ERROR: Job submission is not allowed from this host" in found["sbatch"]
-    assert "set cluster.mode=steps" in found["sbatch"]
+    assert "set cluster=slurm" in found["sbatch"]
     _, out, err = doctor(cluster, tmp_path, "--srun=--mem-per-cpu=0")
     assert "a step with the options of a run starts" in out, out + err
 

@@ -333,7 +333,7 @@ def test_a_job_whose_controller_is_lost_with_its_node_ends_itself(
 ) -> None:
     cluster = new_cluster(nodes=3)
     run = slurm_on(cluster).start(
-        "groups.count=3", "health.orphan_after_s=4", "health.lost_after_s=2", "follow=false",
+        "groups.count=3", "health.lost_after_s=2", "follow=false",
         args={"open-end": True, "step-time": 0.2},
     )  # fmt: skip
     run.process.wait(60)

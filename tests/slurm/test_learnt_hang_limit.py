@@ -6,12 +6,12 @@ import pytest
 from harness import Backend
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light, pytest.mark.nightly]
-LEAST_S = 5.0
+LEAST_S = 10.0
 
 
 def test_a_hang_is_found_by_a_limit_that_an_earlier_controller_has_learnt(slurm: Backend) -> None:
     run = slurm.start(
-        *("groups.count=2", "health.heartbeat_s=0.5", f"health.hang_least_s={LEAST_S}"),
+        *("groups.count=2", f"torchft.timeout_s={LEAST_S / 5:g}"),
         args={"open-end": True, "step-time": 0.1},
     )
     first = run.wait_for("hang_limit")

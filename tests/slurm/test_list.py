@@ -31,7 +31,7 @@ def test_a_run_is_listed_and_found_by_every_id_that_squeue_shows(
     for name, value in slurm_cluster.env.items():
         monkeypatch.setenv(name, value)
     slow: dict[str, object] = {"open-end": True, "step-time": 0.2}
-    run = slurm.start("cluster.mode=array", "groups.count=2", "run.name=names", args=slow)
+    run = slurm.start("cluster.kind=array", "groups.count=2", "run.name=names", args=slow)
     run.wait_for_steps(5, groups=2)
     names = set(slurm_cluster.run(["squeue", "--noheader", "--array", "--format=%i %A"]).split())
     names |= {name.partition("_")[0] for name in names}

@@ -57,8 +57,8 @@ def test_where_a_plugin_chooses_the_partition_sbatch_decides_for_plan_and_run(
     cluster.start_slurmctld()
     cluster.run(["scontrol", "update", "partitionname=gpu", "default=no"])
     cluster.run(["scontrol", "update", "nodename=n1", "availablefeatures=fast"])
-    size = ("cluster=slurm", "groups.count=1", "cluster.constraint=fast")
-    for words in (size, (*size, "cluster.mode=array")):
+    size = ("cluster=slurm", "groups.count=1", "cluster.sbatch.constraint=fast")
+    for words in (size, (*size, "cluster.kind=array")):
         planned = ftslurm(cluster, tmp_path, "plan", *words)
         assert (planned.returncode, planned.stderr) == (0, ""), planned.stderr
         assert "1 CPU and 1 GPU" in planned.stdout
@@ -73,9 +73,15 @@ def test_where_a_plugin_chooses_the_partition_sbatch_decides_for_plan_and_run(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("cluster.constraint=nope",), ("Invalid feature specification", "cluster.constraint=nope", "features ")),
+        (
+            ("cluster.sbatch.constraint=nope",),
+            ("Invalid feature specification", "cluster.sbatch.constraint=nope", "features "),
+        ),
         (("groups.mem=999G",), ("is not available", "groups.mem=999G", "8000 MB")),
-        (("cluster.constraint=nope", "cluster.mode=array"), ("would refuse the job", "cluster.constraint=nope")),
+        (
+            ("cluster.sbatch.constraint=nope", "cluster.kind=array"),
+            ("would refuse the job", "cluster.sbatch.constraint=nope"),
+        ),
         (("cluster.account=me", "groups.gpus=9"), ("groups.gpus", "groups.per_node=9")),
     ],
 )
@@ -89,7 +95,7 @@ def test_plan_refuses_what_sbatch_would(
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root for a /dev of its own")
-@pytest.mark.parametrize("mode", ["steps", pytest.param("array", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("mode", ["slurm", pytest.param("array", marks=pytest.mark.nightly)])
 def test_workers_share_the_gpus_of_nodes_of_which_slurm_knows_none(
     mode: str, new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend], tmp_path: Path
 ) -> None:
@@ -99,8 +105,8 @@ def test_workers_share_the_gpus_of_nodes_of_which_slurm_knows_none(
     wrapper.chmod(0o700)
     (tmp_path / "with-gpus.dev").mkdir()
     python = f"job.python=[unshare,--mount,{quoted(wrapper)},{quoted(sys.executable)}]"
-    words = ["groups.gpus=2", "groups.per_node=2", python, f"cluster.mode={mode}", "health.heartbeat_s=2"]
-    words = [word for word in words if mode == "steps" or "per_node" not in word]
+    words = ["groups.gpus=2", "groups.per_node=2", python, f"cluster.kind={mode}"]
+    words = [word for word in words if mode == "slurm" or "per_node" not in word]
     script = backend.script(SHOWS_GPUS)
     refused = backend.start(*words, script=script)
     assert refused.process.wait(60) == 2
@@ -109,7 +115,7 @@ def test_workers_share_the_gpus_of_nodes_of_which_slurm_knows_none(
         warns="+cpu" in version("torch")
     )
     shares = [re.search(r"GPUS (.*)", run.rank_log(group))[1] for group in (0, 1)]  # type: ignore[index]
-    assert shares == (["0,1", "2,3"] if mode == "steps" else ["0,1", "0,1"])
+    assert shares == (["0,1", "2,3"] if mode == "slurm" else ["0,1", "0,1"])
 
 
 SALLOC = [

@@ -17,7 +17,7 @@ def test_a_pilot_takes_over_from_a_controller_whose_job_is_lost(
 ) -> None:
     cluster = new_cluster(nodes=3, cpus=1)
     slurm = slurm_on(cluster)
-    settings = ["cluster.mode=array", "cluster.poll_s=1", "health.lost_after_s=5", "groups.count=2"]
+    settings = ["cluster.kind=array", "health.lost_after_s=5", "groups.count=2"]
     run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(5, 2)
     (started,) = run.named("run_started")

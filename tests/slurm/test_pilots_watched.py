@@ -24,7 +24,7 @@ def test_pilots_that_a_node_crash_has_ended_are_replaced_and_one_can_lead(
 ) -> None:
     cluster = new_cluster(nodes=3, cpus=1)
     slurm = slurm_on(cluster)
-    settings = ["cluster.mode=array", "cluster.poll_s=1", "health.lost_after_s=5", "groups.count=2"]
+    settings = ["cluster.kind=array", "health.lost_after_s=5", "groups.count=2"]
     run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(5, 2)
     granted = {str(e["nodes"][0]): str(e["allocation"]) for e in run.named("allocation_granted")}  # type: ignore[index]

@@ -36,7 +36,7 @@ def words(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "job.args.steps=100000",
         "job.args.step-time=0.05",
     ]
-    settings = ["groups.gpus=0", "stop.grace_s=2", "checkpoint.every=5", "health.heartbeat_s=0.5"]
+    settings = ["groups.gpus=0", "stop.grace_s=2", "checkpoint.every=5"]
     yield [*settings, f"run.root={quoted(tmp_path / 'runs')}", *script]
     for run in ftslurm.runs(tmp_path / "runs"):
         if run.status()["outcome"] == "running":
@@ -102,7 +102,7 @@ def test_a_run_of_array_mode_is_resumed(words: list[str], slurm_cluster: Cluster
     parent.stop()
     parent.wait(PATIENCE_S)
     child = parent.resume(["cluster=slurm", "groups.workers=1"])  # a preset replaces the section
-    assert (child.config.cluster.mode, parent.config.cluster.mode) == ("steps", "array")
+    assert (child.config.cluster.kind, parent.config.cluster.kind) == ("slurm", "array")
     goes_on(child, parent)
     goes_on(parent.resume(), parent)
 
@@ -123,6 +123,6 @@ def test_a_run_that_was_submitted_by_hand_is_resumed_as_a_job(
     until(lambda: over(parent), "the run ends with its job")
     child = parent.resume()
     cluster = child.config.cluster
-    assert (cluster.controller, cluster.pilots, cluster.time) == ("job", None, "17:00")
+    assert (cluster.controller, child.config.internal.pilots, cluster.time) == ("job", None, "17:00")
     assert cluster.partition == slurm_cluster.run(["sinfo", "-h", "--format=%R"]).split()[0]
     goes_on(child, parent)

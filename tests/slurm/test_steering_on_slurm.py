@@ -71,7 +71,7 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
 
 @pytest.mark.nightly
 def test_in_array_mode_a_drained_node_is_left_for_a_new_job(slurm: Backend) -> None:
-    run = slurm.start("groups.count=2", "cluster.mode=array", "groups.gpus=0", "restart.max_per_group=1", args=OPEN)
+    run = slurm.start("groups.count=2", "cluster.kind=array", "groups.gpus=0", "restart.max_per_group=1", args=OPEN)
     run.wait_for_steps(5, 2)
     node = run.node_of(1, 0)
     code, said = run.ask("drain", node)
@@ -106,7 +106,7 @@ def test_what_variables_give_to_sbatch_every_job_of_the_run_has_and_it_saves_bef
         "SBATCH_WAIT": "1",
         "SBATCH_OUTPUT": "/x/%j",
     }
-    words = ("groups.count=2", "cluster.mode=array", "cluster.time=120")
+    words = ("groups.count=2", "cluster.kind=array", "cluster.time=120")
     run = slurm.start(*words, script="light_saving.py", args={"steps": 100000, "step-time": 0.1})
     for group in (0, 1):
         run.wait_for("group_joined", group=group)
@@ -160,7 +160,7 @@ def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkey
 @pytest.mark.nightly
 def test_an_accepted_restart_is_finished_by_the_controller_that_takes_over(slurm: Backend) -> None:
     stubborn = {**OPEN, "ignore-sigterm": True}
-    run = slurm.start("groups.count=2", "stop.grace_s=5", "restart.policy=never", args=stubborn)
+    run = slurm.start("groups.count=2", "stop.grace_s=5", "restart=never", args=stubborn)
     run.wait_for_steps(5, 2)
     assert run.ask("restart", "--group", "1")[0] == 0
     leaders = run.kill_controller()

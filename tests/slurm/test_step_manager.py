@@ -16,7 +16,7 @@ pytestmark = [
 MANAGED = "SlurmctldParameters=enable_stepmgr\nPrologFlags=contain"
 MODES = {
     "steps": ("cluster.spare_nodes=1",),
-    "array": ("cluster.mode=array", "cluster.poll_s=2"),
+    "array": ("cluster.kind=array"),
 }
 
 

@@ -166,10 +166,10 @@ def _lighthouse_ended(
 
 
 def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
-    """Return whether the Lighthouse is down, or came back less than torchft.quorum_timeout_s ago."""
+    """Return whether the Lighthouse is down, or came back less than config.quorum_timeout_s ago."""
     lighthouse = state.lighthouse
     came_back = lighthouse.marks.launched if lighthouse.attempt > 0 else None
-    recently = came_back is not None and now - came_back < config.torchft.quorum_timeout_s
+    recently = came_back is not None and now - came_back < config.quorum_timeout_s
     return not independent(config) and (lighthouse.phase is not Phase.RUNNING or recently)
 
 
@@ -214,9 +214,9 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
 
 
 def _got_anywhere(state: RunState, config: Config) -> bool:
-    """Return whether a step was ever committed or, without a quorum, a script ran for restart.backoff_max_s."""
+    """Return whether a step was ever committed or, without a quorum, a script ran for BACKOFF_MAX_S."""
     ran = (e.healthy_s for u in state.groups for e in u.exits) if independent(config) else ()
-    return state.lineage.step > 0 or any(seconds >= config.restart.backoff_max_s for seconds in ran)
+    return state.lineage.step > 0 or any(seconds >= restart.BACKOFF_MAX_S for seconds in ran)
 
 
 def _same_start_error(state: RunState) -> str | None:
@@ -267,7 +267,7 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     actions: list[Action] = []
     number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause is Cause.HARDWARE}
-    node = placement.suspect(unit.exits, config.restart.window_s)
+    node = placement.suspect(unit.exits, restart.WINDOW_S)
     wrongly = [n for n, group in state.nodes.suspected if group == number and n != node and n not in broken]
     for other in wrongly:
         suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, number))

@@ -1,12 +1,13 @@
 """Drills: real faults that are inflicted on purpose. Selects those that are due and their tasks.
 
 There are three kinds: faults of `faults.plan`, due when their group has committed a step; random faults of a seeded
-stream (`faults.mean_s`), the same for the same seed on every machine; and those of `ftslurm inject`.
+stream (`faults.random`), the same for the same seed on every machine; and those of `ftslurm inject`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -57,44 +58,35 @@ def _step(at: float, total: int) -> int:
 
 
 def draw(config: Config, index: int) -> RandomDrill | None:
-    """Return the index-th random fault, counted from 0; None if faults.mean_s is 0 or faults.count are done.
+    """Return the index-th random fault, counted from 0; None: none are asked for.
 
-    The times between two faults are exponentially distributed with mean faults.mean_s (a Poisson process, as failures
+    The times between two faults are exponentially distributed with mean `mean_s` (a Poisson process, as failures
     of many machines are). Kind, group and rank are drawn uniformly.
     """
-    faults, size = config.faults, config.groups.nodes * config.groups.workers
-    if faults.mean_s <= 0 or not faults.kinds or (faults.count and index >= faults.count):
+    faults, size = config.faults.random, config.groups.nodes * config.groups.workers
+    if faults is None:
         return None
-    return _stream(faults.seed, faults.mean_s, tuple(faults.kinds), config.groups.count, size).get(index)
+    drawn, more = _stream(faults.seed, faults.mean_s, tuple(faults.kinds), config.groups.count, size)
+    while len(drawn) <= index:
+        drawn.append(next(more))
+    return drawn[index]
 
 
 @lru_cache(maxsize=8)
-def _stream(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> _Stream:
-    return _Stream(seed, mean_s, kinds, groups, size)
+def _stream(
+    seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int
+) -> tuple[list[RandomDrill], Iterator[RandomDrill]]:
+    """Return the faults that have been drawn, so that each is drawn once, and those to come."""
+    return [], _faults(seed, mean_s, kinds, groups, size)
 
 
-class _Stream:
-    """The random faults of one seed. Keeps the drawn ones, so that each is drawn once."""
-
-    def __init__(self, seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> None:
-        self._random = Random(seed).random  # noqa: S311  the one method whose numbers Python promises to keep
-        self._mean_s = mean_s
-        self._kinds = kinds
-        self._groups = groups
-        self._size = size
-        self._drawn: list[RandomDrill] = []
-
-    def get(self, index: int) -> RandomDrill:
-        while len(self._drawn) <= index:
-            before = self._drawn[-1].after_s if self._drawn else 0.0
-            after = before - self._mean_s * math.log(1.0 - self._random())
-            kind = self._kinds[self._below(len(self._kinds))]
-            # Drawn in this order for every kind, so that other kinds leave times, groups and ranks as they are.
-            self._drawn.append(RandomDrill(after, kind, self._below(self._groups), self._below(self._size)))
-        return self._drawn[index]
-
-    def _below(self, count: int) -> int:
-        return int(self._random() * count)
+def _faults(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> Iterator[RandomDrill]:
+    random, after_s = Random(seed).random, 0.0  # noqa: S311  the one method whose numbers Python promises to keep
+    while True:
+        after_s -= mean_s * math.log(1.0 - random())
+        kind = kinds[int(random() * len(kinds))]
+        # Drawn in this order for every kind, so that other kinds leave times, groups and ranks as they are.
+        yield RandomDrill(after_s, kind, int(random() * groups), int(random() * size))
 
 
 def inject_planned(
@@ -148,7 +140,7 @@ def inject_random(state: RunState, now: float, config: Config) -> tuple[RunState
         drill = draw(config, state.drills.done)
         assert drill is not None
         state = replace(state, drills=replace(state.drills, done=state.drills.done + 1))
-        state, more = _inject_in_group(state, drill.kind, drill.group, drill.rank, now, "faults.mean_s")
+        state, more = _inject_in_group(state, drill.kind, drill.group, drill.rank, now, "faults.random")
         actions += more
     return state, actions
 

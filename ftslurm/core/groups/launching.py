@@ -69,6 +69,9 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
     return state, actions
 
 
+LOOKS_S = 0.1  # two looks of the Lighthouse for a quorum, and some time between
+
+
 def _due(state: RunState, now: float, config: Config) -> list[Unit]:
     """Return the units that may be launched now: those that have become due, and those that wait for a place."""
     if not state.concerns_all and not state.table.to_look_at():
@@ -270,9 +273,8 @@ def _begin_after(unit: Unit, config: Config) -> float:
 
     A group that returns quickly creates its manager, which sends heartbeats, and is then busy building its model. If
     the dead attempt has not expired by then, the survivors' quorum waits for the newcomer too, up to
-    join_timeout_ms (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
+    config.late_after_s (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
     """
     if unit.marks.noticed is None or unit.group is None or config.lighthouse.kind != "torchft":
         return 0.0  # our own gets an eviction at once, and lets no survivor wait for a newcomer
-    lighthouse = config.lighthouse
-    return unit.marks.noticed + (lighthouse.heartbeat_timeout_ms + 2 * lighthouse.quorum_tick_ms) / 1000 + 0.05
+    return unit.marks.noticed + config.silent_after_s + LOOKS_S

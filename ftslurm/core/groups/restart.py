@@ -13,10 +13,12 @@ from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Again, Cause
 
 LAUNCH_AGAIN_S = 2.0
+WINDOW_S = 3600.0  # older failures do not count
+BACKOFF_MAX_S = 60.0  # the longest wait for a restart
 FOUND_OUT_S = 120.0  # a failure at most this long before the loss of a node may be due to it
 OTHER_CODE = (
     "it would have run other code than the attempts before it. `ftslurm resume RUN` goes on once the files are as they "
-    "were, `ftslurm resume RUN --new-code` with the new ones; job.on_code_change=warn would allow the mixture"
+    "were, `ftslurm resume RUN --new-code` with the new ones"
 )
 
 
@@ -34,8 +36,8 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     """Apply the restart policy to one unit. A function of the exits: it keeps no counters.
 
     The first failure leads to a restart at once, the second after backoff_s, each later one after twice the previous
-    wait, up to backoff_max_s. An attempt that has committed steps for backoff_max_s was healthy: its failure counts as
-    the first again. Failures older than window_s are ignored (Erlang's supervisors call this the restart intensity).
+    wait, up to BACKOFF_MAX_S. An attempt that has committed steps for BACKOFF_MAX_S was healthy: its failure counts as
+    the first again. Failures older than WINDOW_S are ignored (Erlang's supervisors call this the restart intensity).
 
     A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group:
     it is tried again every LAUNCH_AGAIN_S. An attempt that a user's command has ended is no failure either, nor one
@@ -51,18 +53,18 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
         return RestartAt(last.time)
     if last.cause.row.again is Again.NEVER:
         return GiveUp(OTHER_CODE)
-    if config.policy == "never":
-        return GiveUp("restart.policy=never")
+    if config.max_per_group == 0:
+        return GiveUp("restart.max_per_group=0")
     if not last.launched:
         in_a_row = list(takewhile(lambda e: not e.launched, reversed(exits)))
         if last.time - in_a_row[-1].time < launch_patience_s:
             return RestartAt(last.time + LAUNCH_AGAIN_S)
         return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
-    recent = [e for e in exits if last.time - e.time < config.window_s]
+    recent = [e for e in exits if last.time - e.time < WINDOW_S]
     failures = [e for e in unexplained(recent) if _is_failure(e)]
     if len(failures) > config.max_per_group:
         return GiveUp(
-            f"{len(failures)} failures within {config.window_s:g} s are more than restart.max_per_group="
+            f"{len(failures)} failures within {WINDOW_S:g} s are more than restart.max_per_group="
             f"{config.max_per_group} allows" + _hint(failures)
         )
     if where := _same_error(failures):
@@ -70,7 +72,7 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     in_a_chain = 0
     for exit_ in unexplained(recent):
         counts = _is_failure(exit_) and not _moves(exit_, recent)
-        in_a_chain = (0 if exit_.healthy_s >= config.backoff_max_s else in_a_chain) + counts
+        in_a_chain = (0 if exit_.healthy_s >= BACKOFF_MAX_S else in_a_chain) + counts
     if _moves(last, recent):
         return RestartAt(last.time)
     return RestartAt(last.time + wait(in_a_chain, config))
@@ -150,4 +152,4 @@ def wait(failures: int, config: RestartConfig) -> float:
     if failures <= 1:
         return 0.0
     exponent = min(failures - 2, 40)  # 2**40 s exceeds every limit; larger powers overflow floats
-    return min(config.backoff_s * 2.0**exponent, config.backoff_max_s)
+    return min(config.backoff_s * 2.0**exponent, BACKOFF_MAX_S)

@@ -34,7 +34,7 @@ def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     groups = config.groups
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(state.standbys, but=unit)
-    if config.cluster.mode == "array":  # it has a job of its own, or waits for one
+    if config.cluster.kind == "array":  # it has a job of its own, or waits for one
         return _place(state, 1, [*taken, *others], state.nodes.closed, config)
     used = frozenset(node for place in taken for node in place.nodes)
     spot = _place(state, 1, others, state.nodes.closed | used, config)
@@ -70,8 +70,6 @@ def pick(state: RunState, unit: Unit, config: Config, but: frozenset[str] = froz
         living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.place and u.name != unit.name]
         used = {spot.slot for spot in living if spot.allocation == place.allocation}
         slots = [slot for slot in range(config.groups.per_node) if slot not in used]
-        if config.standby.cuda:
-            slots = [slot for slot in slots if slot == place.slot]  # its CUDA context is on that share's GPUs
         if slots:
             same = unit.place is not None and (unit.place.allocation, unit.place.nodes) == (
                 place.allocation,

@@ -22,12 +22,12 @@ TOLD_OF = 8  # groups that a record describes
 
 
 def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Record `no_first_step` health.first_step_s after all scripts run, and again each time the wait has doubled.
+    """Record `no_first_step` config.first_step_s after all scripts run, and again each time the wait has doubled.
 
     The wait begins when every group that has a place has begun its script, at the first start and after a full
     restart. It continues while single groups fail and return, and ends with the first committed step.
     """
-    if config.health.first_step_s <= 0 or independent(config):
+    if independent(config):
         return state, []
     table = state.table
     begun = table.having_trait(Trait.JOINED) or table.having_trait(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
@@ -58,7 +58,7 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
 
 def _due(stepless: tuple[float, float], config: Config) -> float:
     since, told_s = stepless
-    return since + max(config.health.first_step_s, 2 * told_s)
+    return since + max(config.first_step_s, 2 * told_s)
 
 
 def stage(unit: Unit) -> int | None:
@@ -87,7 +87,7 @@ def reason(running: list[Unit], config: Config) -> str:
     if len(early) == len(running):
         return (
             "no script has asked for a quorum: it still loads its model or data or computes its first step (then raise "
-            "health.first_step_s), it has caught an error, or it uses no Manager of torchft (ftslurm help "
+            "job.longest_step_s), it has caught an error, or it uses no Manager of torchft (ftslurm help "
             "fault-tolerant)"
         )
     if asking and early:
@@ -102,7 +102,7 @@ def reason(running: list[Unit], config: Config) -> str:
             "they have a quorum and wait for one another: connections between the nodes may be blocked, or take the "
             "wrong network (cluster.interface), or a rank has caught an error"
         )
-    return "they have a quorum and compute: if the first step takes this long, raise health.first_step_s"
+    return "they have a quorum and compute: if the first step takes this long, raise job.longest_step_s"
 
 
 def _named(units: Iterable[Unit]) -> str:

@@ -22,7 +22,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 LOOK_S_PER_GROUP = 1e-4  # interval between looks at all groups, per group: they use at most a tenth of the time
-ENOUGH = 20  # times that must be known; before, the limit is health.join_timeout_s
+ENOUGH = 20  # times that must be known; before, the limit is config.join_timeout_s
 LONGEST_TIMES = 3.0  # the limit inside a step, as a multiple of the longest time so far
 REPORT_S = 5.0  # a report comes at most so long after the time between two commits that it tells of
 CHANGE = 1.25  # the journal gets the limits again when they have grown by this factor
@@ -48,9 +48,8 @@ def limits(standstill: Standstill, config: Config) -> Limits:
     if independent(config):
         return Limits(inf, inf)  # no steps are reported
     if standstill.seen < ENOUGH:
-        start = health.join_timeout_s or inf
-        return Limits(start, start)
-    in_step = max(health.hang_least_s, LONGEST_TIMES * standstill.longest_s)
+        return Limits(config.join_timeout_s, config.join_timeout_s)
+    in_step = max(config.hang_least_s, LONGEST_TIMES * standstill.longest_s)
     return Limits(in_step, 2 * in_step)
 
 

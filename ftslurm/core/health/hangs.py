@@ -48,7 +48,7 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
     ask = _ask_where(state, groups, config)
     standstill = replace(state.standstill, next_look=now + LOOK_S_PER_GROUP * state.table.groups, ask=ask)
     if ask is not None and now >= ask:
-        standstill = replace(standstill, asked_where=now, ask=now + config.health.heartbeat_s)
+        standstill = replace(standstill, asked_where=now, ask=now + config.heartbeat_s)
         actions += [Send(unit.id, messages.Where()) for unit in groups]
     state = replace(state, standstill=replace(standstill, overtaken=tuple(overtaken(state, now, config))))
     culprits = hung(state, now, config)
@@ -104,7 +104,7 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
 
     Every task stopped (SIGSTOP) for the limit inside a step is hung, at any stage. Otherwise the task that stopped
     moving first is, if another passed it as long ago as the limit at its stage. Old heartbeats are no evidence. While a
-    task is silent or heals, the others may wait for it: silence.watch and health.join_timeout_s handle these cases. The
+    task is silent or heals, the others may wait for it: silence.watch and config.join_timeout_s handle these cases. The
     time starts again when a group fails or joins, because the others may have waited for it.
     """
     allowed = limits(state.standstill, config)
@@ -121,7 +121,7 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
     since = {(one.unit, one.task): max(one.since, changed) for one in state.standstill.overtaken}
     found = []
     for peers in _ranks(state):
-        if any(now - one.pulse.time > FRESH * config.health.heartbeat_s for one in peers):
+        if any(now - one.pulse.time > FRESH * config.heartbeat_s for one in peers):
             continue  # the others may wait for the silent task
         passed = [one for one in peers if (one.unit.name, one.task) in since]
         began = [max(since[one.unit.name, one.task], one.pulse.moved) for one in passed]
@@ -178,7 +178,7 @@ def _ask_where(state: RunState, groups: list[Unit], config: Config) -> float | N
     if first is None:
         return None
     patience = limits(state.standstill, config).in_step_s / 2
-    return max(first + patience, state.standstill.asked_where + config.health.heartbeat_s)
+    return max(first + patience, state.standstill.asked_where + config.heartbeat_s)
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:

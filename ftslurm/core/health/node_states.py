@@ -29,7 +29,7 @@ def ask(state: RunState, now: float, config: Config) -> Outcome:
     """Ask once after each failure, of nodes that may be its cause (node_fate.py)."""
     nodes = state.nodes
     about = {fate.node for fate in nodes.fates if fate.asked > nodes.asked}
-    if config.cluster.kind == "slurm" and state.ending is None:
+    if config.cluster.kind in ("slurm", "array") and state.ending is None:
         if any(_failed(unit) > nodes.asked for unit in state.attended()):
             about |= nodes.shunned.union(*(allocation.nodes for allocation in state.allocations()))
             nodes = replace(nodes, unanswered=True)

@@ -6,7 +6,7 @@ a separate Slurm step, is started on the node. Its answer distinguishes the case
     no answer from the node                     lost: excluded, its groups are placed elsewhere
     answer, but our processes are gone          the step died unreported (its slurmstepd was killed)
     answer, and a process of ours is stopped    hang
-    answer, and all processes are there         starved: hang after health.orphan_after_s of silence
+    answer, and all processes are there         starved: hang after six times health.lost_after_s
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftslurm.config.schema import Config
+from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, Probe
@@ -66,8 +67,8 @@ def _over(unit: Unit) -> float | None:
 
 
 def suspicious_s(config: Config) -> float:
-    """Return after how much silence to probe: half of health.lost_after_s, but more than one late heartbeat."""
-    return max(config.health.lost_after_s / 2, min(2 * config.health.heartbeat_s, config.health.lost_after_s))
+    """Return after how much silence to probe."""
+    return config.health.lost_after_s / 2
 
 
 def probe_patience_s(state: RunState, config: Config) -> float:
@@ -120,7 +121,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 def _may_unpack(unit: Unit, config: Config) -> str | None:
     """Return what keeps a step from its first word on a node that it is new to, if there is such a thing."""
-    if unit.marks.hello is not None or config.job.staged_python is None:
+    if unit.marks.hello is not None or config.internal.staged_python is None:
         return None
     return "it may be unpacking the Python environment, once for each node: job.stage_python"
 
@@ -154,7 +155,7 @@ def due_times(unit: Unit, config: Config) -> Iterator[float]:
         yield silence.since + suspicious_s(config)
         yield silence.since + lost_after_s
         yield silence.since + 2 * lost_after_s
-        yield silence.since + config.health.orphan_after_s
+        yield silence.since + config.orphan_after_s
     over = _over(unit)
     if over is not None:
         yield over + lost_after_s
@@ -220,9 +221,9 @@ def _judge(silence: Silence, look: Look, now: float, patience_s: float, config: 
     if letters is not None and "T" in letters:
         error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
         return Evidence(task, node, error=error, cause=Cause.HANG)
-    if now < since + config.health.orphan_after_s:
+    if now < since + config.orphan_after_s:
         return None
-    error = f"{node} answers, but nothing was heard of its guard for {seconds:.0f} s (health.orphan_after_s)"
+    error = f"{node} answers, but nothing was heard of its guard for {seconds:.0f} s (six times health.lost_after_s)"
     return Evidence(task, node, error=error, cause=Cause.HANG)
 
 
@@ -233,7 +234,7 @@ def _lost(task: int | None, node: str, error: str) -> Evidence:
 def _cut_off(state: RunState, now: float, config: Config) -> bool:
     """Return whether the controller's node has probably lost its network: all other nodes, several, are silent."""
     here = state.allocation.nodes[:1] if state.allocation is not None else ()
-    half, patience = config.health.lost_after_s / 2, config.health.orphan_after_s
+    half, patience = config.health.lost_after_s / 2, config.orphan_after_s
     last = dict[str, float]()
     for unit in state.table:
         for silence in silences(unit):
@@ -290,20 +291,19 @@ def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunSta
 def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Probe the lost nodes in the run's jobs, at growing intervals.
 
-    Lost nodes outside the run's jobs are usable again after restart.window_s.
+    Lost nodes outside the run's jobs are usable again after WINDOW_S.
     """
     if state.ending is not None:
         return state, []
     actions: list[Action] = []
     returning = []
-    window_s = config.restart.window_s
     for back in state.nodes.returning:
         if now >= back.next_look:
             where = next((job.name for job in state.job_pool.jobs if job.alive and back.node in job.nodes), None)
             if where is not None or (state.allocation is not None and back.node in state.allocation.nodes):
                 actions.append(Probe(back.node, where))
-            elif state.job_pool.polled and now >= back.since + window_s:  # Slurm hands it out only if it is up
-                reason = f"it was left out {window_s:g} s ago (restart.window_s), and is in no job of the run"
+            elif state.job_pool.polled and now >= back.since + WINDOW_S:  # Slurm hands it out only if it is up
+                reason = "it was left out an hour ago, and is in no job of the run"
                 actions.append(records.NodeRestored(node=back.node, reason=reason))
                 state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {back.node}))
                 continue

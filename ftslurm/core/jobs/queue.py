@@ -45,7 +45,7 @@ def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Out
         case JobsSeen():
             return _seen(state, event, now, config)
         case JobsUnknown(took_s):
-            wait = max(config.cluster.poll_s, 2 * took_s, 2 * (now - state.job_pool.next_poll))
+            wait = max(config.poll_s, 2 * took_s, 2 * (now - state.job_pool.next_poll))
             return replace(state, job_pool=replace(state.job_pool, next_poll=now + min(wait, RARE_S))), []
         case Submitted():
             return _submitted(state, event, now)
@@ -223,7 +223,7 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
         return put_all(state, jobs), actions
     jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
     busy = any(unsettled(one, now) for one in jobs.values())
-    wait = max(BUSY_S if busy else config.cluster.poll_s, SLOW * event.took_s)
+    wait = max(BUSY_S if busy else config.poll_s, SLOW * event.took_s)
     pool = replace(state.job_pool, polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
     if state.nodes.looks:  # slurmctld has answered since the probes were sent (silence.py)
         looks = tuple(replace(look, slurm=True) for look in state.nodes.looks)

@@ -5,7 +5,7 @@ and so do jobs that Slurm has requeued: their requeue and a new submission never
 
     array mode   a pilot for each group that has not finished, and for each standby (per pool, see cluster.ranges)
     steps mode   a satellite for each group without a place in the controller's own allocation, and satellites for the
-                 spare nodes (cluster.spare_nodes) that are missing because nodes were lost (cluster.replace)
+                 spare nodes (cluster.spare_nodes) that are missing because nodes were lost (cluster.requeue)
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
 SHORT_S = 60.0  # a node lost for less than this is not replaced while a spare one is free
 SAVES_S = 30.0  # time reserved for saving a checkpoint
 SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
+HANDOVER_S = 900.0  # the next job of a group is requested so long before the end of its job, at most half of its time
 HOPELESS = 4  # consecutive refusals of sbatch after which a group without a place will get none
 
 
 def array(config: Config) -> bool:
     """Return whether all nodes come from pilots."""
-    return config.cluster.kind == "slurm" and config.cluster.mode == "array"
+    return config.cluster.kind == "array"
 
 
 def uses_jobs(config: Config) -> bool:
     """Return whether the run may have jobs beside the controller's."""
-    return array(config) or (config.cluster.kind == "slurm" and config.cluster.replace)
+    return array(config) or (config.cluster.kind == "slurm" and config.cluster.requeue)
 
 
 def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
@@ -51,14 +52,14 @@ def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
     if not uses_jobs(config):
         return False
     pool = pool_of(unit.group, config)
-    if config.cluster.pilots is not None:  # no job is ever submitted: only one without a group can serve
+    if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
         there = (one for one in jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S)
         return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in there)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
     refused = next((one.refusals for one in state.job_pool.asking if one.pool == pool), 0)
-    return refused < HOPELESS and (may_ask(config) or array(config))
+    return refused < HOPELESS
 
 
 def handover_at(one: Job, config: Config) -> float | None:
@@ -66,7 +67,7 @@ def handover_at(one: Job, config: Config) -> float | None:
     if one.ends is None or one.began is None:
         return None
     whole, signal_s = one.ends - one.began, config.cluster.signal_s
-    return one.ends - max(min(config.cluster.handover_s, whole / 2), min(2 * signal_s, whole * 3 / 4))
+    return one.ends - max(min(HANDOVER_S, whole / 2), min(2 * signal_s, whole * 3 / 4))
 
 
 def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
@@ -102,7 +103,7 @@ def _requeues(one: Job, config: Config) -> bool:
 
 def may_ask(config: Config) -> bool:
     """Return whether jobs may be submitted; the tasks of an array submitted by hand can only be requeued."""
-    return config.cluster.replace and config.cluster.pilots is None
+    return (array(config) or config.cluster.requeue) and config.internal.pilots is None
 
 
 def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
@@ -301,7 +302,7 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
 
 def _asks_first(config: Config) -> bool:
     """Return whether the controller submits the first jobs of the run."""
-    return array(config) and config.cluster.pilots is None
+    return array(config) and config.internal.pilots is None
 
 
 def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
@@ -366,7 +367,7 @@ class ComingJobs:
     def reason(self, unit: Unit) -> str | None:
         """Return what a group without a place waits for, with Slurm's reason; None: for no job."""
         job, config = self.job_for(unit), self._config
-        if job is None and config.cluster.pilots is not None:
+        if job is None and config.internal.pilots is not None:
             return "a task of the array, of which none is left for it"
         if job is None:
             pool = pool_of(unit.group, config)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ftslurm.config.schema import Config, most_groups, standby_each
-from ftslurm.core.groups import launching
+from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.health import node_fate
@@ -59,7 +59,7 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
         homes: where this controller runs, see Live.home.
     """
     actions: list[Action] = []
-    here = config.cluster.mode == "array" or past.home in homes  # else everything ended with the job
+    here = config.cluster.kind == "array" or past.home in homes  # else everything ended with the job
     over, live = dict(past.over) if here else {}, {step.unit: step for step in past.live}
     for unit in state.units:
         step = live.get(unit.name)
@@ -151,7 +151,7 @@ def with_standbys(state: RunState, past: Past, config: Config) -> RunState:
 
 def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:
     """Restore scheduled restarts, so that a change of the controller does not shorten their backoff."""
-    latest = now + config.restart.backoff_max_s  # the clock of another node may be wrong
+    latest = now + restart.BACKOFF_MAX_S  # the clock of another node may be wrong
     for one in past.scheduled:
         unit = state.table.by_name.get(one.unit)
         if unit is not None and unit.group is not None:
@@ -242,7 +242,7 @@ def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: C
     adoption = unit.current.adoption
     if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
         return None
-    late = now >= adoption.since + config.health.orphan_after_s  # by now the step has ended itself
+    late = now >= adoption.since + config.orphan_after_s  # by now the step has ended itself
     if late or any(words in (event.error or "") for words in _NO_JOB):
         return None
     state = queue.doubt(state, unit.place.allocation if unit.place else None, now)

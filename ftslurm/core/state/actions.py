@@ -100,7 +100,7 @@ class RequestJobs(Value):
 
 
 class Exclude(Value):
-    """Change the nodes that a queued job must not get to these and those of cluster.exclude."""
+    """Change the nodes that a queued job must not get to these and those of cluster.sbatch.exclude."""
 
     name: str
     nodes: tuple[str, ...]

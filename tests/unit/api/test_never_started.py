@@ -35,8 +35,8 @@ def run(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "runs" / "wait-1")
     run.create()
     config = Config()
-    config.job.script, config.job.name, config.run.name = __file__, "wait", "wait"
-    config.cluster.kind, config.cluster.mode = "slurm", "steps"
+    config.job.script, config.run.name = __file__, "wait"
+    config.cluster.kind = "slurm"
     config.run.root = str(tmp_path / "runs")
     run.config.write_text(compose.dump(config))
     replace_text(run.job_id, "81")

@@ -35,13 +35,13 @@ def a_run(root: Path, kind: str, mode: str, began: bool, job: str | None, alive:
     run.create()
     config = Config()
     config.job.script, config.run.name, config.groups.count = __file__, "a", 3
-    config.cluster.kind, config.cluster.mode = kind, mode
+    config.cluster.kind = "array" if mode == "array" else kind
     run.config.write_text(compose.dump(config))
     if job is not None and not job.startswith("alloc"):
         replace_text(run.job_id, job)
     if alive:
         run.alive.touch()
-    begun = ex.started() | {"cluster": kind, "mode": mode if kind == "slurm" else "local"}
+    begun = ex.started() | {"cluster": config.cluster.kind, "mode": mode if kind == "slurm" else "local"}
     begun |= {"job_id": (job or "").removeprefix("alloc") or None, "host": platform.node(), "pid": GONE}
     begun |= {"host": "elsewhere"} if job == "alloc1" else {}
     return ex.write(run, [begun, ex.launched(1, 0), ex.ready(2, 0), *lines]) if began else run

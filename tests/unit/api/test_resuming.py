@@ -24,12 +24,7 @@ def parent(folder: Path, *lines: ex.Line, **checkpoint: object) -> RunDir:
     run.root.chmod(0o700)
     config = Config()
     (folder / "train.py").touch()
-    config.job.script, config.job.name, config.run.name, config.cluster.kind = (
-        str(folder / "train.py"),
-        "ddp",
-        "ddp",
-        "local",
-    )
+    config.job.script, config.run.name, config.cluster.kind = str(folder / "train.py"), "ddp", "local"
     config.run.root = str(folder)
     config.faults.plan = [Fault("kill", 0, 3), Fault("kill", 1, 3), Fault("lighthouse", 0, 5), Fault("kill", 1, 8)]
     for name, value in checkpoint.items():
@@ -76,19 +71,18 @@ def test_a_child_of_a_child_names_its_own_parent_and_has_its_own_directory(tmp_p
     run = parent(tmp_path)
     save(run.checkpoints, 10)
     config = compose.load(run.config)
-    config.run.parent, config.run.dir = "/elsewhere/first", str(run.root)
+    config.internal.parent, config.run.dir = "/elsewhere/first", str(run.root)
     run.config.write_text(compose.dump(config))
     child = resume(run)
-    assert (child.config.run.parent, child.config.run.dir) == (str(run.root), None)
+    assert (child.config.internal.parent, child.config.run.dir) == (str(run.root), None)
     made = child.create(child.config)
     assert layout.steps(made.checkpoints) == [10]
 
 
-def test_a_new_name_of_the_job_names_the_run_too(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_name_unless_it_is_given_another(tmp_path: Path) -> None:
     run = parent(tmp_path)
     save(run.checkpoints, 10)
     assert resume(run).config.run.name == "ddp"
-    assert resume(run, ["job.name=again"]).config.run.name == "again"
     assert resume(run, ["run.name=mine"]).config.run.name == "mine"
 
 

@@ -57,9 +57,9 @@ def test_a_run_that_goes_on_from_the_checkpoint_of_another_is_told(tmp_path: Pat
         "its weights. To begin at step 0, name another folder"
     )
     assert submitting.settle(config, preview=True) == [note]
-    config.run.parent = str(other.root)  # it was asked to
+    config.internal.parent = str(other.root)  # it was asked to
     assert submitting.settle(config, preview=True) == []
-    config.run.parent = str(tmp_path / "third")  # in whose folder `other` has saved since
+    config.internal.parent = str(tmp_path / "third")  # in whose folder `other` has saved since
     assert submitting.settle(config, preview=True) == [note]
 
 

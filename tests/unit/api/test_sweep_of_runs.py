@@ -28,7 +28,7 @@ def row(name: str, sweep: str | None = None, **more: object) -> Brief:
 def run_of(root: Path, name: str, *lines: ex.Line, sweep: str | None = None) -> RunDir:
     run, config = RunDir(root / name), Config()
     run.create()
-    config.cluster.kind, config.run.sweep, config.run.name = "local", sweep, "toy"
+    config.cluster.kind, config.internal.sweep, config.run.name = "local", sweep, "toy"
     run.config.write_text(compose.dump(config))
     begun, *rest = lines or [None]
     return ex.write(run, [begun | {"sweep": sweep}, *rest]) if begun is not None else run

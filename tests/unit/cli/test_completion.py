@@ -48,7 +48,7 @@ def offered(*words: str) -> set[str]:
         (("groups.co",), {"groups.count="}),
         (("run", "cluster=a"), {"cluster=array", "cluster=auto"}),
         (("--config-dir", "mine", "job=m"), {"job=my_job"}),
-        (("cluster.mode=",), {"cluster.mode=steps", "cluster.mode=array"}),
+        (("cluster.kind=",), {f"cluster.kind={kind}" for kind in ("auto", "local", "slurm", "array")}),
         (("follow=",), {"follow=true", "follow=false"}),
         (("job.script=my",), {"job.script=my train.py"}),
         (("status", ""), {"ddp-1", "titan-2"}),
@@ -108,8 +108,8 @@ def test_a_tab_in_a_real_bash_completes_the_word() -> None:
         until("\nsetup")
         os.write(terminal, b"echo ftslurm status tit\x15ftslurm status tit\t")
         until("ftslurm status titan-2 ")
-        os.write(terminal, b"\x15ftslurm run cluster.mod\t")
-        until("cluster.mode=")
+        os.write(terminal, b"\x15ftslurm run cluster.kin\t")
+        until("cluster.kind=")
         os.write(terminal, b"ar\t")
         until("array ")
         os.write(terminal, b"job=torcht\tgroups.cou\t")

@@ -10,12 +10,12 @@ from ftslurm.cli.plan_verb import plan
 from ftslurm.config.schema import Config, Range
 
 
-def said(kind: str = "slurm", spare: int = 0, standbys: int = 0, replace: bool = False, **groups: int) -> list[str]:
+def said(kind: str = "slurm", spare: int = 0, standbys: int = 0, requeue: bool = False, **groups: int) -> list[str]:
     """Return the lines that begin with a standby or a node."""
     config = Config()
     config.run.name, config.job.script, config.groups.gpus = "ddp", "train.py", 0
     config.cluster.kind, config.cluster.spare_nodes, config.standby.count = kind, spare, standbys
-    config.cluster.replace = replace
+    config.cluster.requeue = requeue
     for key, value in groups.items():
         assert hasattr(config.groups, key)
         setattr(config.groups, key, value)
@@ -24,7 +24,7 @@ def said(kind: str = "slurm", spare: int = 0, standbys: int = 0, replace: bool =
 
 ENDS = (
     "if node1 died   the run would end: the controller and the Lighthouse are there; without them the workers end "
-    "themselves and the job after 60 s (health.orphan_after_s)"
+    "themselves and the job after 60 s (from health.lost_after_s)"
 )
 
 
@@ -58,7 +58,7 @@ def test_it_tells_to_which_cpus_workers_are_bound(settings: dict[str, object], s
     assert "bound        as cluster.srun says (--cpu-bind)" in plan(config)
 
 
-@pytest.mark.parametrize("settings", [{}, {"kind": "local"}, {"mode": "array"}], ids=["steps", "local", "array"])
+@pytest.mark.parametrize("settings", [{}, {"kind": "local"}, {"kind": "array"}], ids=["steps", "local", "array"])
 def test_checks_of_nodes_are_told_and_change_nothing_else(settings: dict[str, str]) -> None:
     config = Config()
     config.run.name, config.job.script, config.standby.count, config.groups.gpus = "ddp", "train.py", 1, 0
@@ -91,8 +91,8 @@ def test_without_either_it_waits_as_long_as_enough_groups_are_left() -> None:
     (_, fails) = said(min=2)
     assert fails.startswith("if node2 died   the run would fail: ")
     assert "cluster.spare_nodes" in fails
-    waits = "group 1 waits for a job that is asked for in its place (cluster.replace), the others go on"
-    assert said(replace=True, min=2) == [ENDS, f"if node2 died   {waits}"]
+    waits = "group 1 waits for a job that is asked for in its place (cluster.requeue), the others go on"
+    assert said(requeue=True, min=2) == [ENDS, f"if node2 died   {waits}"]
 
 
 def test_standbys_beyond_the_spare_nodes_sit_beside_the_groups() -> None:
@@ -147,7 +147,7 @@ def test_roles_are_shown_and_a_lighthouse_that_does_not_exist_is_not() -> None:
 def array_run(standbys: int = 0, **cluster: object) -> Config:
     config = Config()
     config.run.name, config.job.script, config.groups.gpus = "ddp", "train.py", 0
-    config.cluster.kind, config.cluster.mode = "slurm", "array"
+    config.cluster.kind = "array"
     config.groups.count, config.groups.nodes, config.standby.count = 3, 2, standbys
     for key, value in cluster.items():
         assert hasattr(config.cluster, key)
@@ -178,7 +178,7 @@ def test_in_array_mode_each_group_has_its_own_job_and_a_dead_node_costs_only_tha
     assert not [line for line in steps if "lighthouse" in line and "srun" in line]
     assert "srun --jobid=PILOTS_0 " in steps[1]
     assert "--nodelist=node1,node2 " in steps[1]
-    waits = "waits for a job that is asked for in its place (cluster.replace), the others go on"
+    waits = "waits for a job that is asked for in its place (cluster.requeue), the others go on"
     assert [line for line in lines if line.startswith("if node")] == [
         f"if node1 died   group 0 {waits} (likewise node2, node3, node4 and 2 more)"
     ]

@@ -40,7 +40,7 @@ def test_patterns_name_files_and_folders_as_in_gitignore(rules: Rules, expected:
 def test_of_too_much_the_data_that_git_does_not_know_is_left_out_first() -> None:
     sizes = {"a.py": 1, "kept.bin": 8 * MB} | {f"data/{i}.npy": 9 * MB for i in range(20)}
     assert choose(sizes, frozenset({"kept.bin"}), Rules()) == {"a.py", "kept.bin"}
-    assert "job.snapshot_max_mb=100" in str(choose(sizes, frozenset(sizes), Rules()))
+    assert "more than 100 MB" in str(choose(sizes, frozenset(sizes), Rules()))
     assert "job.snapshot_exclude" in str(choose({f"{i}.py": 1 for i in range(MOST_FILES + 1)}, frozenset(), Rules()))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.code import copying, record
+from ftslurm.code import copying, record, selection
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config, absolute, shipped
 from ftslurm.errors import EnvironmentProblem
@@ -135,13 +135,14 @@ def test_an_example_is_copied_with_the_modules_beside_it() -> None:
     assert all("/" not in path for path in found.files)
 
 
-def test_what_is_too_large_is_not_copied(tmp_path: Path) -> None:
+def test_what_is_too_large_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "train.py", "lib/a.py")
     (tmp_path / "big.py").write_bytes(b"#" * (2 << 20))
+    monkeypatch.setattr(selection, "MOST_MB", 1)
     git(tmp_path, "init", "-q")
-    found = look(tmp_path / "train.py", job__snapshot_max_mb=1)
+    found = look(tmp_path / "train.py")
     assert found.kind == "none"
-    assert "job.snapshot_max_mb=1" in found.why
+    assert "more than 1 MB" in found.why
     run = tmp_path / "run"
     assert not kept(found, run).exists()
     assert record.read(run) == record.CodeRecord("none", why=found.why)

@@ -136,14 +136,14 @@ def test_a_worker_imports_from_the_copy_of_its_node_which_the_next_one_uses_agai
 
 def test_an_archive_is_used_again_until_a_file_has_changed(config: Config) -> None:
     assert staging.stage(config)
-    first = config.job.staged_python
+    first = config.internal.staged_python
     (module(config).parent / "__pycache__").mkdir()
     (module(config).parent / "__pycache__/my_module.pyc").write_bytes(b"Python writes these at any time")
     assert staging.stage(config) == ""
-    assert config.job.staged_python == first
+    assert config.internal.staged_python == first
     module(config).write_text("value = 22\n")
     assert staging.stage(config)
-    assert config.job.staged_python != first
+    assert config.internal.staged_python != first
     assert started(config, "import my_module; print(my_module.value)")[0] == ["22"]
 
 
@@ -192,7 +192,7 @@ def test_a_folder_of_a_stranger_is_not_used(config: Config, how: str) -> None:
 
 def test_an_archive_that_a_stranger_may_have_written_is_not_unpacked(config: Config) -> None:
     staging.stage(config)
-    archive = str(config.job.staged_python).rpartition(":")[0]
+    archive = str(config.internal.staged_python).rpartition(":")[0]
     os.chmod(archive, 0o666)
     (_, problem), _ = started(config)
     assert "another user may have written" in problem
@@ -210,7 +210,7 @@ def test_with_a_full_disk_the_worker_starts_from_the_shared_file_system(config: 
 
 def test_workers_whose_copy_cannot_be_unpacked_fall_back_while_those_before_them_live(config: Config) -> None:
     staging.stage(config)
-    os.unlink(str(config.job.staged_python).rpartition(":")[0])
+    os.unlink(str(config.internal.staged_python).rpartition(":")[0])
     with running(config) as first, running(config) as second:
         said = [told(first), told(second)]
         with running(config) as later:
@@ -293,7 +293,7 @@ def test_other_copies_are_removed_unless_a_worker_runs_from_them(config: Config)
 def test_the_archive_of_a_run_is_kept_until_it_is_over(config: Config, tmp_path: Path) -> None:
     """Its next attempts may start on nodes without a copy, after other submissions of a changed environment."""
     staging.stage(config)
-    ours, run = Path(str(config.job.staged_python).rpartition(":")[0]), RunDir(tmp_path / "runs/a")
+    ours, run = Path(str(config.internal.staged_python).rpartition(":")[0]), RunDir(tmp_path / "runs/a")
     run.create(None, False)
     staging.hold(config, run)
     start = staging.start(config)

@@ -43,7 +43,7 @@ def test_a_setting_changes_alone() -> None:
 def test_a_preset_replaces_its_section_and_no_other() -> None:
     child = changed(base(), "faults=none", "cluster=local")
     assert child.faults.plan == []
-    assert (child.cluster.kind, child.cluster.mode, child.cluster.partition) == ("local", "steps", None)
+    assert (child.cluster.kind, child.cluster.partition) == ("local", None)
     assert child.groups.count == 5
 
 

@@ -134,7 +134,7 @@ def test_a_text_that_no_command_takes_is_refused_by_its_setting(key: str, value:
     "groups", ["2-99999999999999", "2-10000", "9" * 5000, "True", "-3", "5-2", "²", "1_0", "", "2-3-4"]
 )
 def test_a_range_without_an_end_or_a_sense_is_refused_at_once(groups: str) -> None:
-    made = changed(cluster__mode="array", cluster__kind="slurm", cluster__ranges=[Range(groups=groups)])
+    made = changed(cluster__kind="array", cluster__ranges=[Range(groups=groups)])
     why = judged(made)
     assert why is not None
     assert why.startswith("cluster.ranges: groups=")
@@ -144,9 +144,9 @@ def test_a_range_without_an_end_or_a_sense_is_refused_at_once(groups: str) -> No
 def test_a_time_limit_of_a_range_is_refused_as_that_of_the_run_is(limit: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     shown = {"nan": ".nan", "": "''"}.get(limit, limit)
-    path.write_text(f"cluster: {{mode: array, kind: slurm, ranges: [{{groups: 1, time: {shown}}}]}}\n")
+    path.write_text(f"cluster: {{kind: array, ranges: [{{groups: 1, time: {shown}}}]}}\n")
     ranges = compose.load(path).cluster.ranges
-    why = judged(changed(cluster__mode="array", cluster__kind="slurm", cluster__ranges=ranges))
+    why = judged(changed(cluster__kind="array", cluster__ranges=ranges))
     assert str(why).startswith(f"cluster.ranges: groups=1, time={limit}: must be minutes or ")
 
 

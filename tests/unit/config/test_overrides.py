@@ -27,7 +27,7 @@ def composed(*words: str) -> Config:
                 *('groups.count="5"', "groups.max=null", "groups.roles.a=1", "groups.roles.b=1"),
                 *("cluster.requeue=off", "cluster.sbatch={mail-type: END}"),
                 *("health.lost_after_s=3", "health.hang_after_s=3"),
-                *("job.name=3", "job.args={a: 1}", "job.args.b.c=2", "job.env.A=b", "standby.imports=[a,b]"),
+                *("run.name=3", "job.args={a: 1}", "job.args.b.c=2", "job.env.A=b", "standby.imports=[a,b]"),
             ],
             {
                 "groups.count": 5,
@@ -37,7 +37,7 @@ def composed(*words: str) -> Config:
                 "cluster.sbatch": {"mail-type": "END"},
                 "health.lost_after_s": 3.0,
                 "health.hang_after_s": 3,
-                "job.name": "3",
+                "run.name": "3",
                 "job.args": {"a": 1, "b": {"c": 2}},
                 "job.env": {"A": "b"},
                 "standby.imports": ["a", "b"],
@@ -48,8 +48,8 @@ def composed(*words: str) -> Config:
             {"groups.count": 3, "health.hang_after_s": "auto", "job.args": {"z": "${HOME}"}},
         ),
         (["groups.count=${groups.min}", "job={script: a.py}"], {"groups.count": 1, "job.script": "a.py"}),
-        (["groups.count=3", "~groups.count", "job=ddp.yaml"], {"groups.count": 2, "job.name": "ddp"}),
-        (["groups={count: 3}", "job=[ddp]", "~faults"], {"groups.count": 3, "job.name": "ddp", "faults.plan": []}),
+        (["groups.count=3", "~groups.count", "job=ddp.yaml"], {"groups.count": 2, "run.name": "ddp"}),
+        (["groups={count: 3}", "job=[ddp]", "~faults"], {"groups.count": 3, "run.name": "ddp", "faults.plan": []}),
     ],
 )
 def test_an_override_has_the_type_that_the_schema_says(words: list[str], values: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ def test_an_element_of_a_list_may_be_changed() -> None:
         (["groups.count=1.5"], "groups.count=1.5: must be a whole number"),
         (["-m", "groups.count=1,two"], "groups.count=two: must be a whole number"),
         (["cluster.requeue=maybe"], "cluster.requeue=maybe: must be true or false"),
-        (["job.name=[a]"], "job.name: must be text, and not a list or a mapping"),
+        (["run.name=[a]"], "run.name: must be text, and not a list or a mapping"),
         (["job.env=3"], "job.env=3: must be a mapping, as in 'job.env={NAME: VALUE}' or job.env.NAME=VALUE"),
         (["groups.roles.a=x"], "groups.roles.a=x: must be a whole number"),
         (["groups.count.x=1"], "there is no setting groups.count.x; did you mean groups.count?"),
@@ -142,5 +142,5 @@ def test_a_config_yaml_with_an_unknown_key_names_the_nearest(tmp_path: Path) -> 
 
 def test_presets_of_an_own_search_path_are_left_to_hydra(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
-    (tmp_path / "job/mine.yaml").write_text("name: mine\n")
-    assert composed(f"hydra.searchpath=[file://{tmp_path}]", "job=mine").job.name == "mine"
+    (tmp_path / "job/mine.yaml").write_text("script: mine.py\n")
+    assert composed(f"hydra.searchpath=[file://{tmp_path}]", "job=mine").job.script == "mine.py"

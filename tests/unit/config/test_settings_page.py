@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 from ftslurm.config import overrides
-from ftslurm.config.schema import Fault, Range
+from ftslurm.config.schema import ClusterConfig, Config, Fault, GroupsConfig, JobConfig, RandomFaults, Range, StopConfig
 
 MADE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "settings.py"))
 
 
 def test_every_setting_has_a_row_with_a_meaning() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \| (.*) \|$", MADE["page"](), re.MULTILINE)
-    entries = [name for one in (Range, Fault) for name in one.__dataclass_fields__]
+    entries = [name for one in (Range, Fault, RandomFaults) for name in one.__dataclass_fields__]
     assert sorted(key for key, *_ in rows) == sorted([*overrides.keys(), *entries])
     assert [key for key, *_, meaning in rows if not meaning.strip()] == []
 
 
 def test_a_value_is_described_by_its_choices_or_its_type_and_limits() -> None:
-    value = MADE["value"]
-    assert value("restart.policy", str) == "`on_failure`, `never`"
-    assert value("groups.workers", int) == "whole number, at least 1, at most 1000"
-    assert value("stop.grace_s", float) == "number, at least 0"
-    assert value("job.env", dict[str, str]) == "mapping to text"
-    assert value("groups.gpus", int | None) == "whole number, at least 0"
+    def value(section: type, name: str) -> str:
+        (field,) = (one for one in fields(section) if one.name == name)
+        return str(MADE["value"](field, get_type_hints(section)[name]))
+
+    assert value(ClusterConfig, "controller") == "`job`, `here`"
+    assert value(GroupsConfig, "workers") == "whole number, at least 1, at most 1000"
+    assert value(StopConfig, "grace_s") == "number, at least 0"
+    assert value(JobConfig, "env") == "mapping to text"
+    assert value(GroupsConfig, "gpus") == "whole number, at least 0"
+
+
+def test_what_the_program_notes_for_itself_is_no_setting() -> None:
+    assert "internal" in {field.name for field in fields(Config)}
+    assert not any(key.startswith("internal") for key in [*overrides.keys()])
+    for text in (MADE["page"](), str(MADE["table"](Config, "", MADE["field_comments"](), {"follow"}))):
+        assert "staged_python" not in text
 
 
 def test_what_is_no_markup_does_not_become_markup() -> None:

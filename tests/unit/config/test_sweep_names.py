@@ -40,7 +40,7 @@ def test_a_suffix_has_what_differs_between_the_runs(sweep: list[list[str]], expe
     assert sweep_names.suffixes([["job=ddp", *given] for given in sweep]) == expected
 
 
-@pytest.mark.parametrize("key", ["run.name", "job.name", "job"])
+@pytest.mark.parametrize("key", ["run.name", "job"])
 def test_the_name_of_run_or_job_is_not_in_the_suffix(key: str) -> None:
     sweep = [[f"{key}={name}", f"groups.count={n}"] for name in "ab" for n in (2, 3)]
     assert sweep_names.suffixes(sweep) == ["count_2", "count_3"] * 2

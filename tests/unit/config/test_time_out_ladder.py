@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_validate import config, refusal
 
 from ftslurm.config import ladder
@@ -18,7 +20,7 @@ GPUS = {"groups__gpus": 1}
 def notes(kill_wait_s: float | None = None, **settings: Any) -> list[str]:
     made = config(**settings)
     check(made)  # notes only: the run is accepted
-    return [violation.text for violation in ladder.violations(made, kill_wait_s)]
+    return list(ladder.contradictions(made, kill_wait_s))
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
@@ -26,44 +28,53 @@ def test_the_defaults_contradict_each_other_nowhere(gpus: int) -> None:
     assert notes(30.0, groups__gpus=gpus) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "upper", "lower"),
-    [
-        ({"health__lost_after_s": 1.5}, "health.lost_after_s=1.5 (1.5 s)", "health.heartbeat_s=1.0 (2 s)"),
-        ({"health__lost_after_s": 60.0}, "health.orphan_after_s=60.0 (60 s)", "health.lost_after_s=60.0 (60 s)"),
-        ({"health__hang_after_s": 1}, "health.hang_after_s=1 (1 s)", "health.heartbeat_s=1.0 (2 s)"),
-        ({"health__hang_least_s": 1.0}, "health.hang_least_s=1 (1 s)", "health.heartbeat_s=1.0 (2 s)"),
-        (
-            {"torchft__quorum_timeout_s": 3},
-            "torchft.quorum_timeout_s=3 (3 s)",
-            "lighthouse.heartbeat_timeout_ms=3000 (3 s)",
-        ),
-    ],
-)
-def test_a_run_that_could_not_work_is_refused(settings: dict[str, Any], upper: str, lower: str) -> None:
-    text = refusal(**settings)
-    assert text.startswith(upper)
-    assert lower in text
-    assert ", else " in text
+NUMBERS = st.floats(1, 1e6)
+
+
+@given(NUMBERS, NUMBERS, st.integers(1, 10_000), st.sampled_from(["ftslurm", "torchft"]))
+def test_what_follows_from_other_settings_contradicts_nothing(
+    longest_step_s: float, lost_after_s: float, timeout_s: int, lighthouse: str
+) -> None:
+    made = config(
+        job__longest_step_s=longest_step_s, health__lost_after_s=lost_after_s, torchft__timeout_s=timeout_s,
+        lighthouse__kind=lighthouse,
+    )  # fmt: skip
+    check(made)
+    two_beats = 2 * made.heartbeat_s
+    assert two_beats < made.silent_after_s or lighthouse == "torchft"  # guards are missed before the group's manager
+    assert two_beats <= made.health.lost_after_s < made.orphan_after_s
+    assert made.silent_after_s < made.quorum_timeout_s > made.late_after_s
+    assert longest_step_s <= made.quorum_timeout_s < made.join_timeout_s
+    assert longest_step_s < made.first_step_s
+    assert two_beats < made.hang_least_s > timeout_s
+
+
+def test_the_derived_time_limits_of_the_defaults_and_of_groups_that_sync_rarely() -> None:
+    made = config()
+    assert (made.heartbeat_s, made.orphan_after_s, made.silent_after_s, made.poll_s) == (1, 60, 5, 15)
+    assert (made.quorum_timeout_s, made.late_after_s) == (60, 10)
+    assert (made.join_timeout_s, made.first_step_s, made.hang_least_s) == (1800, 120, 300)
+    assert config(lighthouse__kind="torchft").silent_after_s == 1
+    rare = config(job__longest_step_s=3600.0, torchft__timeout_s=600)
+    assert (rare.quorum_timeout_s, rare.late_after_s, rare.join_timeout_s) == (3600, 600, 7200)
+    assert (rare.first_step_s, rare.hang_least_s) == (3660, 900)
 
 
 def test_what_is_off_or_not_there_contradicts_nothing() -> None:
-    assert notes(health__hang_after_s=0, health__join_timeout_s=0.0) == []
-    assert notes(lighthouse__kind="none", torchft__quorum_timeout_s=1) == []
+    assert notes(health__hang_after_s=0) == []
+    assert notes(lighthouse__kind="none") == []
     assert notes(1.0, cluster__kind="local") == []  # Slurm has no part in it
 
 
 @pytest.mark.parametrize(
     ("settings", "kill_wait_s", "upper", "lower"),
     [
-        ({"lighthouse__join_timeout_ms": 60_000}, None, "torchft.quorum_timeout_s=60", "lighthouse.join_timeout_ms"),
         ({"health__hang_after_s": 60}, None, "health.hang_after_s=60", "torchft.timeout_s=60"),
-        ({"torchft__quorum_timeout_s": 1800}, None, "health.join_timeout_s=1800", "torchft.quorum_timeout_s=1800"),
         ({**GPUS, "torchft__timeout_s": 600, "health__hang_after_s": 0}, None, "NCCL's watchdog", "torchft.timeout_s"),
-        ({**GPUS, "health__hang_least_s": 600.0}, None, "NCCL's watchdog, 600 s", "health.hang_least_s=600"),
+        ({**GPUS, "health__hang_after_s": 600}, None, "NCCL's watchdog (600 s)", "health.hang_after_s=600"),
         ({**GPUS, "job__env": {HEARTBEAT: "50"}}, None, f"{HEARTBEAT}=50 (50 s)", "torchft.timeout_s=60"),
-        ({"stop__grace_s": 30.0}, 30.0, "Slurm's KillWait=30 (30 s)", "stop.grace_s=30 (30 s)"),
-        ({"cluster__signal_s": 40}, 30.0, "cluster.signal_s=40", "stop.grace_s + Slurm's KillWait=30 (40 s)"),
+        ({"stop__grace_s": 30.0}, 30.0, "Slurm's KillWait (30 s)", "stop.grace_s=30 (30 s)"),
+        ({"cluster__signal_s": 40}, 30.0, "cluster.signal_s=40", "stop.grace_s and Slurm's KillWait (40 s)"),
     ],
 )
 def test_what_only_works_worse_is_a_note(
@@ -78,7 +89,7 @@ def test_the_rungs_are_in_order_and_name_what_slurm_and_torch_do() -> None:
     rungs = ladder.rungs(config(**GPUS), 30.0)
     assert [rung.seconds for rung in rungs] == sorted(rung.seconds for rung in rungs)
     names = " ".join(rung.name for rung in rungs)
-    assert all(name in names for name in ("KillWait", HEARTBEAT, "NCCL's watchdog", "health.hang_least_s"))
+    assert all(name in names for name in ("KillWait", HEARTBEAT, "NCCL's watchdog", "health.hang_after_s=auto"))
     on_cpus = " ".join(rung.name for rung in ladder.rungs(config(cluster__kind="local")))
     assert not any(name in on_cpus for name in ("KillWait", HEARTBEAT, "NCCL", "cluster.signal_s"))
 

@@ -54,7 +54,8 @@ STORIES = {
     "running": (
         histories.config(
             groups={"count": 2},
-            health={"hang_after_s": 3.0, "join_timeout_s": 9.0},
+            timed={"join_timeout_s": 9.0},
+            health={"hang_after_s": 3.0},
             faults={"plan": [Fault(group=0, at=40.0)]},
             checkpoint={"every": 10},
         ),

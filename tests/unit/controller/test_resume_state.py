@@ -147,7 +147,7 @@ def heard(run: RunDir) -> int | None:
 def test_the_controller_is_heard_while_it_reads_its_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, config = RunDir(tmp_path / "run"), Config()
     run.create()
-    config.cluster.kind, config.health.heartbeat_s = "local", 0.05
+    config.cluster.kind, config.health.lost_after_s = "local", 0.5
 
     def read(_: Story) -> tuple[None, str]:
         until = time.monotonic() + 20

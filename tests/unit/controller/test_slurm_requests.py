@@ -75,7 +75,7 @@ def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Pa
 )
 def test_what_is_no_job_is_not_taken_for_a_pilot(name: str, job: str, known: bool, tmp_path: Path) -> None:
     config = Config()
-    config.cluster.pilots = "81"
+    config.internal.pilots = "81"
     requests = SlurmRequests(config, new(tmp_path), BackgroundCommands())
     seen = requests.commanded({"what": "pilot", "name": name, "job": job, "nodes": "n1", "ends": None}, 1.0)
     assert bool(seen) is known
@@ -133,7 +133,7 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     run.job_id.write_text("6")  # the controller's successor
     config = Config()
-    config.cluster.kind, config.cluster.mode = "slurm", "array"
+    config.cluster.kind = "array"
     requests = SlurmRequests(config, run, BackgroundCommands())
     run.submitted.mkdir()
     requests.background.ask(SubmitPilots(0), ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])

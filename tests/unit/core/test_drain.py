@@ -29,7 +29,7 @@ from ftslurm.core.state.past import Past
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 
-SLURM = config(cluster={"kind": "slurm", "replace": False})
+SLURM = config(cluster={"kind": "slurm", "requeue": False})
 REPLACES = config(cluster={"kind": "slurm"})
 
 
@@ -115,7 +115,7 @@ def test_the_lighthouse_leaves_the_drained_node_and_is_not_told_as_failed() -> N
 
 
 def test_a_warm_standby_on_the_node_is_launched_elsewhere() -> None:
-    standby = config(cluster={"kind": "slurm", "replace": False}, standby={"count": 1})
+    standby = config(cluster={"kind": "slurm", "requeue": False}, standby={"count": 1})
     story = play((0, granted(4)), *RUNNING[1:], (20.5, ready(S0, "n3")), (21, drain("n3")), config=standby)
     assert said(story) == ["n3 gets nothing any more; standby-000: moved as soon as there is another place"]
     assert story.ids(act.Kill) == [S0]

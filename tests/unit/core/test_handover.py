@@ -18,7 +18,7 @@ from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
 ENDS = 3600.0  # of both pilots
-ARRAY = array_config(cluster={"handover_s": 900.0, "signal_s": 120})
+ARRAY = array_config(cluster={"signal_s": 120})
 OLD = (pilot("90_0", "n1", ends=ENDS), pilot("90_1", "n2", ends=ENDS))
 AT_WORK = array_running(ENDS)
 HANDOVER = ENDS - 900

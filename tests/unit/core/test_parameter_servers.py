@@ -117,11 +117,11 @@ def test_the_same_words_from_every_group_are_hopeless_at_the_start_only() -> Non
 
 def test_how_long_its_script_ran_tells_whether_it_was_healthy() -> None:
     story = play(*PAIR, (30, killed(A0)), *began(A1, at=31), (200, killed(A1)), config=apart())
-    assert story.times(act.Launch, A2) == [200]  # without backoff: 168 s are more than restart.backoff_max_s
+    assert story.times(act.Launch, A2) == [200]  # without backoff: 168 s are more than BACKOFF_MAX_S
 
 
 def test_no_limit_runs_for_a_first_step() -> None:
-    limited = served(health={"join_timeout_s": 60.0})
+    limited = served(timed={"join_timeout_s": 60.0})
     story = play(*SERVED, (5, said.served(A0, 2, 1)), (1000, said.served(A0, 2, 9)), config=limited)
     assert story.phases() == [Phase.RUNNING] * 3
 
@@ -214,8 +214,7 @@ def test_a_worker_that_is_given_up_does_not_end_the_run_as_long_as_enough_are_le
     story = play(*moments, config=served(min=2, restart=once))
     assert story.outcome() == "failed"
     assert "1 of 2 groups were given up, fewer than groups.min=2 are left" in story.reason()
-    assert "restart.max_per_group=0 allows" in story.reason()
-    assert "restart.policy" not in story.reason()  # which has not decided it
+    assert "restart.max_per_group=0" in story.reason()
 
 
 def test_a_server_that_is_given_up_ends_the_run() -> None:
@@ -227,7 +226,7 @@ def test_a_server_that_is_given_up_ends_the_run() -> None:
 
 
 def test_a_server_without_a_node_ends_the_run_and_a_worker_waits() -> None:
-    slurm = {"cluster": {"kind": "slurm", "replace": False}}
+    slurm = {"cluster": {"kind": "slurm", "requeue": False}}
     moments = [(0, granted(3)), *SERVED[1:]]
     story = play(*moments, (30, node_lost(B0, "n2")), config=served(**slurm))
     assert story.outcome() is None

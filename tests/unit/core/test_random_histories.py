@@ -20,7 +20,7 @@ from fuzz import numbers
 from histories import CHECKPOINT, FOREIGN, Story
 from steps import ANN
 
-from ftslurm.config.schema import Fault, nodes_needed
+from ftslurm.config.schema import Fault, RandomFaults, nodes_needed
 from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state import actions as act
@@ -45,8 +45,7 @@ class World:
         groups = config.groups
         groups.count, groups.nodes, groups.workers = dice.randint(1, 4), dice.randint(1, 2), dice.randint(1, 2)
         groups.min, groups.per_node = dice.randint(1, groups.count), dice.randint(1, groups.count)
-        config.restart.max_per_group = dice.randint(0, 4)
-        config.restart.policy = dice.choice(["on_failure"] * 4 + ["never"])
+        config.restart.max_per_group = dice.randint(0, 4) * dice.choice([1, 1, 1, 1, 0])
         config.restart.on_state_loss = dice.choice(["fail", "checkpoint"])
         config.cluster.spare_nodes = dice.randint(0, 2)
         config.health.start_timeout_s = 8.0
@@ -55,16 +54,15 @@ class World:
         config.faults.plan = [Fault(group=0, at=5.0)] * dice.randint(0, 1)
         self.checker = random.Random(f"checks {seed}")
         config.health.preflight = self.checker.choice([[], [], [["check"]]])
-        config.faults.mean_s = dice.choice([0.0, 0.0, 10.0])
-        config.faults.kinds = ["kill", "lighthouse"]
-        config.standby.count, config.standby.cuda = dice.choice([0, 1, 2]), dice.random() < 0.5
-        config.health.heartbeat_s = 1.0
-        config.health.lost_after_s, config.health.orphan_after_s = dice.choice([(math.inf, math.inf), (4.0, 12.0)])
+        config.faults.random = dice.choice([None, None, RandomFaults(10.0, ["kill", "lighthouse"])])
+        config.standby.count, config.groups.bind = dice.choice([0, 1, 2]), dice.choice(["auto", "cores"])
+        config.heartbeat_s = 1.0
+        config.health.lost_after_s, config.orphan_after_s = dice.choice([(math.inf, math.inf), (4.0, 12.0)])
         config.health.hang_after_s = dice.choice([0.0, 3.0])
         if random.Random(seed).random() < 0.3:
-            config.health.hang_after_s, config.health.hang_least_s = "auto", 2.0
-        config.health.wait_timeout_s = dice.choice([0.0, 15.0])
-        config.health.join_timeout_s = dice.choice([0.0, 20.0])
+            config.health.hang_after_s, config.hang_least_s = "auto", 2.0
+        config.restart.backoff_s = dice.choice([1.0, 0.0])
+        config.join_timeout_s = dice.choice([math.inf, 20.0])
         if config.lighthouse.kind == "none" and groups.min < groups.count and dice.random() < 0.7:
             groups.roles, groups.serve = {"server": 1, "worker": groups.count - 1}, ["server"]
         self.misfortune = dice.choice([0.0, 0.2, 0.6])

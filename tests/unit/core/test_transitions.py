@@ -28,10 +28,10 @@ def test_random_histories_make_only_the_changes_of_the_table_and_all_of_them(mon
     play(*RUNNING, (21, finished(A0)), (21.5, ev.Ended(B0, code=1)))
     play(*STARTED[:-1], (3, finished(A0)))
     play(*STARTED[:-1], (3, ev.Ended(A0, code=1)))
-    play(*STARTED[:-1], (3, ev.Ended(A0, code=1)), config=config(restart={"policy": "never"}))
+    play(*STARTED[:-1], (3, ev.Ended(A0, code=1)), config=config(restart={"max_per_group": 0}))
     srun_hangs = (*RUNNING, *beats({A0: 30.0, B0: 60.0}, since=20.5), (31, said.task_done(A0, 0)))
-    health = {"lost_after_s": 10.0, "orphan_after_s": 60.0}
-    play(*srun_hangs, (100, ev.Ended(A0, code=137)), config=config(health=health))
+    health = {"lost_after_s": 10.0}
+    play(*srun_hangs, (100, ev.Ended(A0, code=137)), config=config({"orphan_after_s": 60.0}, health=health))
     earlier = Past(((A0.unit, 0),), step=5, over=((A0.unit, None),), home="81/0")
     play((0, ev.Granted(Allocation("81", ("n1", "n2")), past=earlier, homes=frozenset({"81/0"}))))
     assert seen == TABLE

@@ -43,7 +43,7 @@ def refused(story: Story) -> list[str]:
 
 
 def test_a_group_leaves_politely_and_its_next_attempt_is_no_restart_after_a_failure() -> None:
-    settings = config(restart={"policy": "never", "max_per_group": 0})
+    settings = config(restart={"max_per_group": 0})
     story = play(*RUNNING, (21, restart(1)), (23, said.task_done(B0, 0), ev.Ended(B0, code=0)), config=settings)
     assert done(story) == ["group 1 is asked to leave, and starts again as attempt 1"]
     assert story.ids(msg.Stop) == [B0]
@@ -108,7 +108,7 @@ def test_the_rank_is_named_with_its_node() -> None:
     ],
 )  # fmt: skip
 def test_a_restart_that_cannot_be_is_refused_with_the_reason(before: Any, request_: ev.Event, why: str) -> None:
-    settings = config(restart={"backoff_s": 60.0, "policy": "on_failure"})
+    settings = config(restart={"backoff_s": 60.0})
     story = play(*before, (20.6, request_), config=settings)
     assert refused(story)[-1].startswith(why)
 

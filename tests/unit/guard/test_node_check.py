@@ -49,7 +49,7 @@ def test_a_check_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Pat
     hangs = shell(f"setsid sleep 600 & echo $! > {pid}; echo waiting; trap '' TERM; sleep 600")
     begun = time.monotonic()
     answer = check(tmp_path, hangs, timeout_s=1.0)
-    assert "not done after 1 s (health.preflight_timeout_s), killed: waiting" in str(answer["reason"])
+    assert "not done after 1 s, killed: waiting" in str(answer["reason"])
     assert time.monotonic() - begun < 30
     assert processes.state(int(pid.read_text())) in (None, "Z")
 

@@ -67,10 +67,11 @@ def test_each_folder_that_a_worker_needs_is_mounted_once() -> None:
     made = config()
     assert container.mounts(made, RUN) == ["/home/ann:/home/ann", "/runs/ddp-1:/runs/ddp-1", OWN]
     made.checkpoint.dir = "/ckpt"
-    made.cluster.container_workdir = "/workspace"
-    code = "/home/ann/code:/home/ann/code"
-    assert container.mounts(made, RUN) == ["/ckpt:/ckpt", code, "/runs/ddp-1:/runs/ddp-1", OWN]
-    assert container.mounts(made, RunDir(Path("/ckpt/runs/x"))) == ["/ckpt:/ckpt", code, OWN]
+    made.cluster.srun = ["--container-workdir=/workspace"]
+    assert not [word for word in container.options(made, RUN) if word.startswith("--container-workdir")]
+    home = "/home/ann:/home/ann"
+    assert container.mounts(made, RUN) == ["/ckpt:/ckpt", home, "/runs/ddp-1:/runs/ddp-1", OWN]
+    assert container.mounts(made, RunDir(Path("/ckpt/runs/x"))) == ["/ckpt:/ckpt", home, OWN]
 
 
 def test_the_users_mounts_come_first_and_only_the_same_path_counts_as_there() -> None:

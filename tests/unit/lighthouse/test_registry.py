@@ -329,14 +329,6 @@ def test_who_has_not_dialled_a_successor_in_time_counts_no_longer(keep: Keep) ->
     assert step(it, now, m("a1", 11)).ids == ("a1",)
 
 
-def test_without_lineage_any_step_is_as_good_as_another() -> None:
-    it = Book(Rules(1, 10.0, 5.0, lineage=False), Memory(), 0.0)
-    assert step(it, 0.0, m("a1", 7)).id == 1
-    assert step(it, 1.0, m("a1", 0)).id == 1
-    assert step(it, 2.0, m("a1", 70)).ids == ("a1",)
-    assert isinstance(it.ask(m("a1", MOST_STEPS), 3.0), Refused)
-
-
 def test_who_missed_the_last_answer_gets_it_again(keep: Keep) -> None:
     it = killed_and_back(running("ab"), keep, 2.0)
     before = it.memory.last

@@ -65,7 +65,7 @@ def test_the_table_and_the_summary_say_which_hooks_fail(tmp_path: Path) -> None:
     slow = Delivery("hook slow.sh", done=4, dropped=2)
     said = [
         "hook mail.sh: 3 of 12 failed: exit code 1: no route to host (see logs/observer.log)",
-        "hook slow.sh: 2 events dropped, it is too slow (hooks.timeout_s) (see logs/observer.log)",
+        "hook slow.sh: 2 events dropped, it is too slow (see logs/observer.log)",
     ]
     status = replace(at(16), hooks=(bad, Delivery("hook good.sh", done=12), slow))
     lines = drawn(render(status, ex.START + 16, 120), 120)

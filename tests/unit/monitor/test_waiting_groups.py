@@ -18,8 +18,7 @@ from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.table import follow
 
-LIMITS = {"health.start_timeout_s": 600.0, "health.join_timeout_s": 1800.0}
-LIMITS |= {"health.first_step_s": 120.0, "health.wait_timeout_s": 0.0}
+LIMITS = {"start": 600.0, "join": 1800.0, "first_step": 120.0}
 
 
 def status_of(*lines: ex.Line) -> RunStatus:
@@ -43,9 +42,9 @@ def words(status: RunStatus, now: float = 13) -> str | None:
         ("lighthouse", {}, "the Lighthouse, 12 s"),
         ("store", {}, "the store of rank 0, 12 s of 600 s (health.start_timeout_s)"),
         ("others", {"other": 7}, "group 7: all begin together, 12 s"),
-        ("script", {}, "its script to begin training, 12 s, a warning at 120 s (health.first_step_s)"),
-        ("quorum", {}, "a quorum, or heals, 12 s, a warning at 120 s (health.first_step_s)"),
-        ("step", {}, "its first step, 12 s, a warning at 120 s (health.first_step_s)"),
+        ("script", {}, "its script to begin training, 12 s, a warning at 120 s (job.longest_step_s)"),
+        ("quorum", {}, "a quorum, or heals, 12 s, a warning at 120 s (job.longest_step_s)"),
+        ("step", {}, "its first step, 12 s, a warning at 120 s (job.longest_step_s)"),
         ("of another version", {}, "of another version, 12 s"),
     ],
 )
@@ -60,25 +59,20 @@ def test_before_the_first_report_it_waits_for_its_workers() -> None:
 def test_a_group_that_comes_back_to_a_run_that_steps_has_the_limit_of_joining() -> None:
     begun = ex.event(2, "script_begun", unit="group-0000", group=0, attempt=0)
     status = status_of(begun, ex.launched(2, 1), ex.joined(3, 1, 1))
-    assert words(status) == "waits for its script to begin training, 11 s of 1800 s (health.join_timeout_s)"
+    assert words(status) == "waits for its script to begin training, 11 s of 1800 s (job.longest_step_s)"
     status = fold(status, ex.joined(14, 0, 2))
     assert words(status, 15) is None
 
 
-def test_a_group_without_a_node_says_so_with_the_setting_also_in_json() -> None:
+def test_a_group_without_a_node_says_so_also_in_json() -> None:
     down = [ex.exited(2, 0), ex.event(2, "restart_scheduled", group=0, attempt=1, due=ex.START + 6, reason="")]
     assert words(status_of(*down), 3) == "waits for its next launch, 1 s of 4 s (restart.backoff_s)"
     waits = ex.event(6, "group_waits", group=0, reason="a free node", allocation=None)
     status = status_of(*down, waits)
-    assert words(status) == "waits for a free node, 7 s, no limit (health.wait_timeout_s)"
+    assert words(status) == "waits for a free node, 7 s"
     group = to_json(status, ex.START + 13)["groups"][0]
-    known = {"waits_for": "a free node", "since": ex.START + 6, "limit_s": None, "setting": "health.wait_timeout_s"}
+    known = {"waits_for": "a free node", "since": ex.START + 6, "limit_s": None, "setting": None}
     assert known.items() <= group.items()
-
-
-def test_a_journal_of_an_earlier_version_has_no_limits() -> None:
-    status = reduce(fold, [ex.started(1), ex.launched(1, 0), ex.ready(3, 0)], RunStatus())
-    assert words(status) == "waits for its script to begin training, 12 s"
 
 
 def test_the_last_line_is_that_of_the_rank_it_waits_for_and_harmless(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_controller_goes_on_after_whatever_a_journal_says(bad: list[Line], tmp
     example.write(run, mixed(bad)[: 40 + len(bad)])
     past, _ = read_past(run)
     for config in (histories.config(groups={"count": 3}), histories.array_config(groups={"count": 3})):
-        nodes = () if config.cluster.mode == "array" else ("n1", "n2", "n3")
+        nodes = () if config.cluster.kind == "array" else ("n1", "n2", "n3")
         granted, state = Granted(Allocation("7", nodes), None, past), begin(config)
         for events in ([granted], []):
             state, _ = decide(state, events, example.START + 30, config)

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def config() -> Config:
     made = Config()
-    made.health.heartbeat_s, made.health.lost_after_s = 0.2, 5.0
+    made.health.lost_after_s = 2.0
     return made
 
 

@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> RunDir:
     run = ex.new_run(tmp_path, [line for line in ex.one_kill() if line["time"] < ex.START + 15.2])
     config = Config()
     config.job.script, config.run.name, config.cluster.kind = "train.py", "ddp", "slurm"
-    config.groups.count, config.health.heartbeat_s = 3, 0.05
+    config.groups.count, config.health.lost_after_s = 3, 0.5
     run.config.write_text(compose.dump(config))
     run.inbox.mkdir()
     run.submitit.mkdir()
@@ -140,7 +140,7 @@ def test_stop_cancels_the_groups_jobs_too_and_nobody_elses(
     run: RunDir, slurm: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = compose.load(run.config)
-    config.cluster.mode = "array"
+    config.cluster.kind = "array"
     run.config.write_text(compose.dump(config))
     end = "RUNNING|None|me|/x.sh|ftslurm"
     monkeypatch.setenv("EXTRA", rf"80_1|81|{end}:ddp-0930-k3:0|\n90|90|{end}:other:0|\n91|91|{end}:ddp-0930-k3-2:0|\n")
@@ -214,7 +214,7 @@ def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
 ) -> None:
     monkeypatch.setattr(answers, "ANSWER_S", 0.1)
     config = compose.load(run.config)
-    config.health.heartbeat_s = 5.0
+    config.health.lost_after_s = 50.0
     run.config.write_text(compose.dump(config))
     with heard(run, -100.0):
         assert main(["status", "--json", str(run.root)]) == 0

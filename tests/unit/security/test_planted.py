@@ -179,7 +179,7 @@ def test_a_requeued_job_does_not_go_on_with_a_run_that_another_user_has_put_ther
 @needs_root
 def test_a_task_of_an_array_does_not_join_a_run_that_another_user_has_put_there(tmp_path: Path) -> None:
     config = Config()
-    config.run.name, config.run.root, config.cluster.pilots = "ddp", str(tmp_path), "81"
+    config.run.name, config.run.root, config.internal.pilots = "ddp", str(tmp_path), "81"
     give_away(planted(tmp_path, "ddp-81", kind="slurm", pilots="81"))
     with pytest.raises(Distrusted, match=f"ddp-81 belongs to {STRANGE}"):
         array_task.join(config)
@@ -274,7 +274,7 @@ def test_what_another_user_says_of_a_checkpoint_folder_does_not_count(tmp_path: 
     assert claim(config, other) is None
     assert "is in use by" in str(claim(config, run))
     assert "is in use by" in str(in_use(config))
-    config.run.parent = str(other.root)  # resumed after it was killed: its last sign of life is young
+    config.internal.parent = str(other.root)  # resumed after it was killed: its last sign of life is young
     assert in_use(config) is None
     os.chown(tmp_path / "checkpoints" / OWNER, STRANGE, STRANGE)
     assert claim(config, run) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.config import compose
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, Range
 from ftslurm.config.validate import check
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import Place, StepId
@@ -135,7 +135,7 @@ def test_what_sbatch_is_told_to_export_is_known() -> None:
     assert exported(config) is None
     config.cluster.sbatch = {"export": "NONE"}
     assert exported(config) == "NONE"
-    config.cluster.mode, config.cluster.controller_sbatch = "array", {"export": "X"}
+    config.cluster.kind, config.cluster.ranges = "array", [Range("controller", sbatch={"export": "X"})]
     assert exported(config) == "X"
     config.cluster.controller = "here"
     assert exported(config) is None
@@ -151,7 +151,7 @@ def test_a_worker_without_one_does_not_start() -> None:
 @pytest.mark.parametrize("name", ["9LIVES", f"API_KEY={SECRET}", "SLURM_JWT", "FTSLURM_X", "HOME_PAGE"])
 def test_names_that_cannot_be_passed_on_are_refused(name: str, tmp_path: Path) -> None:
     config = Config()
-    config.job.script, config.job.name, config.run.name = str(tmp_path / "x.py"), "x", "x"
+    config.job.script, config.run.name = str(tmp_path / "x.py"), "x"
     (tmp_path / "x.py").write_text("")
     config.job.env = {"HOME_PAGE": "x"}
     config.job.secrets = ["GOOD", name]
@@ -176,7 +176,7 @@ def test_only_the_workers_are_given_them(local: bool, monkeypatch: pytest.Monkey
     others = [*launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs")), launcher.probe("n1")]
     if isinstance(launcher, SrunLauncher):
         others.append(launcher.attach(StepId("group-0000", 0), place, known=True))
-        config.cluster.mode = "array"
+        config.cluster.kind = "array"
         others += launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
     for command in others:
         assert command.env["OTHER"] == "x"

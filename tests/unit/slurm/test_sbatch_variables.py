@@ -85,7 +85,7 @@ def test_each_variable_that_sbatch_documents_becomes_its_option_or_is_named(conf
     ("variable", "value", "option", "result"),
     [
         ("SBATCH_REQ_SWITCH", "2@10:00", "switches", "2@10:00"),
-        ("SBATCH_SEGMENT_SIZE", "4", "segment", "4"),
+        ("SBATCH_SEGMENT_SIZE", "1", "segment", "1"),
         ("SBATCH_TRES_PER_TASK", "gres/gpu:1", "tres-per-task", "gres/gpu:1"),
         ("SBATCH_EXCLUSIVE", "", "exclusive", True),
         ("SBATCH_EXCLUSIVE", "user", "exclusive", "user"),
@@ -114,7 +114,7 @@ def test_values_are_read_as_sbatch_reads_them(
         ("SBATCH_PARTITION", "debug", "cluster.sbatch", {"partition": "gpu"}),
         ("SBATCH_GRES_FLAGS", "one", "cluster.sbatch", {"gres_flags": "enforce-binding"}),
         ("SBATCH_MEM_PER_NODE", "1G", "groups.mem", "64G"),
-        ("SBATCH_SEGMENT_SIZE", "2", "cluster.segment", 4),
+        ("SBATCH_SEGMENT_SIZE", "2", "cluster.sbatch", {"segment": 1}),
         ("SBATCH_EXCLUSIVE", "", "cluster.sbatch", {"exclusive": False}),
     ],
 )
@@ -221,4 +221,4 @@ def test_in_an_allocation_that_of_the_job_comes_before(
     for name, value in (("SLURM_JOB_ACCOUNT", "job"), ("SBATCH_ACCOUNT", "variable"), ("SBATCH_QOS", "high")):
         monkeypatch.setenv(name, value)
     resolve(config)
-    assert (config.cluster.account, config.cluster.qos) == ("job", "high")
+    assert (config.cluster.account, config.cluster.sbatch) == ("job", {"qos": "high"})

@@ -15,6 +15,7 @@ from programs import script
 from ftslurm.config.schema import Config
 from ftslurm.controller.slurm_requests import PILOT, SlurmRequests
 from ftslurm.core.handover import vacate
+from ftslurm.core.jobs.supply import HANDOVER_S
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import RequeueJob, Stop
 from ftslurm.core.state.model import Allocation, Job, Phase, Place
@@ -33,8 +34,8 @@ ENDS = 10_000.0
 def by_hand(folder: Path = Path("runs"), groups: int = 3) -> Config:
     config = Config()
     config.run.name, config.run.root, config.groups.count = "toy", str(folder), groups
-    config.cluster.kind, config.cluster.mode, config.cluster.controller = "slurm", "array", "here"
-    config.cluster.pilots = "81"
+    config.cluster.kind, config.cluster.controller = "array", "here"
+    config.internal.pilots = "81"
     return config
 
 
@@ -47,7 +48,7 @@ def test_all_tasks_find_one_run_directory_whoever_makes_it(tmp_path: Path) -> No
     assert array_task.join(by_hand(tmp_path)).root == tmp_path / "toy-81"  # also when it is requeued
 
     other = by_hand(tmp_path)
-    other.cluster.pilots, other.run.dir = "90", str(tmp_path / "toy-81")
+    other.internal.pilots, other.run.dir = "90", str(tmp_path / "toy-81")
     with pytest.raises(EnvironmentProblem, match="exists already"):
         array_task.join(other)
 
@@ -55,7 +56,7 @@ def test_all_tasks_find_one_run_directory_whoever_makes_it(tmp_path: Path) -> No
 def test_the_run_holds_its_archived_environment_until_it_is_over(tmp_path: Path) -> None:
     config, archive = by_hand(tmp_path / "runs"), tmp_path / "key.tar"
     archive.touch()
-    config.job.staged_python = f"{archive}:python"
+    config.internal.staged_python = f"{archive}:python"
     run = array_task.join(config)
     assert archive.stat().st_nlink == 2
     requeue.end_journal(run, "stopped in the queue")
@@ -85,7 +86,7 @@ def test_a_process_is_a_task_of_the_run_only_where_the_groups_are_to_be_in_its_a
     config = by_hand()
     assert array_task.array_of(config, environ) == "81"
     assert array_task.array_of(config, {}) is None
-    config.cluster.mode = "steps"
+    config.cluster.kind = "slurm"
     assert array_task.array_of(config, environ) is None
 
 
@@ -116,7 +117,7 @@ def training(config: Config) -> RunState:
 
 def test_before_their_time_limit_groups_leave_one_by_one() -> None:
     config = by_hand()
-    now = ENDS - config.cluster.handover_s
+    now = ENDS - HANDOVER_S
     state, actions = vacate(training(config), now - 1, config)
     assert not actions
     state, actions = vacate(state, now, config)
@@ -154,6 +155,6 @@ def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(has: str,
     command = ["bash", SBATCH / "array.sbatch", "a b", "c='d'"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     expected = {"PYTHON": "mine", ".venv": ".venv/bin/python", "python3": "bin/python3"}[has]
-    array = ["-m", "ftslurm", "run", "cluster=slurm", "cluster.mode=array", "cluster.controller=here"]
+    array = ["-m", "ftslurm", "run", "cluster=array", "cluster.controller=here"]
     array += ["groups.count=5", "groups.nodes=2"]
     assert done.stdout.splitlines() == [f"{folder}/{expected}", *array, "a b", "c='d'"]

@@ -17,24 +17,8 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     made = Config()
     made.job.script, made.run.name = "train.py", "train"
-    made.cluster.kind, made.standby.cuda = "local", True
+    made.cluster.kind = "local"
     return made
-
-
-def test_a_standby_cannot_warm_up_gpus_that_the_groups_do_not_have(config: Config) -> None:
-    config.standby.count, config.groups.gpus = 1, 0
-    with pytest.raises(EnvironmentProblem, match=r"standby\.cuda.*groups\.gpus=0"):
-        resolve(config)
-
-
-def test_with_gpus_it_can(config: Config) -> None:
-    config.standby.count = 1
-    assert (resolve(config), config.groups.gpus) == ([], 1)
-
-
-def test_without_a_standby_nothing_is_warmed_up(config: Config) -> None:
-    config.groups.gpus = 0
-    assert resolve(config) == []
 
 
 def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from observed import until
 from programs import Programs
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, Range
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import submit
@@ -81,17 +81,10 @@ def test_no_gpus_are_not_asked_for(gpus: int | None) -> None:
 
 
 def test_the_cluster_section_passes_through() -> None:
-    cluster = {
-        "partition": "gpu",
-        "account": "lab",
-        "qos": "high",
-        "time": "1-12:00:00",
-        "constraint": "a100",
-        "exclude": "n[1-2]",
-        "nodelist": "n9",
-        "reservation": "r",
-    }
-    assert cluster.items() <= options(cluster=cluster).items()
+    own = {"partition": "gpu", "account": "lab", "time": "1-12:00:00"}
+    more = {"qos": "high", "constraint": "a100", "exclude": "n[1-2]", "nodelist": "n9", "reservation": "r"}
+    asked = options(cluster={**own, "sbatch": {**more, "exclude": ["n[1-2]", "n7"]}})
+    assert {**own, **more, "exclude": "n[1-2],n7"}.items() <= asked.items()
 
 
 def test_what_is_not_set_is_not_passed() -> None:
@@ -99,12 +92,12 @@ def test_what_is_not_set_is_not_passed() -> None:
 
 
 def test_the_network_is_asked_for_by_the_jobs_of_groups_alone() -> None:
-    made = config(cluster={"switches": "1@10:00", "segment": 4}, groups={"nodes": 2, "count": 4})
+    made = config(cluster={"sbatch": {"switches": "1@10:00", "segment": 4}}, groups={"nodes": 2, "count": 4})
     of_all = sbatch_parameters(made, RUN)["additional_parameters"]
     assert (of_all["switches"], of_all["segment"]) == ("1@10:00", 4)
     of_one = sbatch_parameters(made, RUN, group=True)["additional_parameters"]
     assert (of_one["nodes"], of_one["switches"], of_one["segment"]) == (2, "1@10:00", 2)
-    made.cluster.mode = "array"
+    made.cluster.kind = "array"
     assert not {"switches", "segment"} & set(sbatch_parameters(made, RUN)["additional_parameters"])
 
 
@@ -135,7 +128,7 @@ def test_further_options_are_the_users(sbatch: dict[str, Any], asked: dict[str, 
     "sbatch", [{"gres": "gpu:a100:4"}, {"exclusive": True}, {"mem_per_gpu": "10G"}, {"gpus": 4}, {"tres-per-node": "x"}]
 )
 def test_what_groups_need_of_a_node_is_not_asked_for_the_controllers_own_job(sbatch: dict[str, Any]) -> None:
-    made = config(groups={"gpus": 4}, cluster={"mode": "array", "sbatch": sbatch | {"mail-type": "END"}})
+    made = config(groups={"gpus": 4}, cluster={"kind": "array", "sbatch": sbatch | {"mail-type": "END"}})
     own = sbatch_parameters(made, RUN)["additional_parameters"]
     of_a_group = sbatch_parameters(made, RUN, group=True)["additional_parameters"]
     wanted = {key.replace("_", "-"): value for key, value in sbatch.items()}
@@ -143,8 +136,10 @@ def test_what_groups_need_of_a_node_is_not_asked_for_the_controllers_own_job(sba
     assert (own["mem"], own["mail-type"]) == ("1G", "END")
     assert wanted.items() <= of_a_group.items()
     assert ("gpus-per-node" in of_a_group) != ("gres" in sbatch or "gpus" in sbatch)  # never two ways at once
-    made.cluster.controller_sbatch = {"mem": "8G"}
+    made.cluster.ranges = [Range("controller", partition="cpu", sbatch={"mem": "8G"})]
     assert sbatch_parameters(made, RUN)["additional_parameters"]["mem"] == "8G"
+    assert sbatch_parameters(made, RUN)["additional_parameters"]["partition"] == "cpu"
+    assert "partition" not in sbatch_parameters(made, RUN, group=True)["additional_parameters"]
 
 
 @pytest.mark.parametrize("value", [False, None])
@@ -230,7 +225,7 @@ def test_nodes_that_other_runs_have_found_broken_are_excluded_and_the_oldest_giv
         record='"$(grep -h -e --exclude= "${@: -1}")"',
         body=f"grep -q 'exclude=.*,.*,' \"${{@: -1}}\" && {{ echo 'sbatch: error: {refusal}' >&2; exit 1; }}\necho 81",
     )
-    made = config(cluster={"exclude": "n9", "exclude_file": str(file)})
+    made = config(cluster={"sbatch": {"exclude": ["n9"]}, "exclude_file": str(file)})
     run = RunDir(tmp_path / "run")
     run.create()
     assert submit_batch(made, run, JobRole.STEPS, sbatch_parameters(made, run)) == ("81", ["n4"])

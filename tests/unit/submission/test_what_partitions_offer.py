@@ -38,10 +38,10 @@ def asked(programs: Programs, sinfo: str, **settings: Any) -> tuple[Config, list
 
 
 CHOOSERS: list[dict[str, Any]] = [
-    {"cluster_constraint": "gpu"},
-    {"cluster_qos": "debug"},
+    {"cluster_sbatch": {"constraint": "gpu"}},
+    {"cluster_sbatch": {"qos": "debug"}},
     {"cluster_account": "m1234_g"},
-    {"cluster_reservation": "week"},
+    {"cluster_sbatch": {"reservation": "week"}},
     {"cluster_sbatch": {"clusters": "other"}},
     {"cluster_sbatch": {"clusters": "other"}, "cluster_partition": "there"},
     {"cluster_sbatch": {"licenses": "scratch"}},
@@ -50,15 +50,15 @@ CHOOSERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("chooser", CHOOSERS, ids=str)
-@pytest.mark.parametrize("mode", ["steps", "array"])
+@pytest.mark.parametrize("kind", ["slurm", "array"])
 def test_what_may_choose_another_partition_makes_no_refusal_of_a_guess(
-    chooser: dict[str, Any], mode: str, programs: Programs
+    chooser: dict[str, Any], kind: str, programs: Programs
 ) -> None:
-    config, notes = asked(programs, NERSC, groups_gpus=4, cluster_mode=mode, **chooser)
+    config, notes = asked(programs, NERSC, groups_gpus=4, cluster_kind=kind, **chooser)
     assert (config.groups.gpus, notes) == (4, [])
-    _, notes = asked(programs, NERSC, groups_gpus=8, cluster_mode=mode, **chooser)
+    _, notes = asked(programs, NERSC, groups_gpus=8, cluster_kind=kind, **chooser)
     assert ["sbatch decides" in note and "groups.gpus=8" in note for note in notes] == [True]
-    config, notes = asked(programs, NERSC, cluster_mode=mode, **chooser)
+    config, notes = asked(programs, NERSC, cluster_kind=kind, **chooser)
     assert config.groups.gpus == 0
     assert ["training on CPUs" in note and "groups.gpus=N" in note for note in notes] == [True]
 

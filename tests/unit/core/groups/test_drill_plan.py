@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.config.schema import Config, Fault
+from ftslurm.config.schema import Config, Fault, RandomFaults
 from ftslurm.core.groups.fault_drills import PlannedDrill, RandomDrill, draw, plan
 
 LITERAL = [
@@ -60,31 +60,31 @@ def test_planned_faults_keep_their_order_which_is_how_they_are_told_apart() -> N
 
 def test_the_same_seed_draws_the_same_stream_on_every_python() -> None:
     """These numbers must never change: a drill is repeated by its seed."""
-    first = drawn(config(mean_s=60.0, kinds=["kill", "term", "exit"], seed=7), 4)
+    first = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["kill", "term", "exit"], seed=7)), 4)
     assert [(round(d.after_s, 6), d.kind, d.group, d.rank) for d in first] == LITERAL
 
 
 def test_another_seed_draws_another_stream() -> None:
-    one, two = (drawn(config(mean_s=60.0, seed=seed), 5) for seed in (0, 1))
+    one, two = (drawn(config(random=RandomFaults(mean_s=60.0, seed=seed)), 5) for seed in (0, 1))
     assert all(a.after_s != b.after_s for a, b in zip(one, two, strict=True))
 
 
 def test_the_mean_only_stretches_time_and_the_kinds_only_name() -> None:
-    one = drawn(config(mean_s=1.0, kinds=["kill", "stop"]), 50)
-    two = drawn(config(mean_s=60.0, kinds=["term", "exit"]), 50)
+    one = drawn(config(random=RandomFaults(mean_s=1.0, kinds=["kill", "stop"])), 50)
+    two = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["term", "exit"])), 50)
     assert [d.after_s * 60 for d in one] == pytest.approx([d.after_s for d in two])
     assert [(d.group, d.rank) for d in one] == [(d.group, d.rank) for d in two]
 
 
 def test_asking_again_or_out_of_order_gives_the_same() -> None:
-    settings = config(mean_s=5.0, seed=11)
+    settings = config(random=RandomFaults(mean_s=5.0, seed=11))
     last = draw(settings, 30)
-    assert drawn(settings, 31)[-1] == last == draw(config(mean_s=5.0, seed=11), 30)
+    assert drawn(settings, 31)[-1] == last == draw(config(random=RandomFaults(mean_s=5.0, seed=11)), 30)
 
 
 def test_times_are_exponential_and_everything_else_uniform() -> None:
     kinds = ["kill", "term", "stop", "lighthouse"]
-    drills = drawn(config(mean_s=60.0, kinds=kinds, seed=3), 6000)
+    drills = drawn(config(random=RandomFaults(mean_s=60.0, kinds=kinds, seed=3)), 6000)
     gaps = [after.after_s - before.after_s for before, after in pairwise(drills)]
     assert min(gaps) > 0
     assert mean(gaps) == pytest.approx(60, rel=0.06)
@@ -96,17 +96,12 @@ def test_times_are_exponential_and_everything_else_uniform() -> None:
     assert {d.rank for d in drills} == {0, 1, 2, 3}
 
 
-def test_the_stream_ends_after_faults_count() -> None:
-    assert len(drawn(config(mean_s=1.0, count=3), 10)) == 3
-    assert len(drawn(config(mean_s=1.0, count=0), 10)) == 10
-
-
 def test_without_a_mean_there_are_no_random_faults() -> None:
     assert drawn(config(), 3) == []
 
 
 def test_thousands_cost_nothing_to_speak_of() -> None:
-    settings = config(mean_s=1.0, seed=99)
+    settings = config(random=RandomFaults(mean_s=1.0, seed=99))
     begin = time.process_time()
     drawn(settings, 20_000)
     assert time.process_time() - begin < 2.0

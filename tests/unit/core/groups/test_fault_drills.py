@@ -24,7 +24,7 @@ from histories import (
 )
 from steps import A0, A1, ANN, B0, B1, C0, LIGHT0
 
-from ftslurm.config.schema import Fault
+from ftslurm.config.schema import Fault, RandomFaults
 from ftslurm.config.validate import FAULTS
 from ftslurm.core.groups import fault_drills
 from ftslurm.core.health.start_report import TOLD_S
@@ -135,7 +135,7 @@ def test_two_faults_of_one_step_are_both_done() -> None:
 
 # --- the random stream -----------------------------------------------------------------------------------------------
 
-RANDOM = config(faults={"mean_s": 20.0, "kinds": ["stop", "hang"], "seed": 3, "count": 4})
+RANDOM = config(faults={"random": RandomFaults(20.0, ["stop", "hang"], 3)})
 
 
 def due() -> list[float]:
@@ -144,10 +144,9 @@ def due() -> list[float]:
 
 
 def test_random_faults_come_when_they_are_due_counted_from_the_first_step() -> None:
-    story = play(*RUNNING[:-1], (500,), config=RANDOM)
+    story = play(*RUNNING[:-1], (due()[-1] + 0.1,), config=RANDOM)
     assert [time for time, action in story.done if is_a(action, msg.Inject)] == due()
-    assert len(story.records("fault_injected")) == 4  # no more than faults.count
-    assert {record["by"] for record in story.records("fault_injected")} == {"faults.mean_s"}
+    assert {record["by"] for record in story.records("fault_injected")} == {"faults.random"}
 
 
 def test_nothing_is_due_before_the_first_step_and_then_the_first_fault() -> None:
@@ -159,14 +158,16 @@ def test_nothing_is_due_before_the_first_step_and_then_the_first_fault() -> None
 
 def test_those_that_were_missed_by_a_late_controller_are_made_up_for() -> None:
     story = play(*RUNNING[:-1], config=RANDOM)
-    story.turn(400, [])
+    story.turn(due()[-1] + 0.1, [])
     assert len(story.all(msg.Inject)) == 4
 
 
 def test_a_fault_that_finds_nobody_is_refused_and_counts() -> None:
-    policy = config(faults={"mean_s": 20.0, "count": 4}, restart={"policy": "never"}, groups={"min": 1})
+    policy = config(faults={"random": RandomFaults(20.0)}, restart={"max_per_group": 0}, groups={"min": 1})
     story = play(*RUNNING[:-1], (6, killed(A0)), (500,), config=policy)
-    assert len(story.records("fault_injected")) + len(story.records("fault_refused")) == 4
+    drawn = [fault_drills.draw(policy, index) for index in range(100)]
+    told = len(story.records("fault_injected")) + len(story.records("fault_refused"))
+    assert told == sum(5 + drill.after_s <= 500 for drill in drawn if drill is not None)
     assert all(record["group"] == 0 for record in story.records("fault_refused"))
     assert A1 not in {action.id for action in story.all(msg.Inject)}
 

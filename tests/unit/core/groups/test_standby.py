@@ -128,17 +128,6 @@ def test_the_next_attempt_of_group_a_is(
         assert picked == (state.standbys[expected[0]], expected[1])
 
 
-@pytest.mark.parametrize(("slot", "taken_by_b", "expected"), [(0, 1, 0), (1, 0, 1), (0, 0, None)])
-def test_one_with_a_cuda_context_takes_only_the_share_on_which_that_is(
-    slot: int, taken_by_b: int, expected: int | None
-) -> None:
-    settings = warm(1, groups={"count": 2, "per_node": 2}, standby={"cuda": True})
-    groups = {"A": waits("n1"), "B": runs("n2", slot=taken_by_b)}
-    state = state_of(settings, 3, groups, [at("n2", slot=slot)])
-    picked = pick(state, state.groups[0], settings)
-    assert (None if picked is None else picked[1].slot) == expected
-
-
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING, Phase.STOPPING, Phase.FAILED])
 def test_one_that_is_not_ready_is_not_picked(phase: Phase) -> None:
     state = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])

@@ -127,7 +127,7 @@ def test_auto_waits_for_the_memory_of_every_node_of_a_group() -> None:
     assert launched(story) == [("standby-000/0", ("n1", "n2"))]
 
 
-@pytest.mark.parametrize("off", [{"restart": {"policy": "never"}}, {"standby": {"count": 0}}])
+@pytest.mark.parametrize("off", [{"restart": {"max_per_group": 0}}, {"standby": {"count": 0}}])
 def test_auto_is_off_where_none_could_take_over(off: dict[str, Any]) -> None:
     rooms = (said.room(A0, 0, 9000, 200), said.room(B0, 0, 9000, 200))
     settings = config(**off)

@@ -100,7 +100,7 @@ def test_a_run_all_of_whose_nodes_fail_ends_at_once_with_the_reasons() -> None:
 
 
 def test_a_group_without_a_sound_node_names_the_failed_one() -> None:
-    made = settings(cluster={"replace": False}, groups={"min": 2})
+    made = settings(cluster={"requeue": False}, groups={"min": 2})
     story = play((0, granted(2)), (1, LIGHTHOUSE_UP), (2, failed("n1")), (3, passed("n2")), config=made)
     assert story.outcome() == "failed"
     assert "n1: check: exit code 1: bad GPU" in story.reason()
@@ -109,7 +109,7 @@ def test_a_group_without_a_sound_node_names_the_failed_one() -> None:
     assert waits.outcome() is None
     alone = play(
         (0, granted(2)), (1, LIGHTHOUSE_UP), (2, failed("n1")), (3, passed("n2")),
-        config=settings(cluster={"replace": False}),
+        config=settings(cluster={"requeue": False}),
     )  # fmt: skip
     assert alone.records("group_waits")[-1]["reason"] == "a free node: n1 left out by health.preflight"
 

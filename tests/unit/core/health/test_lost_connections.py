@@ -15,7 +15,7 @@ from ftslurm.slurm.evidence import read_srun
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157"
 QUESTION = 20_000  # to the guards of the step that has failed at 20
-WIDE = config(groups={"nodes": 2}, health={"lost_after_s": 10.0, "orphan_after_s": 60.0})
+WIDE = config({"orphan_after_s": 60.0}, groups={"nodes": 2}, health={"lost_after_s": 10.0})
 UP: tuple[Moment, ...] = (
     (0, granted(6)),
     (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -24,8 +25,8 @@ EARLY: tuple[Moment, ...] = (
 )
 
 
-def settings(limit_s: float = 60.0, **sections: dict[str, Any]) -> Config:
-    return config(health={"first_step_s": limit_s}, **sections)
+def settings(limit_s: float = 60.0, **sections: Any) -> Config:
+    return config({"first_step_s": limit_s}, **sections)
 
 
 def told(*moments: Moment, config: Config | None = None) -> list[float]:
@@ -47,7 +48,7 @@ def test_people_are_told_when_all_scripts_have_run_long_and_at_every_doubling() 
     [
         pytest.param((*RUNNING, (600,)), settings(), id="they train"),
         pytest.param((*EARLY, (60, stepped(A0, 1)), (600,)), settings(), id="the first step came in time"),
-        pytest.param((*EARLY, (600,)), settings(0.0), id="it is off"),
+        pytest.param((*EARLY, (600,)), settings(inf), id="it is off"),
         pytest.param((*EARLY, (600,)), settings(lighthouse={"kind": "none"}), id="no quorum, no steps"),
         pytest.param((*EARLY, (30, finished(A0)), (600,)), settings(), id="one had nothing to do"),
         pytest.param((*STARTED[:3], (600,)), settings(), id="they are not ready yet"),
@@ -99,7 +100,7 @@ def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = 
         (because((0, COMPUTES, 3), (0, ASKS, 2)), "5 steps were tried and none was committed"),
         (because((0, COLLECTIVE, 0), (0, VOTES, 0)), "all ask for a quorum and none is given"),  # in another thread
         (because((0, COLLECTIVE, 0), (0, HAS_QUORUM, 0), quorum=True), "cluster.interface"),
-        (because((0, HAS_QUORUM, 0), (0, VOTES, 0), quorum=True), "raise health.first_step_s"),
+        (because((0, HAS_QUORUM, 0), (0, VOTES, 0), quorum=True), "raise job.longest_step_s"),
     ],
 )
 def test_the_likely_reason(reason: str, words: str) -> None:

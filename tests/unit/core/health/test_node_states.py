@@ -143,7 +143,7 @@ def test_in_array_mode_the_job_on_a_drained_node_goes_on_and_a_failed_group_gets
         *trains,
         (50, killed(B0)),
         (50.1, states(n1="mixed", n2="draining")),
-        config=array_config(cluster={"replace": False}),
+        config=array_config(internal={"pilots": "12"}),
     )
     assert [launch.place for launch in kept.all(act.Launch, 50)] == [Place(("n2",), 0, "12")]
 

@@ -26,8 +26,8 @@ STARTED: tuple[Moment, ...] = (
 
 
 def listening(**sections: dict[str, Any]) -> Config:
-    health = {"lost_after_s": 10.0, "orphan_after_s": 60.0, **sections.pop("health", {})}
-    return config(health=health, **sections)
+    health = {"lost_after_s": 10.0, **sections.pop("health", {})}
+    return config({"orphan_after_s": 60.0}, health=health, **sections)
 
 
 def silent_b(*moments: Moment, until: float = 29.0, settings: Config | None = None) -> Story:
@@ -54,7 +54,7 @@ def test_halfway_to_lost_a_probe_goes_to_the_silent_node_and_nothing_else_happen
 
 def test_of_a_first_step_it_is_told_what_it_may_be_busy_with() -> None:
     made = listening()
-    made.job.staged_python = "/runs/.python/k.tar:python"
+    made.internal.staged_python = "/runs/.python/k.tar:python"
     story = play((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)), (8,), config=made)
     (first, *_) = story.records("node_silent")
     assert "job.stage_python" in first["reason"]
@@ -189,8 +189,10 @@ def test_a_probe_that_slurm_refuses_says_nothing_and_is_sent_again_soon() -> Non
         pytest.param((), 30, "killed", "gone from n2", id="our processes are not there"),
         pytest.param((("group-0000/0", "S"),), 30, "killed", "gone from n2", id="only those of others are"),
         pytest.param((("group-0001/0", "ST"),), 30, "hang", "SIGSTOP", id="one is stopped"),
-        pytest.param((("group-0001/0", "SR"),), 80, "hang", "health.orphan_after_s", id="all are there: starved"),
-        pytest.param(None, 80, "hang", "health.orphan_after_s", id="it is not known which are there"),
+        pytest.param(
+            (("group-0001/0", "SR"),), 80, "hang", "six times health.lost_after_s", id="all are there: starved"
+        ),
+        pytest.param(None, 80, "hang", "six times health.lost_after_s", id="it is not known which are there"),
     ],
 )
 def test_a_node_that_answers_is_not_lost(

@@ -17,7 +17,7 @@ from ftslurm.core.state.model import Allocation, Job, StepId
 
 def array() -> Config:
     made = config(groups={"nodes": 2, "count": 2})
-    made.cluster.kind, made.cluster.mode = "slurm", "array"
+    made.cluster.kind = "array"
     return made
 
 

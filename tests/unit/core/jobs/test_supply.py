@@ -221,7 +221,7 @@ def test_while_a_job_hangs_in_its_end_slurm_is_not_asked_every_two_seconds_for_e
     ending = over("90_1", "COMPLETING")
     moments: list[Moment] = [(t, seen(t - 0.1, pilot("90_0", "n1"), ending)) for t in range(12, 112, 2)]
     story = play(*AT_WORK, *moments, config=ARRAY)
-    assert story.state.job_pool.next_poll == 110 + ARRAY.cluster.poll_s
+    assert story.state.job_pool.next_poll == 110 + ARRAY.poll_s
 
 
 def test_a_lost_node_brings_a_job_that_excludes_it_and_the_old_job_is_given_back() -> None:
@@ -381,7 +381,7 @@ def test_when_the_run_ends_no_job_is_asked_for_and_those_there_are_known() -> No
 
 
 def test_tasks_of_an_array_submitted_by_hand_are_only_requeued_never_replaced() -> None:
-    by_hand = array_config(cluster={"pilots": "90"})
+    by_hand = array_config(internal={"pilots": "90"})
     story = play((0, NO_NODES), (0.1, seen(0.0, pilot("90_0", "n1"))), config=by_hand)
     story.wait(1000)
     assert requests(story) == []
@@ -538,7 +538,7 @@ def test_the_next_lost_group_takes_the_new_spare_which_is_replaced_too() -> None
     assert requests(story) == [act.RequestJobs(0, 1), act.RequestJobs(0, 1)]
 
 
-@pytest.mark.parametrize("cluster", [{"replace": False}, {"spare_nodes": 0}])
+@pytest.mark.parametrize("cluster", [{"requeue": False}, {"spare_nodes": 0}])
 def test_no_spare_is_asked_for_that_nobody_wanted(cluster: dict[str, object]) -> None:
     assert requests(spares((30, TAKEN_OUT), until=1000, **cluster)) == []
 
@@ -551,8 +551,8 @@ def test_a_wide_group_that_lost_a_node_gets_a_job_of_its_width() -> None:
     assert requests(story) == [act.RequestJobs(0, 1)]
 
 
-def test_cluster_replace_false_asks_for_none() -> None:
-    story = satellites(replace=False)
+def test_where_nothing_is_requeued_none_is_asked_for_in_steps_mode() -> None:
+    story = satellites(requeue=False)
     story.wait(1000)
     assert requests(story) == []
     assert asked_at(story) == []
@@ -608,7 +608,7 @@ def test_a_job_requeued_to_its_node_between_two_looks_is_granted_anew() -> None:
     ],
 )
 def test_a_run_ends_without_enough_tasks_of_an_array_submitted_by_hand(other: Job, ends: bool) -> None:
-    by_hand = array_config(cluster={"pilots": "90"}, groups={"min": 2})
+    by_hand = array_config(internal={"pilots": "90"}, groups={"min": 2})
     story = play((0, NO_NODES), (0.1, seen(0.0, pilot("90_0", "n1"), other)), config=by_hand)
     for time in (3, 20):
         assert story.state.ending is None
@@ -619,7 +619,7 @@ def test_a_run_ends_without_enough_tasks_of_an_array_submitted_by_hand(other: Jo
 
 
 def test_a_group_that_was_scaled_away_is_not_missed_where_no_job_can_come() -> None:
-    by_hand = array_config(cluster={"pilots": "90"})
+    by_hand = array_config(internal={"pilots": "90"})
     alone = pilot("90_0", "n1"), over("90_1", "CANCELLED")
     story = play(*AT_WORK, (12, seen(11.9, *alone)), (13, ev.Ended(B0, code=143), stepped(A0, 12)), config=by_hand)
     story.turn(18, [stepped(A0, 17)])

@@ -195,7 +195,7 @@ def test_a_drained_node_is_still_the_last_choice_of_the_next_controller() -> Non
 
 
 def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back() -> None:
-    tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"replace": False})
+    tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"requeue": False})
     before = Past((("group-0000", 0), ("group-0001", 0)), 17, left_out=(LeftOut("n2", 9990.0),))
     two = ev.Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)
     story = play((10_000, two), (10_000.3, ev.Looked("n2", True)), config=tight)

@@ -41,11 +41,11 @@ PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Plac
 UP = (12, said.lighthouse_up(LIGHT1, NEW))
 
 
-def array(**sections: dict[str, Any]) -> Config:
+def array(**sections: Any) -> Config:
     lighthouse = {"kind": "ftslurm"} | sections.pop("lighthouse", {})
     made = config(lighthouse=lighthouse, **sections)
-    made.cluster.kind, made.cluster.mode = "slurm", "array"
-    made.health.orphan_after_s = 60.0
+    made.cluster.kind = "array"
+    made.orphan_after_s = 60.0
     return made
 
 
@@ -321,7 +321,7 @@ def test_all_that_runs_in_a_crashed_controllers_job_is_adopted_with_the_lighthou
     steps.cluster.kind = "slurm"
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, "7.0", home="7.0")
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
-    before = past(lighthouse, *own, home="7.0", over=(("group-0002", "restart.policy=never"),))
+    before = past(lighthouse, *own, home="7.0", over=(("group-0002", "restart=never"),))
     begun = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
     up = [said.hello(LIGHT0, 0, "n1", "7.0"), said.adopted(LIGHT0), said.lighthouse_up(LIGHT0, OLD)]
     story = play((10, begun), (11, up, word(A0), word(B0)), (12, stepped(A0, 45, committed=30)), config=steps)
@@ -370,10 +370,10 @@ def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:
 def test_why_a_group_was_given_up_is_told_by_the_next_controller_too() -> None:
     both = array()
     both.groups.min = 2
-    over = past(live(A0), over=(("group-0001", "exit code 3 on n2; restart.policy=never"),))
+    over = past(live(A0), over=(("group-0001", "exit code 3 on n2; restart.max_per_group=0"),))
     story = play((10, opening(over)), (11, ALL), config=both)
     assert story.outcome() == "failed"
-    assert "(group 1: exit code 3 on n2; restart.policy=never)" in story.reason()
+    assert "(group 1: exit code 3 on n2; restart.max_per_group=0)" in story.reason()
 
 
 def test_a_full_restart_under_way_goes_on() -> None:
@@ -401,15 +401,6 @@ def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -
     assert story.times(act.Launch, B1) == [40.0]
     (launched,) = (fields for fields in story.records("step_launched") if fields["group"] == 1)
     assert (launched["reason"], story.state.planned) == ("restart: killed", 0)
-
-
-def test_a_group_that_waits_for_its_job_has_waited_since_the_controller_began() -> None:
-    waits = array(health={"wait_timeout_s": 300.0})
-    start = 1.7e9
-    story = play((start, ev.Granted(Allocation("90", ()))), (start + 200,), config=waits)
-    assert story.records("group_given_up") == []
-    story.wait(start + 400)
-    assert len(story.records("group_given_up")) == 2
 
 
 def test_a_way_back_that_began_under_another_controller_is_told_from_its_beginning() -> None:

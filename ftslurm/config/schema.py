@@ -21,7 +21,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from ftslurm.config.store_url import is_url, plain
 
-MOST_GROUPS = 10_000
+MOST_GROUPS = 1_000  # real runs reached 128; one node carries no more sruns
+LEAST_SILENCE_S = 2.0  # a busy node is silent for less
 AUTO = "auto"  # a value that the program finds by itself
 CONTROLLER = "controller"  # cluster.ranges: its job
 EACH = "each"  # standby.count: one for each group
@@ -381,12 +382,13 @@ class Config:
     def silent_after_s(self) -> float:
         """After how much silence of a group the Lighthouse forms a quorum without it.
 
-        The controller tells our own Lighthouse of each death, so this matters only when a node vanishes; the step under
-        way then fails by torchft's time-outs, which are longer. To drop a group whose machine stalls for less would
-        cost more. The stock Lighthouse learns of each death by silence, and survivors stall for that long: 1.07 s at
-        1 s, 5.15 s at 5 s (benchmarks/lighthouse_timing.py). Neither has dropped a healthy group in the benchmarks.
+        The controller tells our own Lighthouse of each death, so this matters only when a node vanishes. A machine that
+        stalls for less costs nothing. The stock Lighthouse learns of each death by silence, and survivors stall for
+        that long: 1.07 s at 1 s, 5.15 s at 5 s (benchmarks/lighthouse_timing.py). Neither has dropped a healthy group
+        in benchmarks/false_evictions.py.
         """
-        return self.health.lost_after_s / (10 if self.lighthouse.kind == "torchft" else 2)
+        stock = self.lighthouse.kind == "torchft"
+        return self.health.lost_after_s / 10 if stock else max(LEAST_SILENCE_S, 0.3 * self.health.lost_after_s)
 
     @property
     def late_after_s(self) -> float:

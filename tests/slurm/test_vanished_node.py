@@ -13,7 +13,7 @@ from cluster import Cluster
 from harness import Backend, Run
 
 pytestmark = pytest.mark.slurm
-LIGHTHOUSE_S = 12.0  # three tenths of health.lost_after_s
+LIGHTHOUSE_S = 12.0  # config.silent_after_s
 SETTINGS = ("health.lost_after_s=40", "restart.backoff_s=0.1")
 
 

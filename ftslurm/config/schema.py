@@ -387,8 +387,8 @@ class Config:
         that long: 1.07 s at 1 s, 5.15 s at 5 s (benchmarks/lighthouse_timing.py). Neither has dropped a healthy group
         in benchmarks/false_evictions.py.
         """
-        stock = self.lighthouse.kind == "torchft"
-        return self.health.lost_after_s / 10 if stock else max(LEAST_SILENCE_S, 0.3 * self.health.lost_after_s)
+        stock, lost_s = self.lighthouse.kind == "torchft", self.health.lost_after_s
+        return lost_s / 10 if stock else max(min(LEAST_SILENCE_S, lost_s / 2), 0.3 * lost_s)
 
     @property
     def late_after_s(self) -> float:

@@ -120,6 +120,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
         "ftslurm.protocol.causes",
         "ftslurm.protocol.records",
         "ftslurm.protocol.stages",
+        "ftslurm.protocol.messages",
         "ftslurm.protocol.value_class",
     }
 

@@ -195,7 +195,7 @@ def test_in_array_mode_a_standby_has_a_pilot_too() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 8, 64])
-@pytest.mark.parametrize("changes", [{}, {"spare": 1}, {"standbys": 1}, {"min": 2}, {"per_node": 2}, {"replace": True}])
+@pytest.mark.parametrize("changes", [{}, {"spare": 1}, {"standbys": 1}, {"min": 2}, {"per_node": 2}])
 def test_a_plan_is_as_short_for_many_nodes_as_for_few(nodes: int, changes: dict[str, int]) -> None:
     lines = said(count=nodes * changes.get("per_node", 1), **changes)  # type: ignore[arg-type]
     assert len([line for line in lines if line.startswith("if ")]) <= 5

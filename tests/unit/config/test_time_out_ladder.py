@@ -51,7 +51,7 @@ def test_what_follows_from_other_settings_contradicts_nothing(
 
 def test_the_derived_time_limits_of_the_defaults_and_of_groups_that_sync_rarely() -> None:
     made = config()
-    assert (made.heartbeat_s, made.orphan_after_s, made.silent_after_s, made.poll_s) == (1, 60, 5, 15)
+    assert (made.heartbeat_s, made.orphan_after_s, made.silent_after_s, made.poll_s) == (1, 60, 3, 15)
     assert (made.quorum_timeout_s, made.late_after_s) == (60, 10)
     assert (made.join_timeout_s, made.first_step_s, made.hang_least_s) == (1800, 120, 300)
     assert config(lighthouse__kind="torchft").silent_after_s == 1

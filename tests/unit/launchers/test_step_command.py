@@ -97,7 +97,7 @@ def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> 
         "min_replicas": 2,
         "join_timeout_ms": 10_000,
         "kind": "ftslurm",
-        "heartbeat_timeout_ms": 5000,
+        "heartbeat_timeout_ms": 3000,
         "quorum_tick_ms": 20,
     }
 

@@ -329,7 +329,7 @@ def test_the_summary_of_a_script_that_failed_names_the_file_to_mend(tmp_path: Pa
     lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="user_error", traceback=trace)]
     failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
     assert not any("mend" in line for line in drawn(summary(failed, run), 200))  # of a run without a record
-    write(run.root, CodeRecord("copy", "/home/real", ("/home/me/proj", "/home/real")))
+    write(run.root, CodeRecord("copy", "/home/me/proj"))
     said = drawn(summary(failed, run), 200)[-2]
     assert said == "mend: /home/me/proj/lib/model.py, line 7 (the traceback names the run's copy)"
 

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def config() -> Config:
     made = Config()
-    made.health.lost_after_s = 2.0
+    made.health.lost_after_s = 5.0
     return made
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ftslurm
-from ftslurm.code import provenance, staging
+from ftslurm.code import staging
 from ftslurm.doctor import node_script
 from ftslurm.security import programs
 from ftslurm.submission import script_check
@@ -62,7 +62,6 @@ def test_no_program_of_ours_imports_from_the_folder_in_which_it_starts(module: s
 
 CODE = {
     "environment": staging._ASK,
-    "packages": provenance._FREEZE,
     "script": Path(script_check.__file__).read_text(),
     "doctor": Path(node_script.__file__).read_text(),
     "imports": node_script.IMPORT.replace("MODULE", "zlib"),

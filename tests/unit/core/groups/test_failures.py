@@ -167,9 +167,7 @@ def test_policy_never_gives_the_group_up_and_the_others_go_on() -> None:
         (61, ev.Ended(LIGHT0, 0)),
         config=config(restart={"max_per_group": 0}),
     )
-    assert story.records("group_given_up") == [
-        {"group": 1, "reason": "killed by signal 9 (SIGKILL) on n2; restart.max_per_group=0"}
-    ]
+    assert story.records("group_given_up") == [{"group": 1, "reason": "restart.max_per_group=0"}]
     assert story.ids(act.Launch, since=1) == []
     assert story.all(act.Finish) == [act.Finish("succeeded", "1 of 2 groups finished; group 1 did not")]
 

@@ -99,7 +99,7 @@ def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep
     if follow is None:
         follow = local or (sys.stdout.isatty() and not sweep)
     if not follow:
-        say(f"follow it with: ftslurm status {run.root}")
+        say(f"follow it with: ftslurm status -w {run.root}")
         return 0
     interrupts.hold()  # interrupted in the exec() of a dataclass, Python would end by the signal, not with 130
     from ftslurm.cli import following  # imports rich, which the long-lived processes above do not need

@@ -245,7 +245,7 @@ ANSWERED: list[Case] = [
         ],
     ),
     (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),
-    (("status", "--help"), ["--json", "--once", "RUN"]),
+    (("status", "--help"), ["--json", "--watch", "RUN"]),
     (("logs", "--help"), ["--group", "--rank", "--follow", "--failure", "--since", "[g1.a0.r2]"]),
     (("job=ddp", "--cfg", "job"), ["name: ddp", "count: 2"]),
     (("plan", *LOCAL), ["train.py", "local0, local1"]),

@@ -7,11 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
-import yaml
-
 from ftslurm.cli.completion import HYDRA
 from ftslurm.cli.main import VERBS_BY_PURPOSE, Verb
-from ftslurm.config.schema import shipped
+from ftslurm.cli.settings_help import EXAMPLES
 from ftslurm.preflight import shipped_check
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -93,8 +91,7 @@ def _of_hydra(verb: Verb) -> str:
     text += f"| `OVERRIDE` | `section.name=value` or `section=preset`: [settings.md](settings.md) |\n{rows}"
     if verb.name == "run":
         text += "| `--config FILE` | repeat a run with its `config.yaml`; takes no overrides |\n"
-        help_text = yaml.safe_load((shipped("conf") / "config.yaml").read_text())["hydra"]["help"]["header"]
-        text += f"\n```text\n{help_text.strip()}\n```\n"
+        text += f"\n```text\n{EXAMPLES.partition('options')[0].format(verb='run').strip()}\n```\n"
     return text
 
 

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from ftslurm.cli import main as overview
+from ftslurm.cli import settings_help
 from ftslurm.cli.parser import Parser
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
@@ -20,8 +21,12 @@ def main(words: list[str]) -> int:
     about = "Print a page of the documentation (Markdown), or the list of pages."
     parser = Parser(prog="ftslurm help", description=about)
     parser.add_argument("page", nargs="?", metavar="PAGE", help="a page or a verb; default: list the pages")
+    parser.add_argument("section", nargs="?", metavar="SECTION", help="of the page settings: a section or a setting")
     args = parser.parse_args(words)
     page = args.page
+    if page == "settings":
+        print(*settings_help.pages(args.section), sep="\n\n")
+        return 0
     if page in overview.VERBS:
         return overview.main([page, "--help"])
     pages = documented()

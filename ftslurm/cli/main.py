@@ -35,15 +35,13 @@ VERBS_BY_PURPOSE = {
         Verb("resume", "[RUN] ...", "go on from the newest checkpoint, as a new run"),
         Verb("templates", "DIR", "write batch scripts, to call sbatch yourself"),
     ),
-    "see how runs do": (
-        Verb("list", "", "all runs under a folder, or of a user (--user U); -w live"),
-        Verb("status", "[RUN]", "phase, step, quorum and node of each group; -w live"),
+    "look at runs": (
+        Verb("list", "", "all runs under a folder, or --user U's; -w live"),
+        Verb("status", "[RUN]", "phase, step, node of each group; -w live"),
         Verb("logs", "[RUN]", "what the scripts printed, merged in time order"),
         Verb("events", "[RUN]", "what has happened, as lines: --since 22:00, -f"),
         Verb("report", "[RUN]", "where the time went: goodput, failures, nodes"),
         Verb("wait", "[RUN]", "until it is over, with its exit code"),
-    ),
-    "find out what a rank does": (
         Verb("stacks", "[RUN] ...", "what a rank does now: --group N --rank R"),
         Verb("attach", "[RUN] ...", "a shell beside a rank: --group N --rank R"),
     ),
@@ -126,6 +124,9 @@ def _dispatch(words: list[str]) -> int:
         return 0
     verb = words[0] if words[0] in VERBS else None
     if verb in ("run", "plan", None):
+        if {"-h", "--help"} & set(words):
+            print(import_module("ftslurm.cli.settings_help").of_verb(verb or "run"))
+            return 0
         command_line.refuse(words if verb is None else words[1:])
     if verb is not None:
         return _verb(verb)(words[1:])

@@ -240,8 +240,8 @@ ANSWERED: list[Case] = [
     (
         ("run", "--help"),
         [
-            *("job: ddp, ", "cluster: array, auto, ", "max_per_group: 5", "--config-dir"),
-            *("faults: kill_one, none, random\n", "health: default, hangs\n", "standby: auto, each, none, one\n"),
+            *("  job         ddp, ", "  cluster     array, auto, ", "restart.max_per_group=5", "--config-dir"),
+            *("  faults      kill_one, none, random\n", "  standby     auto, each, none, one\n"),
         ],
     ),
     (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),
@@ -386,7 +386,7 @@ def finished(followed: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
 def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(
     followed: tuple[Path, subprocess.CompletedProcess[str]], home: Path
 ) -> None:
-    said = "nothing will be saved: losing all groups at once loses everything. Set checkpoint.every=N"
+    said = "no checkpoint is saved unless you ask for one (ftslurm save): losing all groups at once loses everything. "
     assert followed[1].stderr.count(said) == 1
     assert "saved        nothing: losing all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
     assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Collection
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ftslurm.config import schema
 from ftslurm.config.described import described
+from ftslurm.config.value_limits import CHOICES, LIMITS, MAX_TIME
 
 PAGE = Path(__file__).with_suffix(".md")
 CONF = PAGE.parents[1] / "conf"
@@ -24,6 +26,7 @@ The unit is part of a name: `_s` seconds, `_ms` milliseconds, `_mb` MiB. `null` 
 
 This page is made by `docs/settings.py` from `ftslurm/config/schema.py`, `ftslurm/config/value_limits.py` and `conf/`.
 """
+_KINDS = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`", Any: "see the meaning"}
 HEAD = "\n| setting | value | default | meaning |\n|---|---|---|---|\n"
 
 
@@ -63,8 +66,30 @@ def table(section: Any, prefix: str, only: Collection[str] | None = None) -> str
         if "." in name or (only is not None and name not in only):
             continue
         shown = "must be given" if one.default is None else f"`{one.default}`"
-        rows += f"| `{one.key}` | {plain(one.value)} | {shown} | {plain(one.meaning)} |\n"
+        rows += f"| `{one.key}` | {value(one.key, one.hint)} | {shown} | {plain(one.meaning)} |\n"
     return rows
+
+
+def value(key: str, hint: Any) -> str:
+    """Return what a setting may be: its choices, or its type and limits."""
+    if key in CHOICES:
+        return ", ".join(f"`{choice}`" for choice in CHOICES[key])
+    least, most = LIMITS.get(key, (None, None))
+    limits = [f"at least {least}"] if least is not None else []
+    limits += [f"at most {most}"] if most is not None and most != MAX_TIME else []
+    return ", ".join([_kind(hint), *limits])
+
+
+def _kind(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_kind(one) for one in get_args(hint) if one is not type(None))
+    if get_origin(hint) is list:
+        (inner,) = get_args(hint)
+        return "list, see below" if is_dataclass(inner) else "list" if inner is Any else f"list of {_kind(inner)}"
+    if get_origin(hint) is dict:
+        inner = get_args(hint)[1]
+        return "mapping" if inner is Any else f"mapping to {_kind(inner)}"
+    return _KINDS[hint]
 
 
 def plain(text: str) -> str:

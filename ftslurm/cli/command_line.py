@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.errors import EnvironmentProblem
 
 _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|uv)")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _SIZE = re.compile(r"--?(?:(nproc.per.node)|nnodes|num.machines)(?:=(.*))?")
 _SETTING = re.compile(r"[~+]*([A-Za-z_]\w*)[\w./@-]*=.*", re.DOTALL)
-_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
-_NUMBER = re.compile(r"-?[\d.]\S*")
+_KEY = re.compile(r"--[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
+# What Hydra reads as the same text, or as the same number.
+_PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z/._][\w/.-]*|-?[1-9]?\d(\.\d+)?(e-?\d+)?", re.IGNORECASE)
 
 
 def refuse(words: Sequence[str]) -> None:
@@ -74,40 +75,16 @@ def _divided(words: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 def _as_settings(arguments: list[str]) -> list[str]:
     """Return the settings that give the script these arguments: one for each --key, else all in a list."""
-    found, rest = dict[str, str | None](), list(arguments)
+    found, rest = dict[str, str](), list(arguments)
     while rest:
         name, given, value = rest.pop(0).partition("=")
-        option = name[2:]
-        if not name.startswith("--") or not _KEY.fullmatch(option) or _meets(option, found):
+        same = any(f"{name}.".startswith(f"{one}.") or one.startswith(f"{name}.") for one in found)
+        if same or not _KEY.fullmatch(name) or value.startswith("-"):  # --a=-b is not --a -b
             return [f"job.args=[{','.join(map(_quoted, arguments))}]"]
-        if not given:
-            found[option] = rest.pop(0) if rest and not rest[0].startswith("--") else None
-        elif value.startswith("-") and not _NUMBER.fullmatch(value):
-            return [f"job.args=[{','.join(map(_quoted, arguments))}]"]  # --a=-b is not --a -b
-        else:
-            found[option] = value
-    return [f"job.args.{name}={_written(text)}" for name, text in found.items()]
-
-
-def _meets(name: str, others: Collection[str]) -> bool:
-    """Return whether a name is one of others, or one of them is a mapping for the other, as a for a.b."""
-    return any(f"{one}.".startswith(f"{other}.") for pair in others for one, other in ((name, pair), (pair, name)))
-
-
-def _written(text: str | None) -> str:
-    """Return a value as it is if Hydra reads the same text, or number, from it; else in quotes."""
-    if text is None:
-        return "true"
-    from ftslurm.config import hydra_adapter
-
-    try:
-        found = hydra_adapter.parse(f"job.args.x={text}")
-    except ConfigError:
-        return _quoted(text)
-    value = found.values[0] if found.values else None
-    if found.sweeps or isinstance(value, bool) or "$" in text:
-        return _quoted(text)
-    return text if str(value) == text or (isinstance(value, float) and value == float(text)) else _quoted(text)
+        if not given and rest and not rest[0].startswith("--"):
+            given = value = rest.pop(0)
+        found[name] = (value if _PLAIN.fullmatch(value) else _quoted(value)) if given else "true"
+    return [f"job.args.{name[2:]}={text}" for name, text in found.items()]
 
 
 def _quoted(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from textwrap import wrap
+from textwrap import fill, indent
 
 from ftslurm.config.described import Setting, described
 from ftslurm.config.schema import shipped
@@ -70,9 +70,7 @@ def pages(wanted: str | None) -> Iterator[str]:
         sections = dict.fromkeys(one.key.partition(".")[0] for one in every if "." in one.key)
         raise EnvironmentProblem(f"there is no setting {wanted!r}; {hint} are: {', '.join(sections)}")
     for one in found:
-        yield "\n".join(
-            [f"{_head(one)}  ({one.value})", *wrap(one.meaning, 88, initial_indent="    ", subsequent_indent="    ")]
-        )
+        yield f"{_head(one)}\n{indent(fill(one.meaning, 88, break_on_hyphens=False), '    ')}"
 
 
 def _head(one: Setting) -> str:

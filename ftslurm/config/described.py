@@ -1,4 +1,4 @@
-"""Describes every setting in words: what it may be, its default, its meaning; for the terminal and for the pages.
+"""Describes every setting: its default and its meaning, for the terminal and for the pages.
 
 Everything is read from the schema: the meaning of a setting is the comment beside it.
 """
@@ -6,27 +6,23 @@ Everything is read from the schema: the meaning of a setting is the comment besi
 from __future__ import annotations
 
 import ast
-import types
 from collections.abc import Iterator
 from dataclasses import MISSING as REQUIRED
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from ftslurm.config import schema
-from ftslurm.config.value_limits import CHOICES, LIMITS, MAX_TIME
-
-_KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "see the meaning"}
 
 
 class Setting(NamedTuple):
-    """One setting, in words."""
+    """One setting."""
 
     key: str
-    value: str  # what it may be
     default: str | None  # None: it must be given
     meaning: str
+    hint: Any  # its type
 
 
 def described(section: Any = schema.Config, prefix: str = "") -> Iterator[Setting]:
@@ -39,17 +35,7 @@ def described(section: Any = schema.Config, prefix: str = "") -> Iterator[Settin
             continue
         default = field.default if field.default_factory is REQUIRED else field.default_factory()
         shown = None if default == schema.MISSING else _written(default)
-        yield Setting(key, value(key, hint), shown, comments[section.__name__, field.name])
-
-
-def value(key: str, hint: Any) -> str:
-    """Return what a setting may be: its choices, or its type and limits."""
-    if key in CHOICES:
-        return ", ".join(CHOICES[key])
-    least, most = LIMITS.get(key, (None, None))
-    limits = [f"at least {least}"] if least is not None else []
-    limits += [f"at most {most}"] if most is not None and most != MAX_TIME else []
-    return ", ".join([_kind(hint), *limits])
+        yield Setting(key, shown, comments[section.__name__, field.name], hint)
 
 
 @cache
@@ -60,7 +46,7 @@ def field_comments() -> dict[tuple[str, str], str]:
     found = {}
     for made in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
         for field in (node for node in made.body if isinstance(node, ast.AnnAssign)):
-            above = []
+            above: list[str] = []
             for line in reversed(lines[: field.lineno - 1]):
                 if not line.strip().startswith("# "):
                     break
@@ -69,18 +55,6 @@ def field_comments() -> dict[tuple[str, str], str]:
             words = " ".join([*above, after.removeprefix("# ")]).strip()
             found[made.name, ast.unparse(field.target)] = words
     return found
-
-
-def _kind(hint: Any) -> str:
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(_kind(one) for one in get_args(hint) if one is not type(None))
-    if get_origin(hint) is list:
-        (inner,) = get_args(hint)
-        return "list, see below" if is_dataclass(inner) else "list" if inner is Any else f"list of {_kind(inner)}"
-    if get_origin(hint) is dict:
-        inner = get_args(hint)[1]
-        return "mapping" if inner is Any else f"mapping to {_kind(inner)}"
-    return _KINDS[hint]
 
 
 def _written(default: object) -> str:

@@ -47,7 +47,7 @@ def meant(*words: str) -> list[str]:
         ("train.py lr=0.1", "job.script=train.py 'job.args=[\"lr=0.1\"]'"),
         (
             "train.py --x 007 --y true --z null --w 1,2",
-            "job.script=train.py job.args.x=007 'job.args.y=\"true\"' 'job.args.z=\"null\"' 'job.args.w=\"1,2\"'",
+            "job.script=train.py 'job.args.x=\"007\"' 'job.args.y=\"true\"' 'job.args.z=\"null\"' 'job.args.w=\"1,2\"'",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import re
 import runpy
 from pathlib import Path
 
-from ftslurm.config import described, overrides
+from ftslurm.config import overrides
 from ftslurm.config.schema import Fault, Range
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -21,8 +21,8 @@ def test_every_setting_has_a_row_with_a_meaning() -> None:
 
 
 def test_a_value_is_described_by_its_choices_or_its_type_and_limits() -> None:
-    value = described.value
-    assert value("restart.policy", str) == "on_failure, never"
+    value = MADE["value"]
+    assert value("restart.policy", str) == "`on_failure`, `never`"
     assert value("groups.workers", int) == "whole number, at least 1, at most 1000"
     assert value("stop.grace_s", float) == "number, at least 0"
     assert value("job.env", dict[str, str]) == "mapping to text"

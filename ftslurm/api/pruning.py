@@ -95,19 +95,18 @@ def _judge(entry: Entry, config: Config | str, queue: Queue) -> Judged:
 
 def _needed(judged: Sequence[Judged], configs: dict[Path, Config | str]) -> tuple[Judged, str] | None:
     """Return a run that is to be removed, although one that stays needs it, and why; None: there is none."""
-    removed = [one for one in judged if one.kept is None]
-    roots = {one.root for one in removed}
-    for one in removed:
-        saver = checkpoint_owner.owner(one.root / "checkpoints")
-        if saver is not None and saver.root not in roots and saver.root.exists():
+    removed = {one.root.resolve(): one for one in judged if one.kept is None}
+    for root, one in removed.items():
+        saver = checkpoint_owner.owner(root / "checkpoints")
+        if saver is not None and saver.root.exists() and saver.root.resolve() not in removed:
             return one, f"{saver.root} saves in its checkpoints"
-        for other in judged:
+        for other in (other for other in judged if other.kept is not None):
             config = configs[other.root]
-            if other.root in roots or isinstance(config, str):
+            if isinstance(config, str):
                 continue
-            resumes = config.run.parent == str(one.root) and not other.ended  # later it has all that it needs
-            folder = Path(config.checkpoint.dir or "/").resolve()
-            if resumes or folder.is_relative_to(one.root.resolve()):
+            used = [Path(config.checkpoint.dir or "/")]
+            used += [Path(config.run.parent or "/")] * (not other.ended)  # later it has all that it needs
+            if any(path.resolve().is_relative_to(root) for path in used):
                 return one, f"{other.root} resumes from it"
     return None
 
@@ -142,7 +141,7 @@ def remove(one: Judged, only: Collection[str] | None = None) -> None:
     Raises:
         OSError: something could not be removed, or another folder has taken its place.
     """
-    with _opened(one.root.parent) as above:
+    with _opened(one.root.parent.resolve()) as above:
         with _opened(one.root.name, above) as inside:
             found = os.fstat(inside)
             if (found.st_dev, found.st_ino) != one.identity or found.st_uid != os.geteuid():

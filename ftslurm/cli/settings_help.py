@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from textwrap import fill, indent
 
 from ftslurm.config.described import Setting, described
 from ftslurm.config.schema import shipped
-from ftslurm.errors import EnvironmentProblem
 
 FIRST = (  # those that people set, in the order in which they are shown
     *("job.script", "job.module", "job.args", "job.env", "job.secrets", "job.python", "run.root", "run.name"),
@@ -59,18 +57,19 @@ def pages(wanted: str | None) -> Iterator[str]:
     """Generate a paragraph for each setting of a section, or for this setting; None: for all.
 
     Raises:
-        EnvironmentProblem: there is no such section and no such setting.
+        ConfigError: there is no such section and no such setting.
     """
-    every = list(described())
-    found = [one for one in every if wanted is None or f"{one.key}.".startswith(f"{wanted}.")]
-    if not found:
-        names = {name for one in every for name in (one.key, one.key.partition(".")[0])}
-        near = difflib.get_close_matches(str(wanted), sorted(names), n=1)
-        hint = f"did you mean {near[0]}? Sections" if near else "sections"
-        sections = dict.fromkeys(one.key.partition(".")[0] for one in every if "." in one.key)
-        raise EnvironmentProblem(f"there is no setting {wanted!r}; {hint} are: {', '.join(sections)}")
+    found = [one for one in described() if wanted is None or _within(one.key, wanted) or _within(wanted, one.key)]
+    if wanted is not None and not found:
+        from ftslurm.config import hydra_adapter, overrides
+
+        overrides.check_setting(hydra_adapter.parse(f"{wanted}=null"))
     for one in found:
         yield f"{_head(one)}\n{indent(fill(one.meaning, 88, break_on_hyphens=False), '    ')}"
+
+
+def _within(key: str, section: str) -> bool:
+    return f"{key}.".startswith(f"{section}.")
 
 
 def _head(one: Setting) -> str:

@@ -228,3 +228,21 @@ def test_what_could_not_be_removed_is_told_and_can_be_removed_later(
     assert {"events.jsonl", "config.yaml"} <= names(run.root)  # it is still known as a run that is over
     assert prune(runs) == 0
     assert names(runs) == set()
+
+
+def test_runs_behind_a_link_are_the_same_runs(runs: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(runs)
+    make(runs, "parent")
+    make(runs, "saved")
+    make(runs, "child", over=False, parent=str(link / "parent"), checkpoint_dir=str(link / "saved/checkpoints"))
+    make(runs, "old")
+    assert prune(link) == 0
+    assert names(runs) == {"parent", "saved", "child"}
+
+
+def test_a_child_that_is_over_needs_its_parent_no_more(runs: Path) -> None:
+    make(runs, "parent")
+    make(runs, "child", parent=str(runs / "parent"))
+    assert prune(runs, "--keep", "1") == 0
+    assert names(runs) == {"child"}

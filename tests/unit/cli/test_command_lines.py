@@ -145,7 +145,7 @@ def test_the_script_gets_odd_arguments_as_they_are(form: str) -> None:
 
 
 @pytest.mark.nightly
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(WORDS, max_size=5))
 def test_the_script_gets_exactly_its_arguments(arguments: list[str]) -> None:
     check(arguments)

@@ -484,6 +484,7 @@ def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(hom
     assert (len(runs), ends) == (2, {"failed", "succeeded"})
     assert {path.name for path in (home / "runs").iterdir()} == {run.name for run in runs}  # no multirun.yaml
     assert all(line.count(run.name) for run in runs for line in [done.stdout])
+    assert done.stderr.count("no checkpoint is saved unless you ask for one") == 1
 
 
 @pytest.fixture

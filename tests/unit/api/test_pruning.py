@@ -121,12 +121,12 @@ def test_of_any_runs_exactly_those_that_nothing_keeps_are_removed(
             continue
         on = dice.choice([None, None, *sorted(goes)]) if goes else None
         over, how = dice.random() < 0.6, dice.choice(["parent", "checkpoint_dir", "owner"])
-        place = str(runs / on / "checkpoints") if how == "checkpoint_dir" else str(runs / str(on))
+        place = str(runs / str(on) / "checkpoints") if how == "checkpoint_dir" else str(runs / str(on))
         make(runs, name, over=over, **({how: place} if on and how != "owner" else {}))
         if on and how == "owner":
             (runs / on / "checkpoints" / OWNER).write_text(str(runs / name))
         (goes if over else stays).add(name)
-        if not over and on:
+        if not over and on and how != "owner":  # of several owners the last counts
             stays.add(on)
     needed = True
     while needed:  # what one that stays needs stays, too

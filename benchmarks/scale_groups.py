@@ -133,7 +133,7 @@ def _calm(run: Run, cluster: Cluster, seconds: float, calls: Path) -> Row:
     row["srun processes"] = after["srun"].processes
     row["journal, MB an hour"] = (journal.stat().st_size - size) / span * 3600 / 1e6
     row["Slurm calls a minute"] = 60 * sum(calls_now.values()) / span
-    row["status --once, CPU s"] = _status(run)
+    row["status, CPU s"] = _status(run)
     row["steps a second"] = _pace(run, began, began + span)
     return row
 
@@ -143,9 +143,9 @@ def _lines(path: Path) -> int:
 
 
 def _status(run: Run) -> float:
-    """Return the CPU time of `ftslurm status --once`."""
+    """Return the CPU time of `ftslurm status`."""
     before = os.times()
-    code, text = run.ask("status", "--once")
+    code, text = run.ask("status")
     after = os.times()
     assert code == 0, text
     return after.children_user + after.children_system - before.children_user - before.children_system

@@ -6,11 +6,9 @@ import argparse
 from importlib import import_module
 from unittest import mock
 
-import yaml
-
 from ftslurm.cli.completion import HYDRA
 from ftslurm.cli.main import VERBS_BY_PURPOSE, Verb
-from ftslurm.config.schema import shipped
+from ftslurm.cli.settings_help import EXAMPLES
 from ftslurm.preflight import shipped_check
 
 BEGIN = """\
@@ -89,8 +87,7 @@ def _of_hydra(verb: Verb) -> str:
     text += f"| `OVERRIDE` | `section.name=value` or `section=preset`: [settings.md](settings.md) |\n{rows}"
     if verb.name == "run":
         text += "| `--config FILE` | repeat a run with its `config.yaml`; takes no overrides |\n"
-        help_text = yaml.safe_load((shipped("conf") / "config.yaml").read_text())["hydra"]["help"]["header"]
-        text += f"\n```text\n{help_text.strip()}\n```\n"
+        text += f"\n```text\n{EXAMPLES.partition('options')[0].format(verb='run').strip()}\n```\n"
     return text
 
 

@@ -76,14 +76,18 @@ def only_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> 
     """
     if name is not None:
         return find_run(name, root)
-    rows = [row for row in listing.under(Path(root)) if row.state in GOING and owned_files.is_own(Path(row.dir))]
+    mine = [row for row in listing.under(Path(root)) if owned_files.is_own(Path(row.dir))]
+    rows = [row for row in mine if row.state in GOING]
     if len(rows) == 1:
         return Run(rows[0].dir)
-    named = "".join(f"\n  {row.dir} ({row.state})" for row in rows)
-    count = len(rows) or "no"
-    raise RunNotFound(
-        f"{count} runs of yours are going under {Path(root).absolute()}: name the one that is meant{named}"
-    )
+    where = Path(root).absolute()
+    if rows:
+        named = "".join(f"\n  {row.dir} ({row.state})" for row in rows)
+        raise RunNotFound(f"{len(rows)} runs of yours are going under {where}: name the one that is meant{named}")
+    over = [row for row in mine if row.finished is not None]
+    last = max(over, key=lambda row: row.finished or 0.0, default=None)
+    ended = "" if last is None else f"; {last.id} ended last ({last.state})"
+    raise RunNotFound(f"no run of yours is going under {where}{ended}")
 
 
 def all_runs(root: str | os.PathLike[str] = "runs") -> list[Run]:

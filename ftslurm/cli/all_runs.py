@@ -1,9 +1,9 @@
-"""The live screen of `ftslurm status --all`: every run below a folder, a line each."""
+"""The live screen of `ftslurm list -w`: the runs below a folder, a line each."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -29,13 +29,16 @@ _ORDERS: dict[str, Callable[[Brief], tuple[object, ...]]] = {
 }
 
 
-def show(root: Path, keys: Keys, open_run: Callable[[RunDir], bool]) -> None:
+def show(
+    root: Path, keys: Keys, wanted: Callable[[Iterable[Brief]], list[Brief]], open_run: Callable[[RunDir], bool]
+) -> None:
     """Show the runs until the user leaves.
 
     Args:
+        wanted: chooses those that are shown.
         open_run: shows one run; returns whether the user has left it, so that nothing that it has printed matters.
     """
-    screen = _Screen(root)
+    screen = _Screen(root, wanted)
     while (chosen := screen.live(keys)) is not None:
         screen.problem = None
         try:
@@ -53,7 +56,8 @@ def show(root: Path, keys: Keys, open_run: Callable[[RunDir], bool]) -> None:
 class _Screen:
     """The runs, and which of them is marked."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, wanted: Callable[[Iterable[Brief]], list[Brief]]) -> None:
+        self._wanted = wanted
         self._root, self._rows, self._order = root, list[Brief](), "newest"
         self._queue, self._asked, self._next = Queue(), float("-inf"), float("-inf")
         self._chosen: str | None = None  # folder of the marked run
@@ -81,7 +85,7 @@ class _Screen:
         found = entries(self._root)
         if began >= self._asked + QUEUE_S:
             self._queue, self._asked = listing.queue_of(found), began
-        self._rows = sorted((brief(entry, self._queue) for entry in found), key=_ORDERS[self._order])
+        self._rows = sorted(self._wanted(brief(entry, self._queue) for entry in found), key=_ORDERS[self._order])
         now = time.monotonic()
         self._next = now + max(EVERY_S, 5 * (now - began))
 

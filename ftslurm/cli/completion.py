@@ -21,7 +21,7 @@ SHELLS = ("bash", "zsh", "fish")
 PACKAGE = Path(__file__).parents[1]
 HYDRA = {"--help": False, "--multirun": False, "--cfg": True, "--config-dir": True}  # the options of run and plan
 OVERRIDDEN = ("run", "plan", "resume")  # verbs that take key=value
-WITHOUT_RUN = ("run", "plan", "list", "doctor", "help", "completion")
+WITHOUT_RUN = ("run", "plan", "list", "doctor", "help", "completion", "templates", "prune")
 PATHS = ("job.script", "run.root", "run.dir", "checkpoint.dir")
 FOLDERS = ("--root", "--config-dir")
 
@@ -68,7 +68,10 @@ def candidates(before: Sequence[str], prefix: str) -> Iterator[str]:
         yield from runs(before)
     if verb == "inject":
         yield from literal("config/validate.py", "FAULTS")
+    if verb in ("templates", "prune"):
+        yield from paths(prefix)
     if verb == "help":
+        yield "settings"
         yield from (page.stem for page in _shipped("docs").glob("*.md"))
     if verb == "completion":
         yield from SHELLS

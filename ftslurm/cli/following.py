@@ -71,7 +71,7 @@ def _shown(config: Config, run: RunDir, there: Callable[[], bool], follow: Calla
 def _interrupted(config: Config, run: RunDir, console: Console, follow: Callable[..., RunStatus]) -> int:
     """Stop a local run; leave one on Slurm. Return the exit code. The terminal may be gone."""
     if config.cluster.kind != "local":
-        closed_output.say(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
+        closed_output.say(f"\nThe run goes on. Come back with: ftslurm status -w {run.root}")
         closed_output.say(f"End it with: ftslurm stop {run.root}")
         return 130
     inbox.put(run.inbox, "stop")

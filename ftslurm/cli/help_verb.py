@@ -1,31 +1,32 @@
-"""`ftslurm help`: list the pages of the documentation, or print one; or write the scripts for sbatch."""
+"""`ftslurm help`: list the pages of the documentation, or print one."""
 
 from __future__ import annotations
 
 import difflib
-import shutil
 from pathlib import Path
 
 from ftslurm.cli import main as overview
+from ftslurm.cli import settings_help
 from ftslurm.cli.parser import Parser
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
 
 
 def main(words: list[str]) -> int:
-    """Print a page, the help of a verb, or the list of pages; or write the scripts for sbatch.
+    """Print a page, the help of a verb, or the list of pages.
 
     Raises:
-        EnvironmentProblem: there is no such page, or the folder cannot be made.
+        EnvironmentProblem: there is no such page.
     """
-    about = "Print a page of the documentation (Markdown), or the list of pages; or write the scripts for sbatch."
+    about = "Print a page of the documentation (Markdown), or the list of pages."
     parser = Parser(prog="ftslurm help", description=about)
     parser.add_argument("page", nargs="?", metavar="PAGE", help="a page or a verb; default: list the pages")
-    parser.add_argument("--sbatch", metavar="DIR", help="write steps.sbatch and the other scripts into a new folder")
+    parser.add_argument("section", nargs="?", metavar="SECTION", help="of the page settings: a section or a setting")
     args = parser.parse_args(words)
-    if args.sbatch:
-        return _write_scripts(Path(args.sbatch))
     page = args.page
+    if page == "settings":
+        print(*settings_help.pages(args.section), sep="\n\n")
+        return 0
     if page in overview.VERBS:
         return overview.main([page, "--help"])
     pages = documented()
@@ -40,14 +41,6 @@ def main(words: list[str]) -> int:
         hint = f"did you mean {near[0]}? There" if near else "there"
         raise EnvironmentProblem(f"there is no page {page!r}; {hint} are: {', '.join(pages)}")
     print(pages[name].read_text(encoding="utf-8"), end="")
-    return 0
-
-
-def _write_scripts(folder: Path) -> int:
-    try:
-        print(f"wrote {shutil.copytree(shipped('sbatch'), folder)}/")
-    except OSError as error:
-        raise EnvironmentProblem(f"--sbatch {folder}: {error.strerror or error}; name another folder") from error
     return 0
 
 

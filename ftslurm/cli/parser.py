@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """As argparse's, without the usage above it."""
-        self._refuse(f"{message.removeprefix('argument ')} ({self.prog} --help)")
+        self.exit(2, f"ftslurm: {message.removeprefix('argument ')} ({self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, with a hint at what is meant. parse_args() calls it."""
@@ -41,10 +41,7 @@ class Parser(argparse.ArgumentParser):
 
             overrides.check_option(unclear, names)
         name = unclear.partition("=")[0]
-        self._refuse(f"there is no option {name}{option_names.meant(name, names)}")
-
-    def _refuse(self, why: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {why}\n")
+        self.error(f"there is no option {name}{option_names.meant(name, names)}")
 
 
 def _whole(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ftslurm.api import submitting
@@ -29,7 +30,7 @@ def main(words: list[str]) -> int:
         return compose.run_hydra(words, start)
     from ftslurm.cli.sweep import Sweep
 
-    sweep = Sweep(start)
+    sweep = Sweep(partial(start, told=set()))
     return compose.run_hydra(words, sweep.run, sweep)
 
 
@@ -60,7 +61,11 @@ def _repeat(words: list[str]) -> int:
 
 
 def start(
-    config: Config, sweep: bool = False, create: Callable[[Config], RunDir] = submit.create, judge: bool = True
+    config: Config,
+    sweep: bool = False,
+    create: Callable[[Config], RunDir] = submit.create,
+    judge: bool = True,
+    told: set[str] | None = None,
 ) -> int:
     """Submit one run and follow it. Return its exit code.
 
@@ -68,6 +73,7 @@ def start(
         sweep: others follow.
         create: creates the run directory.
         judge: as for ftslurm.api.submitting.settle.
+        told: what has been said of the checkpoints of earlier runs of the sweep, and need not be said again.
 
     Raises:
         FtslurmError: it cannot be started.
@@ -84,22 +90,26 @@ def start(
     if here:
         return _control_here(config, create)
     with Interrupts() as interrupts:
-        return _launch_and_follow(config, create, sweep, interrupts)
+        return _launch_and_follow(config, create, sweep, interrupts, set() if told is None else told)
 
 
-def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts) -> int:
+def _launch_and_follow(
+    config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts, told: set[str]
+) -> int:
     """Start the controller, and follow the run if the user wants that. Return the exit code."""
     local = config.cluster.kind == "local"
     if local:  # sbatch may take long
         interrupts.hold()
     run = submitting.launch(config, create)
-    _tell(preflight.notes(config))
+    notes = [note for note in preflight.notes(config) if note not in told]
+    _tell(notes)
+    told.update(notes)
     say(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"))
     follow = config.follow
     if follow is None:
         follow = local or (sys.stdout.isatty() and not sweep)
     if not follow:
-        say(f"follow it with: ftslurm status {run.root}")
+        say(f"follow it with: ftslurm status -w {run.root}")
         return 0
     interrupts.hold()  # interrupted in the exec() of a dataclass, Python would end by the signal, not with 130
     from ftslurm.cli import following  # imports rich, which the long-lived processes above do not need

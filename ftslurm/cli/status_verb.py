@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from functools import partial
-from pathlib import Path
 
 from ftslurm.api.state import look
-from ftslurm.cli import all_runs, following, list_verb
+from ftslurm.cli import following
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import keys, status_json, summary, table
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
@@ -23,31 +19,18 @@ HISTORY_LINES = 10  # of the journal, above the live table
 
 
 def main(words: list[str]) -> int:
-    """Show the status once, or on a terminal until the run ends."""
-    parser = parser_for("status", "Show how a run stands. On a terminal the table lives until the run ends or Ctrl-C.")
-    parser.add_argument("--once", action="store_true", help="print the table once")
-    parser.add_argument("--json", action="store_true", help="print it as JSON, once")
-    parser.add_argument("--all", action="store_true", help="all runs below --root, a line each; enter opens one")
+    """Show the status once, or with -w until the run ends."""
+    parser = parser_for("status", "Show how a run stands, once, or with -w until it ends.")
+    how = parser.add_mutually_exclusive_group()
+    live = "until the run ends or Ctrl-C: a live table on a terminal, else lines"
+    how.add_argument("-w", "--watch", action="store_true", help=live)
+    how.add_argument("--json", action="store_true", help="print it as JSON")
     args = parser.parse_args(words)
-    if args.all:
-        return _show_all(args)
     run = find_run(args).files
-    config = compose.load(run.config, own=False)
-    if args.json or args.once or not sys.stdout.isatty():
-        _show_once(config, run, as_json=args.json)
+    if args.watch:
+        show_live(run)
     else:
-        _show_live(config, run)
-    return 0
-
-
-def _show_all(args: argparse.Namespace) -> int:
-    """Show all runs once, as `ftslurm list` does, or on a terminal until the user leaves."""
-    if args.run is not None:
-        raise EnvironmentProblem("status --all shows every run below --root and takes no RUN")
-    pressed = keys.of_terminal(may_quit=True) if sys.stdout.isatty() else None
-    if args.json or args.once or pressed is None:
-        return list_verb.main(["--root", args.root, *(["--json"] if args.json else [])])
-    all_runs.show(Path(args.root), pressed, lambda run: _show_live(compose.load(run.config, own=False), run))
+        _show_once(compose.load(run.config, own=False), run, as_json=args.json)
     return 0
 
 
@@ -70,8 +53,9 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         console.print("", failures, sep="\n")
 
 
-def _show_live(config: Config, run: RunDir) -> bool:
+def show_live(run: RunDir) -> bool:
     """Show a run until it ends. Return True if the user has left before."""
+    config = compose.load(run.config, own=False)
     there = jobs_of_run.still_there(config, run)
     if config.cluster.kind != "local" and jobs_of_run.never_started(config, run) is None:
         following.wait_for_start(run, there)

@@ -156,6 +156,6 @@ def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Al
         raise EnvironmentProblem(
             "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "
             "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set. Submit sbatch/steps.sbatch "
-            "(`ftslurm help --sbatch sbatch` writes it), or use cluster.controller=job"
+            "(`ftslurm templates sbatch` writes it), or use cluster.controller=job"
         )
     return Allocation(job, tuple(expand_hosts(nodes)))

@@ -66,7 +66,7 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
     Args:
         run: this run; None: it has no directory yet, and may follow the run that it resumes.
     """
-    other = _owner(folder)
+    other = owner(folder)
     if other is not None and (
         run is not None or config.internal.parent is None or other.root != Path(config.internal.parent)
     ):
@@ -75,7 +75,7 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
     return None
 
 
-def _owner(folder: Path) -> RunDir | None:
+def owner(folder: Path) -> RunDir | None:
     """Return the run of this user that has saved in a checkpoint folder last, or None."""
     with suppress(OSError, ValueError, EnvironmentProblem):
         text = owned_files.read_text(folder / OWNER, own=True)

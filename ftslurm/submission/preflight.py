@@ -47,7 +47,7 @@ def notes(config: Config) -> list[str]:
     """Return what the user should know about the run's checkpoints before it starts."""
     found = []
     if saves_nothing(config):
-        found.append(f"nothing will be saved: {NOTHING_SAVED}")
+        found.append(f"no checkpoint is saved unless you ask for one (ftslurm save): {NOTHING_SAVED}")
     folder = config.checkpoint.dir
     if folder and Path(folder).is_dir() and not os.access(folder, os.W_OK | os.X_OK):
         found.append(

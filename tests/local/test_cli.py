@@ -239,12 +239,12 @@ ANSWERED: list[Case] = [
     (
         ("run", "--help"),
         [
-            *("job: ddp, ", "cluster: array, auto, ", "max_per_group: 5", "--config-dir"),
-            *("faults: kill_one, none, random\n", "standby: auto, each, none, one\n"),
+            *("  job         ddp, ", "  cluster     array, auto, ", "restart.max_per_group=5", "--config-dir"),
+            *("  faults      kill_one, none, random\n", "  standby     auto, each, none, one\n"),
         ],
     ),
     (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),
-    (("status", "--help"), ["--json", "--once", "RUN"]),
+    (("status", "--help"), ["--json", "--watch", "RUN"]),
     (("logs", "--help"), ["--group", "--rank", "--follow", "--failure", "--since", "[g1.a0.r2]"]),
     (("job=ddp", "--cfg", "job"), ["name: ddp", "count: 2"]),
     (("plan", *LOCAL), ["train.py", "local0, local1"]),
@@ -385,7 +385,7 @@ def finished(followed: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
 def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(
     followed: tuple[Path, subprocess.CompletedProcess[str]], home: Path
 ) -> None:
-    said = "nothing will be saved: losing all groups at once loses everything. Set checkpoint.every=N"
+    said = "no checkpoint is saved unless you ask for one (ftslurm save): losing all groups at once loses everything. "
     assert followed[1].stderr.count(said) == 1
     assert "saved        nothing: losing all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
     assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout
@@ -481,6 +481,7 @@ def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(hom
     assert (len(runs), ends) == (2, {"failed", "succeeded"})
     assert {path.name for path in (home / "runs").iterdir()} == {run.name for run in runs}  # no multirun.yaml
     assert all(line.count(run.name) for run in runs for line in [done.stdout])
+    assert done.stderr.count("no checkpoint is saved unless you ask for one") == 1
 
 
 @pytest.fixture

@@ -153,5 +153,5 @@ def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Ba
     for group in range(count):
         assert run.rank_log(group).count(f"ftslurm: warning: {said}") == 1
         assert "warning" not in run.rank_log(group, rank=1)  # if there is one
-    assert said in ask(run, "status", "--once")[1]
+    assert said in ask(run, "status")[1]
     assert json.loads(ask(run, "status", "--json")[1])["warnings"] == [said]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import site
 import subprocess
@@ -132,18 +133,12 @@ def test_the_wheel_is_what_runs_and_not_the_sources(python: Path, tmp_path: Path
     assert "ftslurm" not in finders  # nor does an editable install lead there
 
 
-def test_the_wheel_writes_the_scripts_for_sbatch_over_nothing(python: Path, tmp_path: Path) -> None:
-    command = (python.parent / "ftslurm", "help", "--sbatch")
-    assert run(*command, "sbatch", cwd=tmp_path) == "wrote sbatch/\n"
-    assert sorted(path.name for path in (tmp_path / "sbatch").glob("*.sbatch")) == ["array.sbatch", "steps.sbatch"]
-    for path in (tmp_path / "sbatch").glob("*.sbatch"):
-        assert path.read_bytes() == (SOURCES / "sbatch" / path.name).read_bytes()
-    (tmp_path / "sbatch/steps.sbatch").write_text("mine")
-    (tmp_path / "file").touch()
-    for folder, why in (("sbatch", "File exists"), ("file", "File exists"), ("file/x", "Not a directory")):
-        refused = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True)
-        assert (refused.returncode, refused.stderr) == (2, f"ftslurm: --sbatch {folder}: {why}; name another folder\n")
-    assert (tmp_path / "sbatch/steps.sbatch").read_text() == "mine"
+def test_the_wheel_writes_the_scripts_for_sbatch_with_its_python(python: Path, tmp_path: Path) -> None:
+    run(python.parent / "ftslurm", "templates", "sbatch", cwd=tmp_path)
+    written = sorted((tmp_path / "sbatch").iterdir())
+    assert [path.name for path in written] == sorted(path.name for path in (SOURCES / "sbatch").iterdir())
+    for path in written:
+        assert f"\npython={shlex.quote(str(python))}\n" in path.read_text()
 
 
 def test_presets_and_examples_are_found_in_the_wheel(python: Path, tmp_path: Path) -> None:

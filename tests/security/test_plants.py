@@ -82,7 +82,7 @@ def test_a_planted_run_is_not_acted_on(verb: list[str], open_folder: Path, loot:
     assert len(list((run / "inbox").iterdir())) == 1, "an order was left in a run of the stranger's"
 
 
-@pytest.mark.parametrize("verb", verbs("status --once", "logs", "stop"))
+@pytest.mark.parametrize("verb", verbs("status", "logs", "stop"))
 def test_no_verb_waits_for_a_planted_pipe(verb: list[str], open_folder: Path, stranger: Stranger) -> None:
     run = open_folder / "run-1"
     pipes = ["config.yaml", "events.jsonl", "alive", "id", "submitit/job_id", "logs/controller.log"]

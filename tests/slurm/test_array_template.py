@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from harness import SCRIPTS, Run, light
+from templates import written
 
 pytestmark = pytest.mark.slurm
-TEMPLATE = Path(__file__).parents[2] / "sbatch/array.sbatch"
 LOOK = "import json, sys, time\nprint(json.dumps(sys.argv[1:]), flush=True)\ntime.sleep(1)\n"
 # `sbatch --wait` looks every 2, 4, 8 ... seconds.
 WAIT = """
@@ -40,8 +40,17 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
     runs: list[Run] = []
 
     def start(cluster: Cluster, folder: Path, array: str, *words: str) -> Run:
-        command = ["bash", "-c", WAIT, "bash", f"--array={array}", "--cpus-per-task=1", str(TEMPLATE), *words]
-        environ = cluster.environ() | {"PYTHON": sys.executable}
+        command = [
+            "bash",
+            "-c",
+            WAIT,
+            "bash",
+            f"--array={array}",
+            "--cpus-per-task=1",
+            str(written() / "array.sbatch"),
+            *words,
+        ]
+        environ = cluster.environ()
         with (tmp_path / "sbatch.out").open("w") as out:
             process = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=out, text=True)
         runs.append(Run(process, tmp_path / "sbatch.out", folder / "runs", tmp_path / "steps", environ))

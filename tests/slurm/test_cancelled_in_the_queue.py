@@ -41,7 +41,7 @@ def test_all_verbs_tell_of_a_run_cancelled_in_the_queue_in_the_same_words(
     submitted = os.stat(run.dir / "id").st_mtime
     assert submitted - 1 <= report["begin"] <= report["end"]
 
-    assert f"{name}: never started: {why}\n" in said("status", folder, "--once")
+    assert f"{name}: never started: {why}\n" in said("status", folder)
     rows = json.loads(said("list", "--json", "--root", str(run.dir.parent)))["runs"]
     assert [(row["state"], row["note"]) for row in rows if row["id"] == name] == [("stopped", f"never started: {why}")]
     status = json.loads(said("status", folder, "--json"))

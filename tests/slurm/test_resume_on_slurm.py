@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from harness import SCRIPTS, light, quoted
+from templates import written
 
 import ftslurm
 from ftslurm.checkpoint import layout
@@ -20,14 +20,13 @@ from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.protocol.records import CheckpointRestored, CheckpointSaved
 
 pytestmark = pytest.mark.slurm
-TEMPLATES = Path(__file__).parents[2] / "sbatch"
 PATIENCE_S = 180.0  # slurmctld looks at time limits twice a minute
 
 
 @pytest.fixture
 def words(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Overrides of a run of two groups that saves every five steps; what they have started ends with the test."""
-    for name, value in (slurm_cluster.env | {"PYTHON": sys.executable}).items():
+    for name, value in slurm_cluster.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     script = [
@@ -113,7 +112,7 @@ def test_a_run_that_was_submitted_by_hand_is_resumed_as_a_job(
 ) -> None:
     nodes = ["--nodes=2"] if template == "steps" else ["--array=0-1"]
     options = ["--parsable", "--time=17", "--no-requeue", "--output=/dev/null", *nodes]
-    command = ["sbatch", *options, str(TEMPLATES / f"{template}.sbatch"), *words]
+    command = ["sbatch", *options, str(written() / f"{template}.sbatch"), *words]
     job = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout.strip()
     until(lambda: ftslurm.runs(tmp_path / "runs"), "the run begins")
     (parent,) = ftslurm.runs(tmp_path / "runs")

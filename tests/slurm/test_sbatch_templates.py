@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,11 @@ import pytest
 from cluster import Cluster
 from harness import light
 from programs import script
+from templates import written
 
-TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
+from ftslurm.cli import templates_verb
+from ftslurm.errors import EnvironmentProblem
+
 TOY = Path(__file__).parents[1] / "scripts/toy.py"
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
 
@@ -60,7 +62,7 @@ class Job:
 
 
 def submit(cluster: Cluster, folder: Path, *words: str, options: tuple[str, ...] = (), **environ: str) -> Job:
-    command = ["sbatch", "--parsable", *options, str(TEMPLATE), *words]
+    command = ["sbatch", "--parsable", *options, str(written() / "steps.sbatch"), *words]
     done = subprocess.run(command, cwd=folder, env=cluster.environ() | environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Job(cluster, folder, done.stdout.strip())
@@ -74,10 +76,9 @@ def wait_until(true: Callable[[], object], job: Job) -> None:
 
 
 @pytest.mark.slurm
-def test_it_trains_a_group_on_each_node_with_the_python_of_the_folder(
+def test_it_trains_a_group_on_each_node_with_the_python_that_wrote_the_template(
     slurm_cluster: Cluster, weird_tmp_path: Path
 ) -> None:
-    (weird_tmp_path / ".venv").symlink_to(sys.prefix)
     (weird_tmp_path / "toy.py").symlink_to(TOY)
     job = submit(slurm_cluster, weird_tmp_path, "job.script=toy.py", "job.args={steps: 20, step-time: 0.01}")
     assert job.wait() == ("COMPLETED", "0:0"), job.output
@@ -99,7 +100,7 @@ def test_settings_reach_the_script_as_written_and_win_over_those_of_the_file(
     (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\n")
     args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
     words = ("--config-dir", "conf", "job=mine", args, light(), "groups.count=1")
-    job = submit(slurm_cluster, weird_tmp_path, *words, PYTHON=sys.executable)
+    job = submit(slurm_cluster, weird_tmp_path, *words)
     assert job.wait() == ("COMPLETED", "0:0"), job.output
     assert job.log(0).splitlines() == [json.dumps(["two words", "it's", 'a "quoted" $HOME `x` \\\\n *', "0"])]
     assert [e["groups"] for e in job.events("run_started")] == [1]
@@ -109,7 +110,7 @@ def test_settings_reach_the_script_as_written_and_win_over_those_of_the_file(
 def test_too_few_nodes_are_told_in_the_output_with_what_to_type(slurm_cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     words = ("job.script=train.py", "groups.count=3")
-    job = submit(slurm_cluster, tmp_path, *words, options=("--nodes=1",), PYTHON=sys.executable)
+    job = submit(slurm_cluster, tmp_path, *words, options=("--nodes=1",))
     assert job.wait() == ("FAILED", "2:0")
     note, line = job.output.splitlines()
     assert note.startswith("ftslurm: training on CPUs: the allocation has no GPUs; groups.gpus=N")
@@ -125,12 +126,12 @@ def test_a_secret_comes_with_sbatchs_environment_or_the_job_says_it_does_not(
 ) -> None:
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['MY_TOKEN'][::-1])\n")
     words = (light(), "job.script=train.py", "job.secrets=[MY_TOKEN]")
-    job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable, MY_TOKEN="s3cr3t")
+    job = submit(slurm_cluster, tmp_path, *words, MY_TOKEN="s3cr3t")
     assert job.wait() == ("COMPLETED", "0:0"), job.output
     assert (job.log(0), job.log(1)) == ("t3rc3s\n", "t3rc3s\n")
     assert "s3cr3t" not in json.dumps(job.show())
     assert "s3cr3t" not in job.output
-    job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable)
+    job = submit(slurm_cluster, tmp_path, *words)
     assert job.wait() == ("FAILED", "2:0")
     assert job.output.startswith("ftslurm: job.secrets: MY_TOKEN is not set in this environment")
 
@@ -139,7 +140,7 @@ def test_a_secret_comes_with_sbatchs_environment_or_the_job_says_it_does_not(
 def test_slurms_warning_before_the_time_limit_reaches_the_controller(slurm_cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOK)
     words = (light(), "job.script=train.py", "job.args=[600]", "stop.grace_s=1", "cluster.signal_s=8")
-    job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable)
+    job = submit(slurm_cluster, tmp_path, *words)
     wait_until(lambda: "600" in job.log(0) and "600" in job.log(1), job)
     slurm_cluster.run(["scancel", "--batch", "--signal=USR2", job.id])  # as --signal=B:USR2@120 does
     assert job.wait()[0] == "FAILED", job.output
@@ -149,28 +150,30 @@ def test_slurms_warning_before_the_time_limit_reaches_the_controller(slurm_clust
     assert not slurm_cluster.processes()
 
 
-@pytest.mark.parametrize("has", ["PYTHON", ".venv", "python3"])
-def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(has: str, weird_tmp_path: Path) -> None:
-    folder, environ = weird_tmp_path, {"SLURM_SUBMIT_DIR": str(weird_tmp_path), "SLURM_NNODES": "5"}
-    available = [".venv/bin/python", "bin/python3"] if has != "python3" else ["bin/python3"]
-    for name in [*available, "mine"]:
-        script(folder / name, 'printf "%s\\n" "$0" "$@"')
-    environ |= {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
-    environ |= {"PYTHON": f"{folder}/mine"} if has == "PYTHON" else {}
-    done = subprocess.run(["bash", TEMPLATE, "a b", "c='d'"], env=environ, capture_output=True, text=True, check=True)
-    expected = {"PYTHON": "mine", ".venv": ".venv/bin/python", "python3": "bin/python3"}[has]
-    ours = ["-m", "ftslurm", "run", "cluster=slurm", "cluster.controller=here", "groups.count=5"]
-    assert done.stdout.splitlines() == [f"{folder}/{expected}", *ours, "a b", "c='d'"]
-
-
 @pytest.mark.parametrize("name", ["steps", "array"])
-def test_a_python_without_ftslurm_is_named_with_the_fix_in_any_folder(name: str, tmp_path: Path) -> None:
-    venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
-    environ = {"PYTHON": f"{tmp_path}/bare/bin/python", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
-    command = ["bash", TEMPLATE.with_name(f"{name}.sbatch"), "job=ddp"]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "cannot import ftslurm: ModuleNotFoundError: No module named 'ftslurm'" in done.stderr
-    assert "PYTHON=/path/to/env/bin/python sbatch" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["bare"]
+def test_the_script_runs_the_python_that_wrote_it_whatever_its_path_holds(
+    name: str, weird_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = weird_tmp_path / "an env's $HOME `x`/bin/python"
+    script(python, 'printf "%s\\n" "$0" "$@"')
+    monkeypatch.setattr(sys, "executable", str(python))
+    templates_verb.main([str(weird_tmp_path / "a/b")])
+    environ = {"SLURM_NNODES": "5", "SLURM_ARRAY_TASK_COUNT": "5", "PATH": os.environ["PATH"]}
+    command = ["bash", weird_tmp_path / f"a/b/{name}.sbatch", "a b", "c='d'"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    first, *ours, last, end = done.stdout.splitlines()
+    assert (first, last, end) == (str(python), "a b", "c='d'")
+    assert {"-m", "ftslurm", "run", "groups.count=5"} <= set(ours)
+
+
+@pytest.mark.parametrize("there", ["steps.sbatch", "array.sbatch"])
+@pytest.mark.parametrize("link", [False, True])
+def test_nothing_is_overwritten_and_then_nothing_is_written(there: str, link: bool, tmp_path: Path) -> None:
+    if link:
+        (tmp_path / there).symlink_to("nowhere")
+    else:
+        (tmp_path / there).write_text("mine")
+    with pytest.raises(EnvironmentProblem, match=f"{there} exist already"):
+        templates_verb.main([str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).is_symlink() or (tmp_path / there).read_text() == "mine"

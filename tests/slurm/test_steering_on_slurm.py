@@ -45,7 +45,7 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
     shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$FTSLURM_ATTEMPT.$SLURMD_NODENAME.$FTSLURM_STEP.")
     shell.until(f"IT=1.0.1.{run.node_of(1, 1)}..")
     leave(shell)
-    code, said = run.ask("status", "--once")
+    code, said = run.ask("status")
     assert f"drained: {second}" in said
     code, said = run.ask("undrain", second)
     assert (code, said) == (0, f"undrain: {second} is used again\n")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ import fuzz
 import pytest
 from cluster import Cluster
 from harness import PATIENCE_S, SCRIPTS, Backend, Run, light
+from templates import written
 
 pytestmark = pytest.mark.slurm
-TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
 LONG, SIGNAL_S = 30, 55  # minutes; and when Slurm warns
 LIMIT = (f"cluster.sbatch.time={LONG}", f"cluster.signal_s={SIGNAL_S}")
 SAVING = "light_saving.py"
@@ -131,8 +130,8 @@ def template(cluster: Cluster, folder: Path, option: str) -> str:
     args = f"{{steps-file: {folder}/template{option}, open-end: true, step-time: 0.2}}"
     words = (light(), f"job.script={SCRIPTS / SAVING}", f"job.args={args}", *ONE, *LIMIT[1:], "stop.grace_s=2")
     where = f"run.root={folder}/job-${{oc.env:SLURM_JOB_ID}}/runs"
-    command = ["sbatch", *options, str(TEMPLATE), *words, where]
-    environ = cluster.environ() | {"PYTHON": sys.executable}
+    command = ["sbatch", *options, str(written() / "steps.sbatch"), *words, where]
+    environ = cluster.environ()
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -23,7 +23,7 @@ def test_a_run_whose_node_cannot_write_its_output_says_so_and_names_the_setting(
     slurm = slurm_on(new_cluster(nodes=1, lacks=tmp_path))
     run = slurm.start("groups.count=1")
     assert run.process.wait(60) == 1, run.text
-    for text in (run.text, said(slurm, "status", str(run.dir), "--once")):
+    for text in (run.text, said(slurm, "status", str(run.dir))):
         assert f"cannot write into {run.dir / 'submitit'}" in text.replace("\n", " ")
         assert "set run.root to a folder that all nodes share" in text.replace("\n", " ")
 

@@ -74,11 +74,11 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
     (row,) = listing.under(run.root.parent)
     assert (row.state, row.note) == ("stopped", note)
     again = f"ftslurm resume {name} --from-scratch"
-    assert said(capsys, "status", name, "--once") == (
+    assert said(capsys, "status", name) == (
         0,
         f"wait-1: {note}\ncontinue with: {again} (from step 0: it has saved no checkpoint)\n",
     )
-    assert status_verb._show_live(compose.load(run.config), run) is False
+    assert status_verb.show_live(run) is False
     assert capsys.readouterr().out.startswith(f"wait-1: {note}\n")
     status = json.loads(said(capsys, "status", name, "--json")[1])
     check_status(status)
@@ -112,7 +112,7 @@ def test_the_report_of_a_run_that_never_started_is_one_line(
 def test_a_run_that_waits_may_still_start(run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
     slurm_says(programs, run, "PENDING", "Resources")
     name, waits = str(run.root), "Slurm job 81 is waiting in the queue (Resources)"
-    assert said(capsys, "status", name, "--once") == (0, f"wait-1: {waits}\n")
+    assert said(capsys, "status", name) == (0, f"wait-1: {waits}\n")
     assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("waiting", waits)]
     assert said(capsys, "report", name)[1].startswith(f"run wait-1 has not started yet: {waits}\n")
     report = json.loads(said(capsys, "report", name, "--json")[1])
@@ -128,7 +128,7 @@ def test_nothing_is_concluded_while_slurm_does_not_answer(
 ) -> None:
     programs.add("squeue", body="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     name = str(run.root)
-    assert said(capsys, "status", name, "--once") == (0, "wait-1: Slurm does not answer how job 81 stands\n")
+    assert said(capsys, "status", name) == (0, "wait-1: Slurm does not answer how job 81 stands\n")
     assert [row.state for row in listing.under(run.root.parent)] == ["silent"]
     assert said(capsys, "report", name)[1].startswith("run wait-1 has not started yet: Slurm does not answer")
     assert "(yet)" in said(capsys, "logs", name)[1]
@@ -151,7 +151,7 @@ def test_a_job_that_ended_before_its_controller_began_was_not_cancelled_in_the_q
     slurm_says(programs, run, state)
     reason = f"Slurm job 81 ended before its controller began; see {run.submitit}"
     assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("failed", f"never started: {reason}")]
-    assert f"wait-1: never started: {reason}\n" in said(capsys, "status", str(run.root), "--once")[1]
+    assert f"wait-1: never started: {reason}\n" in said(capsys, "status", str(run.root))[1]
 
 
 def test_a_local_run_whose_controller_ended_at_once_never_started(
@@ -162,7 +162,7 @@ def test_a_local_run_whose_controller_ended_at_once_never_started(
     run.config.write_text(compose.dump(config))
     replace_text(run.job_id, str(2**22 + 1))  # no process can have this id
     note = f"never started: its controller ended; see {run.submitit}"
-    assert said(capsys, "status", str(run.root), "--once")[1].startswith(f"wait-1: {note}\n")
+    assert said(capsys, "status", str(run.root))[1].startswith(f"wait-1: {note}\n")
     assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("failed", note)]
     replace_text(run.job_id, str(os.getpid()))
     assert said(capsys, "report", str(run.root))[1].startswith(

@@ -117,7 +117,7 @@ def test_every_reader_says_the_same(
         assert status["reason"] in row["note"]
         with pytest.raises(EnvironmentProblem, match=r"does not run|has not started"):
             Conversation(run, "nothing is done")
-        for words in (["status", str(run.root), "--once"], ["report", str(run.root)]):
+        for words in (["status", str(run.root)], ["report", str(run.root)]):
             assert main(words) == 0
             said = capsys.readouterr().out
             assert f"is lost: {status['reason']}" in " ".join(said.split()) or not status["started"]
@@ -143,9 +143,8 @@ def followed(run: RunDir) -> None:
 
 
 READ: dict[str, Callable[[RunDir], object]] = {
-    "status": lambda run: main(["status", str(run.root), "--once"]),
+    "status": lambda run: main(["status", str(run.root)]),
     "status --json": lambda run: main(["status", str(run.root), "--json"]),
-    "status --all": lambda run: main(["status", "--all", "--root", str(run.root.parent)]),
     "status, live": followed,
     "list": lambda run: main(["list", "--root", str(run.root.parent)]),
     "logs": lambda run: main(["logs", str(run.root)]),

@@ -150,10 +150,10 @@ def test_a_run_that_waits_in_the_queue_is_refused(run: RunDir, capsys: pytest.Ca
 
 
 def test_status_shows_why_a_group_is_down(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", str(run.root), "--once"]) == 0
+    assert main(["status", str(run.root)]) == 0
     assert "signal 9" not in capsys.readouterr().out
     ex.write(run, [ex.exited(15.3, 1, traceback="Traceback ...\nRuntimeError: [gone]")])
-    assert main(["status", str(run.root), "--once"]) == 0
+    assert main(["status", str(run.root)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-5:] == [
         "",
@@ -177,7 +177,7 @@ def test_the_status_of_a_run_that_is_over_ends_with_what_it_cost(
     config = Config()
     config.job.script, config.run.name, config.cluster.kind = "train.py", "ddp", "local"
     run.config.write_text(compose.dump(config))
-    assert main(["status", "--once", str(run.root)]) == 0
+    assert main(["status", str(run.root)]) == 0
     said = capsys.readouterr().out
     for words in ("run ddp-0930-k3 succeeded", "back after", "killed (signal 9) on n2"):
         assert words in said

@@ -55,7 +55,7 @@ def status(run: RunDir) -> Iterator[Callable[..., Screen]]:
     screens: list[Screen] = []
 
     def start(columns: int = 80, lines: int = 30) -> Screen:
-        screens.append(Screen(["status", str(run.root)], columns, lines))
+        screens.append(Screen(["status", "-w", str(run.root)], columns, lines))
         screens[-1].shows("Lighthouse RUNNING")
         return screens[-1]
 
@@ -135,7 +135,7 @@ def test_a_low_screen_tells_of_the_failed_group_first(status: Callable[..., Scre
 
 
 def test_a_pipe_gets_plain_lines_without_padding_or_cuts(run: RunDir) -> None:
-    words = [sys.executable, "-m", "ftslurm", "status", str(run.root), "--once"]
+    words = [sys.executable, "-m", "ftslurm", "status", str(run.root)]
     told = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"COLUMNS": "40"}, check=True).stdout
     lines = told.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
@@ -150,7 +150,7 @@ def test_a_pipe_gets_plain_lines_without_padding_or_cuts(run: RunDir) -> None:
 def test_all_runs_are_on_one_screen_from_which_each_can_be_opened(run: RunDir, tmp_path: Path) -> None:
     other = ex.write(RunDir(tmp_path / "ddp-0930-over"), ex.one_kill())
     other.config.write_text(run.config.read_text())
-    screen = Screen(["status", "--all", "--root", str(tmp_path)], 120)
+    screen = Screen(["list", "-w", "--root", str(tmp_path)], 120)
     try:
         screen.shows("ddp-0930-over")
         screen.shows("1 succeeded")
@@ -176,8 +176,26 @@ def _row(screen: Screen) -> int:
     return next((n for n, row in enumerate(screen.rows) if row.startswith("ddp-0930-k3")), 0)
 
 
-def test_all_runs_into_a_pipe_are_the_lines_of_list(run: RunDir) -> None:
-    words = [sys.executable, "-m", "ftslurm", "status", "--all", "--root", str(run.root.parent)]
+def test_without_w_a_terminal_gets_what_a_pipe_gets_once(run: RunDir) -> None:
+    for words in (["status", str(run.root)], ["list", "--root", str(run.root.parent)]):
+        screen = Screen(words, 120)
+        try:
+            screen.until(lambda screen=screen: screen.process.poll() is not None, "the end")
+            assert screen.process.returncode == 0
+        finally:
+            screen.close()
+
+
+def test_what_cannot_be_watched_is_refused(run: RunDir) -> None:
+    for options in (["-w"], ["-w", "--json"], ["-w", "--user", "me"]):
+        words = [sys.executable, "-m", "ftslurm", "list", *options, "--root", str(run.root.parent)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("ftslurm: -w ")
+
+
+def test_all_runs_into_a_pipe_are_plain_lines(run: RunDir) -> None:
+    words = [sys.executable, "-m", "ftslurm", "list", "--root", str(run.root.parent)]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert re.search(r"^ddp-0930-k3 +silent +60/120 ", told, re.MULTILINE)
     assert [line for line in told.splitlines() if line != line.rstrip()] == []

@@ -73,16 +73,17 @@ def test_an_option_of_the_script_leads_to_its_setting(
     ],
 )
 def test_other_verbs_name_the_option_that_is_meant(line: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refusal(line, capsys) == f"ftslurm {line.split()[0]}: error: there is no option {named}"
+    verb = line.split()[0]
+    assert refusal(line, capsys) == f"ftslurm: there is no option {named} (ftslurm {verb} --help)"
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("list --state foo", "ftslurm list: error: --state: invalid choice: 'foo' (choose from "),
-        ("logs --group x", "ftslurm logs: error: --group: 'x' is no whole number (ftslurm logs --help)"),
-        ("scale run x", "ftslurm scale: error: N: 'x' is no whole number (ftslurm scale --help)"),
-        ("attach", "ftslurm attach: error: the following arguments are required: --group (ftslurm attach --help)"),
+        ("list --state foo", "ftslurm: --state: invalid choice: 'foo' (choose from "),
+        ("logs --group x", "ftslurm: --group: 'x' is no whole number (ftslurm logs --help)"),
+        ("scale run x", "ftslurm: N: 'x' is no whole number (ftslurm scale --help)"),
+        ("attach", "ftslurm: the following arguments are required: --group (ftslurm attach --help)"),
         ("run --cfg=x", "ftslurm: --cfg/-c: invalid choice: 'x' (choose from "),
     ],
 )

@@ -126,7 +126,7 @@ def test_between_two_jobs_status_says_what_it_waits_for_and_the_next_hears_stop(
     ex.write(run, [ex.event(20, "run_requeued", reason="the time limit is near")])
     run.alive.touch()
     monkeypatch.setenv("STATE", "PENDING")
-    main(["status", str(run.root), "--once"])
+    main(["status", str(run.root)])
     said = capsys.readouterr().out
     assert "the run goes on in its next job: Slurm job 77 is waiting in the queue" in said
     monkeypatch.setenv("STATE", "COMPLETING")
@@ -199,7 +199,7 @@ def test_stop_waits_for_the_answer(run: RunDir, capsys: pytest.CaptureFixture[st
 def test_status_says_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     said = "the controller has not been heard for 100 s; ftslurm stop cancels Slurm job 77"
     silent_for(run, 100)
-    assert main(["status", "--once", str(run.root)]) == 0
+    assert main(["status", str(run.root)]) == 0
     assert said in settled(table := capsys.readouterr().out)
     assert "Lighthouse" in table
     assert main(["status", "--json", str(run.root)]) == 0

@@ -92,7 +92,7 @@ def assert_harmless(text: str) -> None:
 
 def test_another_users_run_can_be_looked_at(tmp_path: Path) -> None:
     run = hostile(tmp_path)
-    status = ftslurm("status", run.root, "--once")
+    status = ftslurm("status", run.root)
     assert status.returncode == 0
     assert_harmless(status.stdout.decode())
     assert r"\x1b]0;owned\x07" in status.stdout.decode()

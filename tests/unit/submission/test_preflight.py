@@ -124,7 +124,9 @@ def test_a_module_that_the_setup_may_bring_passes() -> None:
 )
 def test_a_run_that_saves_nothing_is_told_so_once(fields: dict[str, dict[str, object]], told: bool) -> None:
     said = preflight.notes(config(**fields))
-    assert [note.partition(":")[0] for note in said] == ["nothing will be saved"] * told
+    assert [note.partition(":")[0] for note in said] == [
+        "no checkpoint is saved unless you ask for one (ftslurm save)"
+    ] * told
 
 
 def test_a_folder_for_checkpoints_that_cannot_be_written_is_told(

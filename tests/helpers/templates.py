@@ -1,0 +1,17 @@
+"""The batch scripts as `ftslurm templates` writes them, with the Python of the tests."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from ftslurm.cli import templates_verb
+
+
+@cache
+def written() -> Path:
+    """Return a folder that has them; every process of the tests has one of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="ftslurm-templates-"))
+    templates_verb.main([str(folder)])
+    return folder

@@ -175,8 +175,13 @@ def _finding() -> list[str]:
 
 
 def job_state(job: str) -> list[str]:
-    """Ask for a job's state, how often it has been requeued, and the reason of the state."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--Format=State:|,RestartCnt:|,Reason:|"]
+    """Ask for a job's state, how often it has been requeued, the reason of the state, and whether it is preempted."""
+    return [
+        *_SQUEUE,
+        "--states=all",
+        f"--jobs={job}",
+        "--Format=State:|,RestartCnt:|,Reason:|,StartTime:|,PreemptTime:|",
+    ]
 
 
 def job_options(job: str) -> list[str]:

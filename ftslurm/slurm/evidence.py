@@ -20,7 +20,7 @@ from ftslurm.security.json_text import is_finite, read_object
 from ftslurm.security.names import NODE, is_job, is_node
 from ftslurm.slurm.commands import QUEUE_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import STATES, plain, read_rows
+from ftslurm.slurm.parse import STATES, plain, read_rows, running
 
 # --- srun ------------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
             number = known.get(name, 0)
         else:
             continue
-        state = "RUNNING" if state == "SIGNALING" else state  # it runs: Slurm is signalling its batch process
+        state = running(state)
         runs = state == "RUNNING"
         try:
             hosts = tuple(expand_hosts(nodes)) if runs else ()

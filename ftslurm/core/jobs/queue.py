@@ -8,7 +8,7 @@ from math import inf
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Evidence, Job, Phase, StepId, Unit
+from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
@@ -150,23 +150,31 @@ def holds(state: RunState, step: StepId, now: float) -> bool:
     if unit.current.told is None or unit.current.intent is not None:
         return False
     known = job(state, unit.place.allocation)
-    return known is not None and known.doubted is not None and now < unit.current.told + TOLD_S
+    return (known is None or known.doubted is not None) and now < unit.current.told + TOLD_S
 
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:
-    """Return whether the evidence shows that Slurm has told a running step in a group's own job to end."""
-    there = unit.phase is Phase.RUNNING and unit.place is not None and unit.place.allocation is not None
+    """Return whether the evidence shows that Slurm has told a running step to end."""
+    there = unit.phase is Phase.RUNNING and unit.place is not None
     return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
 
 
-def why_told(unit: Unit, known: Job | None) -> Cause | None:
+def explained(state: RunState) -> RunState:
+    """Let the verdicts fall that wait for Slurm's answer about the controller's own job, which has shown no reason."""
+    for unit in state.table.in_phase(Phase.STOPPING) if state.ending is None else ():
+        if unit.current.told is not None and unit.place is not None and unit.place.allocation is None:
+            state = swap(state, replace(unit, current=replace(unit.current, told=None)))
+    return state
+
+
+def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | None:
     """Return the cause with which a step is stopped whose job ends; None: unknown.
 
     A pilot sees only its signal, which is the same for preemption and scancel, and so is slurmstepd's message. squeue
     distinguishes them, so the cause is decided only after its answer (holds).
     """
-    told = known.leaving if known is not None and unit.current.told is not None else None
-    cause = unit.current.intent or told
+    leaving = known.leaving if known is not None else ending and ending.cause
+    cause = unit.current.intent or (None if unit.current.told is None else leaving)
     cancelled = (
         known is not None
         and not known.preempted

@@ -275,7 +275,7 @@ class Attempt(Value):
     drilled: float | None = None  # when a drill was last done to this attempt
     slurm_step: str | None = None  # JOB.STEP
     adoption: Adoption | None = None  # STARTING: it runs, and its guards have yet to report to this controller
-    told: float | None = None  # when Slurm ordered its step to end, in a job other than the controller's
+    told: float | None = None  # when Slurm ordered its step to end; Slurm is asked why
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
     looked: float | None = None  # when what it waits for before its first step was last looked at (start_report.py)

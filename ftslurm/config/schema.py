@@ -143,7 +143,8 @@ class ClusterConfig:
     constraint: str | None = None  # features that the nodes must have (sbatch --constraint)
     exclude: str | None = None  # nodes that are not used, as n[1-4]
     # A file in which runs note the nodes that they have found broken. The runs that have this setting avoid them for
-    # seven days, if there are others. The page "causes" has more.
+    # seven days, if there are others. A line that a person adds, as n7 or n[1-4] # why, counts until it is removed.
+    # The page "causes" has more.
     exclude_file: str | None = None
     nodelist: str | None = None  # nodes that must be among those of the job
     reservation: str | None = None  # sbatch --reservation

@@ -58,8 +58,8 @@ from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
-from ftslurm.protocol.causes import Cause
 from ftslurm.protocol import messages, records
+from ftslurm.protocol.causes import Cause
 from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.first_step_report import with_last_lines

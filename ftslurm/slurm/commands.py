@@ -132,9 +132,14 @@ def srun_alone(name: str, partition: str, node: str, gpus: int, extra: Sequence[
         "--unbuffered",
         *([f"--partition={partition}"] if partition else []),
         *([f"--nodelist={node}"] if node else []),
-        *([f"--gpus-per-node={gpus}"] if gpus else []),
+        *([f"--gpus-per-node={gpus}"] if gpus and not any(map(_asks_for_gpus, extra)) else []),
         *extra,
     ]
+
+
+def _asks_for_gpus(word: str) -> bool:
+    """Return whether an option asks for GPUs: Slurm 26.05 refuses --gres and --gpus-per-node together."""
+    return word.startswith(("--gres", "--gpus", "--tres-per-", "-G"))
 
 
 # --- questions -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from cluster import Cluster
-from harness import Backend, Run, light
+from harness import Backend, light
 
 CONF = """
 AuthInfo=socket=FOLDER/munge.sock,cred_expire=5

@@ -424,9 +424,10 @@ def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, con
     if unit.phase is Phase.STOPPING:
         return swap(state, unit), actions  # rules._bring_down kills it when it is due
     if queue.is_told(unit, evidence) and state.ending is None and unit.place is not None:
-        state = queue.doubt(state, unit.place.allocation, now)  # Slurm is asked why
+        job = unit.place.allocation
+        state = queue.doubt(state, job, now)  # Slurm is asked why
         unit = replace(unit, current=replace(unit.current, told=unit.current.told or now))
-        if unit.place.allocation is not None:
+        if job is not None:
             return swap(state, unit), actions  # handover.vacate brings it down
     unit = stop(unit, None, now, now, detect_s=fault_drills.since(unit, now))
     return swap(state, lost_connections.failed(unit, now, config)), actions

@@ -1,6 +1,7 @@
 """cluster.exclude_file: the nodes that runs have found broken, for the runs after them. A line of JSON for each.
 
-A person may add lines with names, as n7 or n[1-4]: these nodes are excluded until the line is gone. A hint, and never more: what cannot be read is told once, and the run goes on without it.
+A person may add lines with names, as n7 or n[1-4]: these nodes are excluded until the line is gone. All this is a hint:
+what cannot be read is told once, and the run goes on without it.
 """
 
 from __future__ import annotations

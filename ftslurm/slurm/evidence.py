@@ -20,7 +20,7 @@ from ftslurm.security.json_text import is_finite, read_object
 from ftslurm.security.names import NODE, is_job, is_node
 from ftslurm.slurm.commands import QUEUE_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import STATES, plain, read_rows, running
+from ftslurm.slurm.parse import NO_OUTPUT, STATES, plain, read_rows, running
 
 # --- srun ------------------------------------------------------------------------------------------------------------
 
@@ -199,9 +199,9 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
         else:
             continue
         state = running(state)
-        runs = state == "RUNNING"
+        runs, unwritten = state == "RUNNING", state == "FAILED" and reason.startswith(NO_OUTPUT)
         try:
-            hosts = tuple(expand_hosts(nodes)) if runs else ()
+            hosts = tuple(expand_hosts(nodes)) if runs or unwritten else ()
         except ValueError:
             hosts = ()
         if not STATES.fullmatch(state) or not is_job(job) or runs > bool(hosts) or not all(map(is_node, hosts)):

@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ftslurm.protocol.job_states import TABLE
 from ftslurm.security.names import NODE, is_job
 from ftslurm.slurm.commands import FINDING_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
 
-# The states of a job: the last ones, and all. Nothing follows from another word: the job stays what it was.
-ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|REVOKED")
-STATES = re.compile(
-    f"{ENDED.pattern}|PENDING|CONFIGURING|RUNNING|COMPLETING|SUSPENDED|STOPPED|RESIZING|SIGNALING|STAGE_OUT|REQUEUED|"
-    "REQUEUE_HOLD|REQUEUE_FED|RESV_DEL_HOLD|SPECIAL_EXIT|EXPEDITING"
-)
+STATES = re.compile("|".join(TABLE))
 UNKNOWN_STATE = "UNKNOWN"
+# Reasons of a job whose node could not make its output file: of Slurm 22.05, and since 24.11.
+NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal:53")
 
 
 def running(state: str) -> str:

@@ -17,6 +17,7 @@ from immutables import Map
 from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
@@ -124,14 +125,7 @@ class Job(Value):
     @property
     def alive(self) -> bool:
         """Whether the job provides nodes, now or later."""
-        return self.dismissed is None and self.state in (
-            "PENDING",
-            "CONFIGURING",
-            "RUNNING",
-            "SUSPENDED",
-            "REQUEUED",
-            "EXPEDITING",
-        )
+        return self.dismissed is None and job_state(self.state).provides
 
     @property
     def usable(self) -> bool:

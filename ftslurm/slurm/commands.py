@@ -240,9 +240,9 @@ def nodes() -> list[str]:
     return [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
 
 
-def records(what: str) -> list[str]:
-    """Ask for the full records of all partitions or reservations, one on each line."""
-    return ["scontrol", "--all", "--oneliner", "show", what]
+def records(*what: str) -> list[str]:
+    """Ask for the full record of a partition, or those of all reservations, one on each line."""
+    return ["scontrol", "--all", "--oneliner", "show", *what]
 
 
 def offers() -> list[str]:

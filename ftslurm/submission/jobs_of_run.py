@@ -155,10 +155,11 @@ def end_without_start(config: Config, run: RunDir, state: str, why: str) -> RunF
     """
     local, job = config.cluster.kind == "local", run.job()
     # Slurm makes a job's log when the job starts.
-    if local or state not in NEVER_RUN or any(run.submitit.glob(f"{job}_*_log.*")):
+    logs = any(run.submitit.glob(f"{job}_*_log.*"))
+    if local or state not in NEVER_RUN or logs:
         what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
         see = f"see {run.submitit}"
-        if why.startswith(NO_OUTPUT):
+        if why.startswith(NO_OUTPUT) or not (local or logs):  # Slurm 26.05 makes the folder where there is none
             see = f"its node cannot write into {run.submitit}: set run.root to a folder that all nodes share"
         return RunFinished(outcome="failed", reason=f"{what}; {see}", steps=0, restarts=0)
     reason = f"Slurm job {job} was cancelled before it started"

@@ -10,6 +10,7 @@ It needs slurmctld, slurmd and munged (Debian: slurm-wlm and munge), but no conf
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import pwd
@@ -440,8 +441,13 @@ def free_ports(count: int) -> list[int]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Run a command, or a shell, in a throwaway Slurm of 4 nodes.")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
+    told = parser.parse_args().command
+    if told and shutil.which(told[0]) is None:
+        parser.error(f"there is no program {told[0]}")
     with scratch() as folder:
-        command = sys.argv[1:] or [os.environ.get("SHELL", "/bin/sh")]
-        if not sys.argv[1:]:
+        command = told or [os.environ.get("SHELL", "/bin/sh")]
+        if not told:
             print("a shell in a throwaway Slurm of 4 nodes (try sinfo); `exit` ends the shell and the cluster")
         sys.exit(subprocess.run(command, env=Cluster.start(folder / "c").environ()).returncode)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from ftslurm.api.brief import Brief, brief
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.protocol.job_states import state as job_state
 from ftslurm.run.by_job import run_of
 from ftslurm.run.entries import Entry, entries, entry_of
 from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.parse import ENDED, QueuedJob
+from ftslurm.slurm.parse import QueuedJob
 from ftslurm.submission.jobs_of_run import Queue, ask_queue, read_queue
 
 
@@ -60,7 +61,7 @@ def _row(mark: str, jobs: Sequence[QueuedJob], queue: Queue) -> Brief:
     if entry is not None and entry.readable:
         return brief(entry, queue)
     name = folder.name if folder is not None else mark.removeprefix("ftslurm:").rpartition("-")[0]
-    live = [job for job in jobs if not ENDED.fullmatch(job.state)]
+    live = [job for job in jobs if not job_state(job.state).ends]
     note = (
         f"it belongs to {jobs[0].user} and is not readable for you" if entry is not None else "its folder is not here"
     )

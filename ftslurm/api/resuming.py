@@ -14,6 +14,7 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config, Fault, sbatch_options, set_sbatch_option
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.records import FaultInjected, FaultRefused
 from ftslurm.run import configuration, stored_checkpoints
 from ftslurm.run.directory import RunDir
@@ -22,8 +23,6 @@ from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import newest_checkpoint
 from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, jobs_of_run, submit
-
-WAITING = {"PENDING", "REQUEUED", "EXPEDITING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def _check_over(config: Config, run: RunDir) -> None:
     stop = f"ftslurm stop {run.root}"
     # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
     slurm = config.cluster.kind != "local" and job is not None and status.outcome in ("running", "stopped")
-    if slurm and job is not None and client.job_state(job)[0] in WAITING:
+    if slurm and job is not None and job_state(client.job_state(job)[0]).waits:
         raise EnvironmentProblem(
             f"{run.root.name} is not over: its Slurm job {job} waits in the queue, and then it goes on by itself; "
             f"to resume it in another way, take it out first: {stop}"

@@ -151,7 +151,8 @@ class ClusterConfig:
     account: str | None = None  # sbatch --account
     time: str | None = None  # time limit in Slurm's notation, as 1-12:00:00
     # A file in which runs note the nodes that they have found broken. The runs that have this setting avoid them for
-    # seven days, if there are others. The page "causes" has more.
+    # seven days, if there are others. A line that a person adds, as n7 or n[1-4] # why, counts until it is removed.
+    # The page "causes" has more.
     exclude_file: str | None = None
     # After a time limit or preemption the run resumes from a checkpoint in its next job, and another job is asked for
     # when a node is lost and no spare one is left. false: neither; with cluster=array a job that ends is then replaced

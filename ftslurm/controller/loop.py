@@ -59,6 +59,7 @@ from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
+from ftslurm.protocol.causes import Cause
 from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.first_step_report import with_last_lines
@@ -355,6 +356,8 @@ class Controller:
         killed = self.children.killed(step)  # then srun only reports our own kill, unless a node is lost
         if evidence is not None and (not killed or (evidence.node_lost and evidence.started)):
             self.events.append(TaskFailed(step, evidence))
+            if evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED) and not self.separate_jobs:
+                self.slurm.ask_own_state(self.job, ANSWER_S)  # in its grace time a preempted job only loses its steps
 
     def _own_state_answered(self, text: str) -> None:
         """Handle Slurm's answer to why it ends the controller's own job."""

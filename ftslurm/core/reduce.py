@@ -103,7 +103,7 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
         case JobEnds():
             return rollover.begin(state, event, now, config)
         case Explained():
-            return replace(state, ending=state.ending and replace(state.ending, until=0.0)), []
+            return queue.explained(replace(state, ending=state.ending and replace(state.ending, until=0.0))), []
         case _:
             assert_never(event)
 
@@ -222,7 +222,9 @@ def _granted(state: RunState, event: Granted, now: float, config: Config) -> Out
 
 
 def _stop_asked(state: RunState, event: StopAsked, now: float) -> Outcome:
-    if event.by == SRUN and state.ending is not None:
+    if state.ending is not None and (
+        event.by == SRUN or (event.by, event.reason) == (state.ending.by, state.ending.reason)
+    ):
         return state, []  # the srun of every step reports it
     record = records.Command(what="stop", by=event.by.name, reason=event.reason)
     if state.ending is not None and not _forbids(state.ending, event):
@@ -422,8 +424,11 @@ def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, con
     if unit.phase is Phase.STOPPING:
         return swap(state, unit), actions  # rules._bring_down kills it when it is due
     if queue.is_told(unit, evidence) and state.ending is None and unit.place is not None:
-        state = queue.doubt(state, unit.place.allocation, now)  # Slurm is asked why; handover.vacate brings it down
-        return swap(state, replace(unit, current=replace(unit.current, told=unit.current.told or now))), actions
+        job = unit.place.allocation
+        state = queue.doubt(state, job, now)  # Slurm is asked why
+        unit = replace(unit, current=replace(unit.current, told=unit.current.told or now))
+        if job is not None:
+            return swap(state, unit), actions  # handover.vacate brings it down
     unit = stop(unit, None, now, now, detect_s=fault_drills.since(unit, now))
     return swap(state, lost_connections.failed(unit, now, config)), actions
 

@@ -24,7 +24,7 @@ from ftslurm.doctor.slurm_checks import SlurmFacts, read_accounts, read_nodes, r
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import Partition, read_gpus
+from ftslurm.slurm.parse import Partition, partition_names, read_gpus
 from ftslurm.slurm.sbatch_variables import found
 
 PREFIX = ".ftslurm-doctor-"
@@ -61,21 +61,17 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     begun = time.monotonic()
     config = read_settings(_answer(*commands.settings()))
     took = time.monotonic() - begun
-    partitions = read_records(_answer(*commands.records("partition")))
-    names = [one.get("PartitionName", "") for one in partitions]
-    if partition is not None and partition not in names:
+    if partition is not None and partition not in (names := [row.name for row in rows]):
         near = difflib.get_close_matches(partition, names, n=1)
         hint = f"did you mean {near[0]}? There" if near else "there"
-        raise EnvironmentProblem(
-            f"--partition {partition}: no such partition; {hint} are: {', '.join(names) or 'none'}"
-        )
+        raise EnvironmentProblem(f"--partition {partition}: no such partition; {hint} are: {partition_names(rows)}")
+    name = partition or next((row.name for row in rows if row.default), None)
+    chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     nodes = read_nodes(_answer(*commands.nodes()))
     node = read_records(client.call(commands.node_records([nodes[0].name])).out)[:1] if nodes else []
     here = {"SLURM_CLUSTERS": os.environ.get("SLURM_CLUSTERS", ""), "SBATCH_*": " ".join(found(os.environ))}
-    chosen = [one for one in partitions if one.get("PartitionName") == partition or (not partition and _default(one))]
     return SlurmFacts(
         {key: value for one in (*node, config, here) for key, value in one.items()},
-        partitions,
         nodes,
         chosen[0] if chosen else None,
         rows,
@@ -323,10 +319,6 @@ def _answer(*command: str) -> str:
     if not answer.ok:
         raise EnvironmentProblem(f"{' '.join(command)}: {answer.text}")
     return answer.out
-
-
-def _default(partition: dict[str, str]) -> bool:
-    return partition.get("Default") == "YES"
 
 
 def _munge(config: dict[str, str]) -> str:

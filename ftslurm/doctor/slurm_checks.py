@@ -35,7 +35,6 @@ class SlurmFacts:
     """What Slurm says about itself, its partitions and this user."""
 
     config: Mapping[str, str]  # of `scontrol show config`, a node's record, and this user's environment
-    partitions: Sequence[Mapping[str, str]]  # of `scontrol show partition`
     nodes: Sequence[Node]
     chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
     rows: Sequence[Partition]  # of sinfo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +34,8 @@ class LocalLauncher:
         for index, node in enumerate(launch.place.nodes):
             for local in range(workers):
                 task = {"FTSLURM_TASK": str(index * workers + local), "FTSLURM_LOCAL_TASK": str(local)}
-                gpus = ",".join(self._gpus(launch, index))
-                out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, "CUDA_VISIBLE_DEVICES": gpus}))
+                name, gpus = self._gpus(launch, index)
+                out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, name: ",".join(gpus)}))
         return out
 
     def probe(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one allocation
@@ -52,20 +53,22 @@ class LocalLauncher:
         count = self.config.groups.gpus or 0
         return f"{group * self.config.groups.nodes * count}:{count}"
 
-    def _gpus(self, launch: Launch, node_index: int) -> list[str]:
+    def _gpus(self, launch: Launch, node_index: int) -> tuple[str, list[str]]:
         """Return the GPUs of one (group, node) pair; pairs share none. A standby sees all until it becomes a group."""
         per_node, group = self.config.groups.gpus or 0, launch.group
+        name, visible = visible_gpus(os.environ)
         if group is None:
-            return visible_gpus(os.environ) if per_node and step_command.is_standby(launch) else []
+            return name, visible if per_node and step_command.is_standby(launch) else []
         first = (group * self.config.groups.nodes + node_index) * per_node
-        return visible_gpus(os.environ)[first : first + per_node]
+        return name, visible[first : first + per_node]
 
 
-def visible_gpus(environ: dict[str, str] | os._Environ[str]) -> list[str]:
-    """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    if "CUDA_VISIBLE_DEVICES" in environ:
-        return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
-    return topology.visible_gpus().get("CUDA_VISIBLE_DEVICES", [])
+def visible_gpus(environ: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the GPUs that this process may use, and before them the variable that names them."""
+    for name in topology.VARIABLES:
+        if name in environ:
+            return name, [gpu for gpu in environ[name].split(",") if gpu]
+    return next(iter(topology.visible_gpus().items()))
 
 
 def allocation(config: Config) -> Allocation:

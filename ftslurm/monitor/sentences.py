@@ -152,7 +152,8 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
         case records.AllocationGranted(pool=None):  # the controller's own
             return f"allocation {record.allocation}: {few(record.nodes, 8)}"
         case records.AllocationRefused():
-            return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}"
+            again = f"; it is asked again in {seconds(record.again_s)}, later at most every 5 minutes"
+            return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}{again}"
         case records.AllocationRequested():
             return _requested(record, status)
         case _:

@@ -1,6 +1,7 @@
 """cluster.exclude_file: the nodes that runs have found broken, for the runs after them. A line of JSON for each.
 
-A hint, and never more: what cannot be read is told once, and the run goes on without it.
+A person may add lines with names, as n7 or n[1-4]: these nodes are excluded until the line is gone. All this is a hint:
+what cannot be read is told once, and the run goes on without it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import logging
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.config.schema import Config
@@ -18,6 +20,7 @@ from ftslurm.run.journal import number, text
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import read_object
 from ftslurm.security.names import is_node
+from ftslurm.slurm.hosts import expand_hosts
 
 VALID_S = 7 * 86400.0
 MOST_BYTES = 1 << 20
@@ -30,7 +33,7 @@ def read(config: Config, run: RunDir) -> tuple[list[str], str]:
     """Return the nodes that other runs than this one have found broken, the newest first; and what to tell a person."""
     if config.cluster.exclude_file is None:
         return [], ""
-    path, bad, found = Path(config.cluster.exclude_file), 0, dict[str, str]()
+    path, bad, found, by_hand = Path(config.cluster.exclude_file), 0, dict[str, str](), dict[str, str]()
     try:
         owned_files.check_way(path, config.run.trust, made=True)
         said = owned_files.read_text(path, most=MOST_BYTES)
@@ -39,6 +42,13 @@ def read(config: Config, run: RunDir) -> tuple[list[str], str]:
     except (OSError, Distrusted) as error:
         return [], f"{path} is not used (cluster.exclude_file): {getattr(error, 'strerror', None) or error}"
     for line in said.splitlines():
+        if not line.startswith("{"):
+            words = ",".join(line.partition("#")[0].split())
+            with suppress(ValueError):
+                names = expand_hosts(words)
+                if all(map(is_node, names)):
+                    by_hand |= dict.fromkeys(names, words)
+                    continue
         row = read_object(line) or {}
         node, of, at = text(row, "node"), text(row, "run"), number(row, "time")
         if node is None or not is_node(node) or of is None or at is None:
@@ -47,11 +57,12 @@ def read(config: Config, run: RunDir) -> tuple[list[str], str]:
             found.pop(node, None)
             day = time.strftime("%d %b %H:%M", time.localtime(at))
             found |= {node: f"{node} ({why}; {of}, {day})"} if (why := text(row, "reason")) else {}
-    nodes = [*reversed(found)][:MOST_NODES]
-    known = ", ".join(found[node] for node in nodes)
-    told = [f"found broken by other runs (cluster.exclude_file): {known}"] if nodes else []
+    nodes = [node for node in reversed(found) if node not in by_hand][:MOST_NODES]
+    known, named = ", ".join(found[node] for node in nodes), ", ".join(dict.fromkeys(by_hand.values()))
+    told = [f"excluded by hand (cluster.exclude_file): {named}"] if by_hand else []
+    told += [f"found broken by other runs (cluster.exclude_file): {known}"] if nodes else []
     told += [f"{bad} damaged lines of {path} are not used (cluster.exclude_file)"] if bad else []
-    return nodes, "; ".join(told)
+    return [*by_hand, *nodes], "; ".join(told)
 
 
 def write(config: Config, run: RunDir, node: str, reason: str) -> None:

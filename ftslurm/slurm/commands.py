@@ -132,9 +132,14 @@ def srun_alone(name: str, partition: str, node: str, gpus: int, extra: Sequence[
         "--unbuffered",
         *([f"--partition={partition}"] if partition else []),
         *([f"--nodelist={node}"] if node else []),
-        *([f"--gpus-per-node={gpus}"] if gpus else []),
+        *([f"--gpus-per-node={gpus}"] if gpus and not any(map(_asks_for_gpus, extra)) else []),
         *extra,
     ]
+
+
+def _asks_for_gpus(word: str) -> bool:
+    """Return whether an option asks for GPUs: Slurm 26.05 refuses --gres and --gpus-per-node together."""
+    return word.startswith(("--gres", "--gpus", "--tres-per-", "-G"))
 
 
 # --- questions -------------------------------------------------------------------------------------------------------
@@ -175,8 +180,13 @@ def _finding() -> list[str]:
 
 
 def job_state(job: str) -> list[str]:
-    """Ask for a job's state, how often it has been requeued, and the reason of the state."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--Format=State:|,RestartCnt:|,Reason:|"]
+    """Ask for a job's state, how often it has been requeued, the reason of the state, and whether it is preempted."""
+    return [
+        *_SQUEUE,
+        "--states=all",
+        f"--jobs={job}",
+        "--Format=State:|,RestartCnt:|,Reason:|,StartTime:|,PreemptTime:|",
+    ]
 
 
 def job_options(job: str) -> list[str]:
@@ -230,9 +240,9 @@ def nodes() -> list[str]:
     return [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
 
 
-def records(what: str) -> list[str]:
-    """Ask for the full records of all partitions or reservations, one on each line."""
-    return ["scontrol", "--all", "--oneliner", "show", what]
+def records(*what: str) -> list[str]:
+    """Ask for the full record of a partition, or those of all reservations, one on each line."""
+    return ["scontrol", "--all", "--oneliner", "show", *what]
 
 
 def offers() -> list[str]:

@@ -20,7 +20,7 @@ from ftslurm.security.json_text import is_finite, read_object
 from ftslurm.security.names import NODE, is_job, is_node
 from ftslurm.slurm.commands import QUEUE_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import STATES, plain, read_rows
+from ftslurm.slurm.parse import NO_OUTPUT, STATES, plain, read_rows, running
 
 # --- srun ------------------------------------------------------------------------------------------------------------
 
@@ -198,10 +198,10 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
             number = known.get(name, 0)
         else:
             continue
-        state = "RUNNING" if state == "SIGNALING" else state  # it runs: Slurm is signalling its batch process
-        runs = state == "RUNNING"
+        state = running(state)
+        runs, unwritten = state == "RUNNING", state == "FAILED" and reason.startswith(NO_OUTPUT)
         try:
-            hosts = tuple(expand_hosts(nodes)) if runs else ()
+            hosts = tuple(expand_hosts(nodes)) if runs or unwritten else ()
         except ValueError:
             hosts = ()
         if not STATES.fullmatch(state) or not is_job(job) or runs > bool(hosts) or not all(map(is_node, hosts)):

@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ftslurm.protocol.job_states import TABLE
 from ftslurm.security.names import NODE, is_job
 from ftslurm.slurm.commands import FINDING_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
 
-# The states of a job: the last ones, and all. Nothing follows from another word: the job stays what it was.
-ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|REVOKED")
-STATES = re.compile(
-    f"{ENDED.pattern}|PENDING|CONFIGURING|RUNNING|COMPLETING|SUSPENDED|STOPPED|RESIZING|SIGNALING|STAGE_OUT|REQUEUED|"
-    "REQUEUE_HOLD|REQUEUE_FED|RESV_DEL_HOLD|SPECIAL_EXIT|EXPEDITING"
-)
+STATES = re.compile("|".join(TABLE))
 UNKNOWN_STATE = "UNKNOWN"
+# Reasons of a job whose node could not make its output file: of Slurm 22.05, and since 24.11.
+NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal:53")
+
+
+def running(state: str) -> str:
+    """Return the state of a job, RUNNING also while Slurm is signalling its processes."""
+    return "RUNNING" if state == "SIGNALING" else state
+
+
 # Colours, control characters, and the heading of each cluster if SLURM_CLUSTERS is set.
 _COLOUR = r"\x1b\[[0-9;?]*[A-Za-z]"
 _NOISE = re.compile(rf"^(?:{_COLOUR})*CLUSTER: .*\n?|{_COLOUR}|[\x00-\x08\x0b-\x1f\x7f]", re.MULTILINE)
@@ -62,16 +67,21 @@ def read_rows(text: str, columns: int, begins: Callable[[str], object] = bool) -
     return rows, damaged
 
 
-_STATE = re.compile(rf"^({STATES.pattern})\|([0-9]{{1,9}})\|([^|\n]*)\|", re.MULTILINE)
+_STATE = re.compile(
+    rf"^({STATES.pattern})\|([0-9]{{1,9}})\|([^|\n]*)\|(?:([0-9][^|\n]*)\|([0-9][^|\n]*)\|)?", re.MULTILINE
+)
 
 
 def read_state(text: str) -> tuple[str, int, str]:
     """Parse the output of `commands.job_state`: the state, how often the job was requeued, and the reason.
 
-    ("", 0, "") if nothing is shown, UNKNOWN_STATE if what is shown cannot be read.
+    The reason of a running job that Slurm preempts is "PREEMPTED". ("", 0, "") if nothing is shown, UNKNOWN_STATE if
+    what is shown cannot be read.
     """
     if (found := _STATE.search(plain(text))) is not None:
-        return found[1], int(found[2]), found[3]
+        state = running(found[1])
+        preempted = state == "RUNNING" and found[4] is not None and found[4] <= found[5]  # else: before a requeue
+        return state, int(found[2]), "PREEMPTED" if preempted else found[3]
     return UNKNOWN_STATE if text.strip() else "", 0, ""
 
 

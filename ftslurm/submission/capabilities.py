@@ -303,7 +303,7 @@ def _share_local_gpus(config: Config) -> str:
     groups = config.groups
     from ftslurm.launchers.local import visible_gpus
 
-    have = len(visible_gpus(os.environ))
+    have = len(visible_gpus(os.environ)[1])
     pairs = most_groups(config) * groups.nodes
     if groups.gpus is None:
         wanted = pairs * groups.workers

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from ftslurm.config.schema import Config
 from ftslurm.monitor.sentences import seconds
+from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
@@ -25,12 +26,10 @@ from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.parse import ENDED, UNKNOWN_STATE, QueuedJob, read_jobs
+from ftslurm.slurm.parse import NO_OUTPUT, UNKNOWN_STATE, QueuedJob, read_jobs
 
 NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
 NEVER = "never started: "
-# Reasons of a job whose node could not make its output file: of Slurm 22.05, and since 24.11.
-NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal:53")
 QUEUE_S = 15.0  # how often Slurm is asked about one job
 
 
@@ -53,7 +52,7 @@ class Queue:
         names, mark = {*run.pools(), own := job_of(run) or ""}, run.mark()
         tasks = f"{own.partition('_')[0]}_"  # of an array that was submitted by hand
         mine = (job for job in self.jobs if job.mark == mark or job.name in names or job.name.startswith(tasks))
-        return [job for job in mine if not ENDED.fullmatch(job.state)]
+        return [job for job in mine if not job_state(job.state).ends]
 
     def covers(self, run: RunDir) -> bool:
         """Return whether a job of this run that is missing has left Slurm."""
@@ -156,10 +155,11 @@ def end_without_start(config: Config, run: RunDir, state: str, why: str) -> RunF
     """
     local, job = config.cluster.kind == "local", run.job()
     # Slurm makes a job's log when the job starts.
-    if local or state not in NEVER_RUN or any(run.submitit.glob(f"{job}_*_log.*")):
+    logs = any(run.submitit.glob(f"{job}_*_log.*"))
+    if local or state not in NEVER_RUN or logs:
         what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
         see = f"see {run.submitit}"
-        if why.startswith(NO_OUTPUT):
+        if why.startswith(NO_OUTPUT) or not (local or logs):  # Slurm 26.05 makes the folder where there is none
             see = f"its node cannot write into {run.submitit}: set run.root to a folder that all nodes share"
         return RunFinished(outcome="failed", reason=f"{what}; {see}", steps=0, restarts=0)
     reason = f"Slurm job {job} was cancelled before it started"
@@ -189,7 +189,7 @@ def _last_state(config: Config, run: RunDir, queue: Queue | None) -> tuple[str, 
         return None
     queue = ask_queue({_owner(run)}) if queue is None else queue
     state, why = next(((one.state, one.reason) for one in queue.jobs if one.name == job), ("", ""))
-    lives = queue.live(run) if array else state and not ENDED.fullmatch(state)
+    lives = queue.live(run) if array else state and not job_state(state).ends
     return None if lives or not queue.covers(run) else (state, why)
 
 

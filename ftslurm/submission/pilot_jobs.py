@@ -39,7 +39,6 @@ from ftslurm.submission.submit import submit as submit_controller
 UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to submit")
 FROM_A_NODE = "; if jobs cannot be submitted from nodes here (ftslurm doctor tries it), set cluster=slurm"
-TOO_MANY = "Invalid job array specification"  # more tasks than the site's MaxArraySize
 
 
 def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ()) -> dict[str, Any]:
@@ -71,9 +70,10 @@ def submit(
     try:
         job, noted = submit_batch(config, run, JobRole.PILOT, told, count)
     except submitit_adapter.SbatchRefused as error:
-        if TOO_MANY not in str(error) or count == 1:
-            raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {explained(error, told)}") from error
-        names, noted = submit(config, run, pool, count // 2, exclude)  # the site's MaxArraySize, found without scontrol
+        if count == 1:
+            raise EnvironmentProblem(f"sbatch refused a job for a group: {explained(error, told)}") from error
+        # As many as the site's MaxArraySize, or what is left of a limit of jobs, allows: found by trying.
+        names, noted = submit(config, run, pool, count // 2, exclude)
         with suppress(EnvironmentProblem):  # some are better than none; the rest is requested again
             names += submit(config, run, pool, count - count // 2, exclude)[0]
         return names, noted

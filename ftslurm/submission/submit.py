@@ -179,6 +179,9 @@ def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
         raise
 
 
+POLICY = "accounting/qos policy"  # what sbatch says of MaxSubmitJobs, and of other limits of an association or QOS
+
+
 def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     """Return sbatch's words with the settings that they may mean, and with what the partition offers.
 
@@ -190,6 +193,8 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     words, asked = str(refusal).lower(), [option for option in _SET_BY if option in options]
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY[option]}={options[option]}" for option in meant]
+    if POLICY in words:
+        named.append("ftslurm doctor shows the limits of your account; with groups.min fewer groups train meanwhile")
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
     partition, rows = options.get("partition", "*"), client.call(commands.offers()).out.splitlines()

@@ -104,10 +104,13 @@ def _amd(root: Path) -> Iterator[Gpu]:
             yield Gpu(device.name, _numa_node(device), f"GPU-{int(about.get('unique_id', '0')):016x}")
 
 
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # what names NVIDIA's GPUs, and AMD's
+
+
 def visible_gpus(root: Path = Path("/")) -> dict[str, list[str]]:
     """Return the GPUs that this process may open, by the variable that would name them."""
     nvidia = [path for path in (root / "dev").glob("nvidia[0-9]*") if _usable(path)]
-    name, found = ("CUDA_VISIBLE_DEVICES", nvidia) if nvidia else ("ROCR_VISIBLE_DEVICES", [*_amd(root)])
+    name, found = (VARIABLES[0], nvidia) if nvidia else (VARIABLES[1], [*_amd(root)])
     return {name: list(map(str, range(len(found))))}
 
 

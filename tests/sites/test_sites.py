@@ -204,6 +204,8 @@ def drill(drill: Drill, cluster: Cluster, run: Run) -> None:
     run.wait_for("step_launched", group=1)
     run.until(lambda: run.process.poll() is not None or all(len(run.steps(g)) > 3 for g in (0, 1)), "both groups train")
     assert run.process.poll() is None, run.text
+    if drill.saves:
+        run.wait_for("checkpoint_saved")
     for words in drill.ranks:
         assert words in run.rank_log(1)
     if drill.strike:

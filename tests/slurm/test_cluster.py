@@ -108,3 +108,11 @@ def test_what_a_killed_session_left_is_removed_by_the_next():
     with scratch():
         assert not processes_in(folder)
         assert not folder.exists()
+
+
+def test_the_cluster_for_a_shell_explains_itself_and_refuses_what_is_no_program() -> None:
+    command = [sys.executable, str(Path(__file__).parents[1] / "cluster.py")]
+    for word, code in (("--help", 0), ("--no-such", 2), ("no-such-program", 2)):
+        done = subprocess.run([*command, word], capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+        assert "usage:" in done.stdout + done.stderr

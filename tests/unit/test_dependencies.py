@@ -118,6 +118,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
     assert {name for name in used - PURE if ".core." not in name} == {
         "ftslurm.config.schema",
         "ftslurm.protocol.causes",
+        "ftslurm.protocol.job_states",
         "ftslurm.protocol.records",
         "ftslurm.protocol.stages",
         "ftslurm.protocol.messages",

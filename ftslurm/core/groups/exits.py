@@ -34,7 +34,7 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     if unit.current.recalled is not None and state.ending is None:
         unit = replace(unit, current=replace(unit.current, intent=Cause.REQUESTED))  # also if it ends with 0
     known = queue.job(state, unit.place.allocation) if unit.place is not None else None
-    unit = replace(unit, current=replace(unit.current, intent=queue.why_told(unit, known)))
+    unit = replace(unit, current=replace(unit.current, intent=queue.why_told(unit, known, state.ending)))
     verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
     if _never_began(event, unit, verdict):
         return _refused(state, unit, verdict, event, now, config)

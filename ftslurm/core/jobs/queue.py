@@ -8,13 +8,14 @@ from math import inf
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Evidence, Job, Phase, StepId, Unit
+from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.job_states import state as job_state
 
 Outcome = tuple[RunState, list[Action]]
 TOLD_S = 1.5  # wait at most this long for Slurm's reason after it has ended a step
@@ -27,16 +28,6 @@ DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is used a
 MISSING_S = 3.0  # a pilot may start this much later than the first step in its job
 PILOT_AGAIN_S = 30.0  # minimum time between two starts of a pilot in a job
 REFUSED_S = (15.0, 300.0)  # delay before sbatch is tried again after a refusal, which then doubles, and its maximum
-BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING", "EXPEDITING", "REQUEUE_HOLD")
-ENDS = {
-    "PREEMPTED": Cause.PREEMPTED,
-    "TIMEOUT": Cause.TIME_LIMIT,
-    "DEADLINE": Cause.TIME_LIMIT,
-    "NODE_FAIL": Cause.NODE_LOST,
-    "BOOT_FAIL": Cause.NODE_LOST,
-    "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
-    "CANCELLED": Cause.CANCELLED,
-}
 
 
 def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Outcome:
@@ -150,23 +141,31 @@ def holds(state: RunState, step: StepId, now: float) -> bool:
     if unit.current.told is None or unit.current.intent is not None:
         return False
     known = job(state, unit.place.allocation)
-    return known is not None and known.doubted is not None and now < unit.current.told + TOLD_S
+    return (known is None or known.doubted is not None) and now < unit.current.told + TOLD_S
 
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:
-    """Return whether the evidence shows that Slurm has told a running step in a group's own job to end."""
-    there = unit.phase is Phase.RUNNING and unit.place is not None and unit.place.allocation is not None
+    """Return whether the evidence shows that Slurm has told a running step to end."""
+    there = unit.phase is Phase.RUNNING and unit.place is not None
     return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
 
 
-def why_told(unit: Unit, known: Job | None) -> Cause | None:
+def explained(state: RunState) -> RunState:
+    """Let the verdicts fall that wait for Slurm's answer about the controller's own job, which has shown no reason."""
+    for unit in state.table.in_phase(Phase.STOPPING) if state.ending is None else ():
+        if unit.current.told is not None and unit.place is not None and unit.place.allocation is None:
+            state = swap(state, replace(unit, current=replace(unit.current, told=None)))
+    return state
+
+
+def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | None:
     """Return the cause with which a step is stopped whose job ends; None: unknown.
 
     A pilot sees only its signal, which is the same for preemption and scancel, and so is slurmstepd's message. squeue
     distinguishes them, so the cause is decided only after its answer (holds).
     """
-    told = known.leaving if known is not None and unit.current.told is not None else None
-    cause = unit.current.intent or told
+    leaving = known.leaving if known is not None else ending.cause if ending is not None else None
+    cause = unit.current.intent or (None if unit.current.told is None else leaving)
     cancelled = (
         known is not None
         and not known.preempted
@@ -215,6 +214,9 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
             seen = replace(old, state="GONE", nodes=(), reason="")
         if seen is None:
             continue
+        if seen.nodes and job_state(seen.state).ends:
+            state, lines = _cannot_write(state, seen)
+            actions += lines
         jobs[old.name], lines = _changed(old, seen, now)
         actions += lines
         if _has_lost_its_nodes(old, seen):
@@ -231,6 +233,16 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
     return replace(state, job_pool=pool), actions
 
 
+def _cannot_write(state: RunState, one: Job) -> Outcome:
+    """Leave out the first node of a job that has ended since it could not make its output there."""
+    node, why = one.nodes[0], f"it cannot write into the run directory (run.root), so Slurm job {one.name} has failed"
+    if node in state.nodes.avoid:
+        return state, []
+    checks = replace(state.nodes.checks, failed=(*state.nodes.checks.failed, (node, why)))
+    nodes = replace(state.nodes, avoid=state.nodes.avoid | {node}, checks=checks)
+    return replace(state, nodes=nodes), [records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None)]
+
+
 def _was_leaving(state: RunState, new: Job) -> Cause | None:
     """Return why a job known to an earlier controller is about to end; None: it is not, or it has restarted since."""
     return next(
@@ -240,7 +252,7 @@ def _was_leaving(state: RunState, new: Job) -> Cause | None:
 
 def unsettled(one: Job, now: float) -> bool:
     """Return whether a job is between two states, so that Slurm is polled more often."""
-    between = one.state in BETWEEN or (one.state == "PENDING" and one.reason == "BeginTime")
+    between = job_state(one.state).between or (one.state == "PENDING" and one.reason == "BeginTime")
     waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
@@ -263,7 +275,7 @@ def _changed(old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
     if runs and job.leaving is None and new.preempted:
         job = replace(job, leaving=Cause.PREEMPTED)
         lines.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
-    if old.state == "RUNNING" and old.nodes and new.state in BETWEEN:
+    if old.state == "RUNNING" and old.nodes and job_state(new.state).between:
         job = replace(job, doubted=now)
     elif _has_lost_its_nodes(old, new):
         job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
@@ -291,7 +303,7 @@ def _is_same_run(old: Job, new: Job) -> bool:
 
 def _has_lost_its_nodes(old: Job, new: Job) -> bool:
     """Return whether a job had nodes and has none now."""
-    return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and new.state not in BETWEEN
+    return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and not job_state(new.state).between
 
 
 def _granted(job: Job, old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
@@ -309,7 +321,7 @@ def _granted(job: Job, old: Job, new: Job, now: float) -> tuple[Job, list[Action
 
 def _bring_down(state: RunState, old: Job, new: Job, now: float) -> RunState:
     """Stop the units in a job that has ended, without waiting for their srun, which may hang."""
-    cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or ENDS.get(new.state)
+    cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or job_state(new.state).cause
     cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
     for unit in living(state, old.name):

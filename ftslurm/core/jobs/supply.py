@@ -24,6 +24,7 @@ from ftslurm.core.state.units import pool_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.job_states import state as job_state
 
 LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for this long; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
@@ -54,7 +55,7 @@ def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
     pool = pool_of(unit.group, config)
     if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
-        there = (one for one in jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S)
+        there = (one for one in jobs if one.alive or job_state(one.state).between or now < one.since + BETWEEN_S)
         return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in there)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
@@ -74,7 +75,7 @@ def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
     """Return whether a job provides nodes, or will, for longer than its replacement takes."""
     if one.dismissed is not None:
         return False
-    if one.state in queue.BETWEEN and now < one.since + BETWEEN_S:
+    if job_state(one.state).between and now < one.since + BETWEEN_S:
         return True
     bad = state.nodes.unusable if any(living(state, one.name)) else state.nodes.unusable | given_back(state, config)
     if not one.alive or not bad.isdisjoint(one.nodes):
@@ -340,7 +341,7 @@ def _requeue(state: RunState, now: float, config: Config) -> Outcome:
 
 def over(state: RunState) -> tuple[str, ...]:
     """Return the jobs to cancel when the run ends."""
-    return tuple(one.name for one in state.job_pool.jobs if one.alive or one.state in queue.BETWEEN)
+    return tuple(one.name for one in state.job_pool.jobs if one.alive or job_state(one.state).between)
 
 
 class ComingJobs:
@@ -406,7 +407,7 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
     yield from (one.again for one in state.job_pool.asking)
     yield from (back.since + SHORT_S for back in state.nodes.returning)
     for one in state.job_pool.jobs:
-        if not one.alive and one.state not in queue.BETWEEN:
+        if not one.alive and not job_state(one.state).between:
             continue
         yield one.tried + AGAIN_S
         yield one.since + SETTLED_S

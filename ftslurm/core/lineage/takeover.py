@@ -38,6 +38,7 @@ from ftslurm.core.state.units import swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.job_states import state as job_state
 
 AGAIN_S = 2.0  # delay after an srun that could not start
 _NO_JOB = (
@@ -46,7 +47,6 @@ _NO_JOB = (
     "already complet",
     "node configuration is not available",
 )  # srun's permanent errors
-_ALIVE = ("RUNNING", "SUSPENDED", "SIGNALING", "RESIZING")
 
 
 def opened(state: RunState, past: Past, homes: frozenset[str], now: float, config: Config) -> Outcome:
@@ -213,10 +213,12 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
         if job is not None and job.id and job.state == "RUNNING" and not moved:
             actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
             state = swap(state, replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=True))))
-        elif moved or (state.job_pool.polled and (job is None or job.state not in (*_ALIVE, *queue.BETWEEN))):
+        elif moved or (
+            state.job_pool.polled and (job is None or not (job_state(job.state).runs or job_state(job.state).between))
+        ):
             words = f"job {place.allocation} has ended while no controller was there"
             now_is = None if job is None or moved else job.state
-            over, cause = Ended(unit.id, None, checkpoint=state.lineage.checkpoint), queue.ENDS.get(now_is or "")
+            over, cause = Ended(unit.id, None, checkpoint=state.lineage.checkpoint), job_state(now_is or "").cause
             more: list[Action] = []
             if cause is None:  # requeued or unknown to Slurm: perhaps because its node was lost
                 state = node_fate.gone(state, unit, Cause.PREEMPTED, words, over, now)

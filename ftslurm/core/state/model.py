@@ -17,6 +17,7 @@ from immutables import Map
 from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
@@ -124,14 +125,7 @@ class Job(Value):
     @property
     def alive(self) -> bool:
         """Whether the job provides nodes, now or later."""
-        return self.dismissed is None and self.state in (
-            "PENDING",
-            "CONFIGURING",
-            "RUNNING",
-            "SUSPENDED",
-            "REQUEUED",
-            "EXPEDITING",
-        )
+        return self.dismissed is None and job_state(self.state).provides
 
     @property
     def usable(self) -> bool:
@@ -275,7 +269,7 @@ class Attempt(Value):
     drilled: float | None = None  # when a drill was last done to this attempt
     slurm_step: str | None = None  # JOB.STEP
     adoption: Adoption | None = None  # STARTING: it runs, and its guards have yet to report to this controller
-    told: float | None = None  # when Slurm ordered its step to end, in a job other than the controller's
+    told: float | None = None  # when Slurm ordered its step to end; Slurm is asked why
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
     looked: float | None = None  # when what it waits for before its first step was last looked at (start_report.py)

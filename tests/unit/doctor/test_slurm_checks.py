@@ -50,7 +50,6 @@ PARTITION = (
 )
 GOOD = SlurmFacts(
     read_settings(CONFIG),
-    read_records(PARTITION),
     read_nodes("n1|gpu|idle|gpu:a100:4(S:0-1)|h1\nn2|gpu|drained*|gpu:a100:4|h2\n"),
     read_records(PARTITION)[0],
     [Partition("gpu", default=True, up=True, nodes=2, cpus=8, gpus=4)],
@@ -175,4 +174,4 @@ def test_an_account_that_may_not_submit_a_second_job_is_a_warning() -> None:
 @pytest.mark.parametrize("text", ["", "no = sense\n|||\n", "\x00=\n= =\n"])
 def test_nonsense_from_slurm_raises_nothing(text: str) -> None:
     nodes, rows = read_nodes(text), read_records(text)
-    assert check_slurm(SlurmFacts(read_settings(text), rows, nodes, rows[0] if rows else None, read_partitions(text)))
+    assert check_slurm(SlurmFacts(read_settings(text), nodes, rows[0] if rows else None, read_partitions(text)))

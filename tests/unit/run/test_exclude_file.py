@@ -66,9 +66,10 @@ def test_only_the_newest_are_left_out(config: Config) -> None:
     assert nodes(config) == [f"n{age}" for age in range(1, exclude_file.MOST_NODES + 1)]
 
 
-@given(
-    st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([b"{}", b"[]", b"null", b'{"node": "n1"}'])), max_size=8)
-)
+DAMAGED = st.text('{}[]":,!* =', max_size=60).map(lambda text: f"{{{text}".encode())
+
+
+@given(st.lists(st.one_of(DAMAGED, st.sampled_from([b"{}", b"[]", b'{"node": "n1"}', b'"n1"', b"n[1-"])), max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_costs_the_damaged_lines_and_no_other(config: Config, junk: list[bytes]) -> None:
     text = b"".join(part.replace(b"\n", b"").replace(b"\r", b"") + b"\n" for part in junk)
@@ -142,3 +143,28 @@ for number in range(200):
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     rows = [json.loads(row) for row in file_of(config).read_text().splitlines()]
     assert len({row["node"] for row in rows}) == len(rows) == 600
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("n5", ["n5"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n1,n3  # the fan is broken", ["n1", "n3"]),
+        ("n1 n2", ["n1", "n2"]),
+        ("  n4", ["n4"]),
+        ("# all is well", []),
+        ("", []),
+    ],
+)
+def test_names_that_a_person_writes_are_excluded_until_they_are_removed(
+    config: Config, written: str, meant: list[str]
+) -> None:
+    old = line("n9", 30 * 86400.0)
+    file_of(config).write_text(f"{written}\n{old}{line('n8')}{line('n5', reason='')}")
+    file_of(config).chmod(0o600)
+    notes, said = exclude_file.read(config, SECOND)
+    assert notes == [*meant, "n8"]
+    assert ("excluded by hand" in said) == bool(meant)
+    assert "damaged" not in said
+    assert nodes(config, FIRST) == meant  # also of the run that notes others

@@ -372,3 +372,12 @@ def test_the_heading_of_a_cluster_is_no_row(programs: Programs) -> None:
     assert client.job_state("7") == ("RUNNING", "None")
     programs.add("sinfo", body="printf 'CLUSTER: a\\ngpu*|up|4|64|gpu:4\\nCLUSTER: b\\ncpu|up|2|64|(null)\\n'")
     assert [row.name for row in read_partitions(client.call(commands.partitions()).out)] == ["gpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    "word", ["--gres=gpu:a100:1", "--gpus=2", "--gpus-per-task=1", "-G1", "--tres-per-node=gres/gpu:1"]
+)
+def test_a_job_of_doctors_asks_for_gpus_once(word: str) -> None:
+    asked = commands.srun_alone("doctor", "", "", 1, ["--account=physics", word])
+    assert not any(other.startswith("--gpus-per-node") for other in asked)
+    assert "--gpus-per-node=1" in commands.srun_alone("doctor", "", "", 1, ["--account=physics"])

@@ -1,0 +1,52 @@
+"""The states of a Slurm job, as squeue names them, and what follows from each: the one table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftslurm.protocol.causes import Cause
+
+
+class JobState(NamedTuple):
+    """What follows from a state. Nothing follows from one that is not in the table: the job stays what it was."""
+
+    ends: bool = False  # it is the last one
+    cause: Cause | None = None  # why its steps have ended
+    waits: bool = False  # in the queue; then it goes on by itself
+    provides: bool = False  # nodes, now or later
+    between: bool = False  # two states, soon to change
+    runs: bool = False  # its steps may live
+
+
+TABLE = {
+    "COMPLETED": JobState(ends=True),
+    "FAILED": JobState(ends=True),
+    "REVOKED": JobState(ends=True),
+    "CANCELLED": JobState(ends=True, cause=Cause.CANCELLED),
+    "TIMEOUT": JobState(ends=True, cause=Cause.TIME_LIMIT),
+    "DEADLINE": JobState(ends=True, cause=Cause.TIME_LIMIT),
+    "PREEMPTED": JobState(ends=True, cause=Cause.PREEMPTED),
+    "NODE_FAIL": JobState(ends=True, cause=Cause.NODE_LOST),
+    "BOOT_FAIL": JobState(ends=True, cause=Cause.NODE_LOST),
+    "OUT_OF_MEMORY": JobState(ends=True, cause=Cause.OUT_OF_MEMORY),
+    "PENDING": JobState(waits=True, provides=True),
+    "REQUEUED": JobState(waits=True, provides=True, between=True),
+    "EXPEDITING": JobState(waits=True, provides=True, between=True),
+    "REQUEUE_HOLD": JobState(waits=True, between=True),
+    "REQUEUE_FED": JobState(waits=True),
+    "SPECIAL_EXIT": JobState(waits=True),
+    "RESV_DEL_HOLD": JobState(),
+    "CONFIGURING": JobState(provides=True, between=True),
+    "RUNNING": JobState(provides=True, runs=True),
+    "SUSPENDED": JobState(provides=True, runs=True),
+    "SIGNALING": JobState(between=True, runs=True),
+    "RESIZING": JobState(between=True, runs=True),
+    "STAGE_OUT": JobState(between=True),
+    "COMPLETING": JobState(between=True),
+    "STOPPED": JobState(),
+}
+
+
+def state(name: str) -> JobState:
+    """Return what follows from a state."""
+    return TABLE.get(name, JobState())

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from ftslurm/config/schema.py and conf/: `python docs/settings.py`."""
+"""Print the page of all settings, from ftslurm/config/schema.py and conf/: `python docs/settings.py`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ftslurm.config import schema
 from ftslurm.config.described import described
 from ftslurm.config.overrides import INTERNAL
 
-PAGE = Path(__file__).with_suffix(".md")
-CONF = PAGE.parents[1] / "conf"
+CONF = Path(__file__).parents[1] / "conf"
 BEGIN = """\
 # All settings
 
@@ -23,15 +22,13 @@ words to `ftslurm.submit`. `ftslurm run --cfg job` prints what a run would have.
 sweeps: [scripts.md](scripts.md).
 
 The unit is part of a name: `_s` seconds, `_mb` MiB. `null` means not set.
-
-This page is made by `docs/settings.py` from `ftslurm/config/schema.py` and `conf/`.
 """
 _KINDS = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`", Any: "see the meaning"}
 HEAD = "\n| setting | value | default | meaning |\n|---|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the text of docs/settings.md."""
+    """Return the page."""
     sections = get_type_hints(schema.Config)
     text = BEGIN
     for name, kind in sections.items():

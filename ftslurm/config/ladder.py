@@ -2,7 +2,7 @@
 
 Each layer mends what the layers below it cannot. A lower one whose time-out is longer, or a higher one whose time-out
 is shorter, ends what the other would have mended. Most follow from job.longest_step_s and health.lost_after_s, and
-cannot contradict each other. docs/timeouts.md explains every rung.
+cannot contradict each other.
 """
 
 from __future__ import annotations

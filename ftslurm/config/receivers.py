@@ -64,7 +64,7 @@ def _checked(events: Any) -> list[str]:
     for event in events:
         if event not in EVENTS:
             near = get_close_matches(str(event), EVENTS, 1)
-            hint = f"did you mean {near[0]}?" if near else "the page hooks has the list (ftslurm help running)"
+            hint = f"did you mean {near[0]}?" if near else "the page running has the list (ftslurm help running)"
             raise ConfigError(f"hooks.on_event: {event!r} is no event; {hint}")
     return events
 

@@ -139,7 +139,7 @@ def asked_by_slurm(
         reason = (
             "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.sbatch.qos)"
         )
-        outcome = RunOutcome.GOES_ON if _outlives_job(config, batch) else RunOutcome.STOPPED
+        outcome = RunOutcome.GOES_ON if seen[0] == "RUNNING" and _outlives_job(config, batch) else RunOutcome.STOPPED
         return [events.StopAsked(reason, SLURM, Cause.PREEMPTED, outcome)]
     if "TIMEOUT" in seen or "TimeLimit" in seen:
         reason = f"the time limit of the Slurm job is over (cluster.time={config.cluster.time or 'the default'})"

@@ -46,7 +46,8 @@ def is_batch(environ: Mapping[str, str]) -> bool:
     It does not in a shell of salloc, nor in a terminal, notebook or step within somebody's job: these have sessions of
     their own, and the job is theirs. (BATCH_PROCESS is the script's process; 0: this one.)
     """
-    batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_JOB_ID" in environ and "SLURM_STEP_ID" not in environ
+    in_script = environ.get("SLURM_STEP_ID") in (None, "-5")  # the latter since Slurm 26.05
+    batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_JOB_ID" in environ and in_script
     with suppress(ValueError, OSError):
         return batch and os.getsid(int(environ.get(BATCH_PROCESS, ""))) == os.getsid(0)
     return False

@@ -381,3 +381,9 @@ def test_a_job_of_doctors_asks_for_gpus_once(word: str) -> None:
     asked = commands.srun_alone("doctor", "", "", 1, ["--account=physics", word])
     assert not any(other.startswith("--gpus-per-node") for other in asked)
     assert "--gpus-per-node=1" in commands.srun_alone("doctor", "", "", 1, ["--account=physics"])
+
+
+@pytest.mark.parametrize(("step", "batch"), [(None, True), ("-5", True), ("0", False), ("7", False), ("-6", False)])
+def test_a_batch_script_is_recognised_whether_or_not_slurm_names_its_step(step: str | None, batch: bool) -> None:
+    environ = {"ENVIRONMENT": "BATCH", "SLURM_JOB_ID": "7", commands.BATCH_PROCESS: "0"}
+    assert commands.is_batch(environ | ({} if step is None else {"SLURM_STEP_ID": step})) is batch

@@ -30,7 +30,7 @@ def test_a_preempted_run_is_told_as_preempted_and_not_as_cancelled(
     saving = ["checkpoint.every=5"] if saves else []
     script = "light_saving.py" if saves else "light.py"
     backend = slurm_on(cluster)
-    settings = ("groups.count=2", "groups.gpus=0", "groups.mem=500M", "stop.grace_s=2", "health.heartbeat_s=0.5")
+    settings = ("groups.count=2", "groups.gpus=0", "groups.mem=500M", "stop.grace_s=2", "health.lost_after_s=5")
     run = backend.start(*settings, *saving, light(), script=script, args={"open-end": True, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(group)) > 8 for group in (0, 1)), "both groups train")
     cluster.run([*URGENT, "--exclusive"])

@@ -217,7 +217,7 @@ def test_a_verb_on_such_a_run_says_so_in_one_paragraph(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main.main([verb, *words]) == 2
-    assert capsys.readouterr().err.startswith(("ftslurm: there is no run", "ftslurm: no runs of yours are going"))
+    assert capsys.readouterr().err.startswith(("ftslurm: there is no run", "ftslurm: no run of yours is going"))
 
 
 def test_a_folder_that_is_not_there_any_more_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

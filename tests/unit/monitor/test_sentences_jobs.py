@@ -151,7 +151,7 @@ REQUEUED = "Slurm cancelled the step due to job requeue"
         ([requested(11, 1, exclude=("n2", "n3"))], "a job is asked for, not on n2, n3"),
         ([requested(11, 2, pool=1)], "2 jobs are asked for (groups of cluster.ranges[0])"),
         ([ex.event(11, "allocation_refused", pool=0, reason="Invalid qos", again_s=15.0)],
-         "sbatch refuses jobs for groups: Invalid qos"),
+         "sbatch refuses jobs for groups: Invalid qos; it is asked again in 15 s, later at most every 5 minutes"),
         ([ex.event(11, "allocation_refused", pool=0, reason="Invalid qos", again_s=15.0), requested(26, 1)], None),
         ([pending(11, "82_1", "Priority"), pending(12, "82_2", "Priority")], None),
         ([ex.event(11, "scaled", groups=2, by=1000)], "the run has 2 groups from now on (ftslurm scale)"),

@@ -8,12 +8,16 @@ _STEP = "it follows from job.longest_step_s, the longest time that a group may t
 _LOST = "it follows from health.lost_after_s"
 _RANDOM = "use 'faults.random={mean_s: 60, kinds: [kill], seed: 0}', or faults=random"
 
+_CONSTANTS = (
+    *("lighthouse.port", "lighthouse.quorum_tick_ms", "restart.window_s", "restart.backoff_max_s"),
+    *("hooks.timeout_s", "metrics.every_s", "cluster.poll_s", "health.preflight_timeout_s"),
+)
 _OF_SBATCH = ("qos", "constraint", "exclude", "nodelist", "reservation", "switches", "segment")
 
 REMOVED: Mapping[str, str] = {
     "job.name": "use run.name",
     "job.snapshot_max_mb": "a copy has at most 100 MiB; leave files out with job.snapshot_exclude",
-    "job.on_code_change": "changed code is refused; with job.snapshot=none attempts run what the files contain",
+    "job.on_code_change": "attempts run the copy of the code, or with job.snapshot=none what the files contain",
     **{f"cluster.{name}": f"use cluster.sbatch.{name}" for name in _OF_SBATCH},
     "cluster.mode": "use cluster=array, or cluster=slurm for one job with a step for each group",
     "cluster.replace": "use cluster.requeue=false, with which cluster=slurm asks for no other job either",
@@ -39,4 +43,5 @@ REMOVED: Mapping[str, str] = {
     "faults.kinds": _RANDOM,
     "faults.seed": _RANDOM,
     "faults.count": _RANDOM,
+    **dict.fromkeys(_CONSTANTS, "it is a constant now"),
 }

@@ -97,7 +97,9 @@ def test_settings_reach_the_script_as_written_and_win_over_those_of_the_file(
 ) -> None:
     (weird_tmp_path / "my train.py").write_text(LOOK)
     (weird_tmp_path / "conf/job").mkdir(parents=True)
-    (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\n")
+    (weird_tmp_path / "conf/job/mine.yaml").write_text(
+        "# @package _global_\nrun:\n  name: mine\njob:\n  script: my train.py\n"
+    )
     args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
     words = ("--config-dir", "conf", "job=mine", args, light(), "groups.count=1")
     job = submit(slurm_cluster, weird_tmp_path, *words)

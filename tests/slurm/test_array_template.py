@@ -92,7 +92,7 @@ def test_each_task_has_a_group_and_all_of_them_complete(
     (weird_tmp_path / "my train.py").write_text(LOOK)
     (weird_tmp_path / "conf/job").mkdir(parents=True)
     (weird_tmp_path / "conf/job/mine.yaml").write_text(
-        "# @package _global_\nrun:\n  name: mine\njob:\n  script: my train.py\n"
+        "# @package _global_\nrun: {name: mine}\njob: {script: my train.py}\n"
     )
     args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
     run = submit(slurm_cluster, weird_tmp_path, "0-1", "--config-dir", "conf", "job=mine", args, light())

@@ -98,7 +98,7 @@ def test_settings_reach_the_script_as_written_and_win_over_those_of_the_file(
     (weird_tmp_path / "my train.py").write_text(LOOK)
     (weird_tmp_path / "conf/job").mkdir(parents=True)
     (weird_tmp_path / "conf/job/mine.yaml").write_text(
-        "# @package _global_\nrun:\n  name: mine\njob:\n  script: my train.py\n"
+        "# @package _global_\nrun: {name: mine}\njob: {script: my train.py}\n"
     )
     args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
     words = ("--config-dir", "conf", "job=mine", args, light(), "groups.count=1")

@@ -77,7 +77,7 @@ def test_with_restart_never_and_too_few_groups_the_run_fails_and_names_the_setti
     run = backend.start("groups.count=2", "groups.min=2", "restart=never", script=script).finish(1)
     (end,) = run.named("run_finished")
     assert "groups.min=2" in str(end["reason"])
-    assert "restart=never" in str(end["reason"])
+    assert "restart.max_per_group=0" in str(end["reason"])
     assert len(run.named("step_launched", group=1)) == 1
 
 
@@ -248,7 +248,7 @@ def test_ctrl_c_stops_a_local_run_and_leaves_one_on_slurm_alone(backend: Backend
         run.finish(130, outcome="stopped")
         return
     assert run.process.wait(30) == 130
-    assert f"ftslurm status {run.dir}" in run.text
+    assert f"ftslurm status -w {run.dir}" in run.text
     assert run.processes()
     assert not run.named("run_finished")
     stop(run)

@@ -104,7 +104,7 @@ def test_each_task_has_a_group_and_all_of_them_complete(
     assert states == ["COMPLETED"] * 2
     assert run.dir.name == f"mine-{array}"
     texts = [(weird_tmp_path / f"ftslurm-{array}_{task}.out").read_text() for task in range(2)]
-    assert sum("run succeeded" in text for text in texts) == 1  # in the leader's output
+    assert sum("succeeded: all groups finished" in text for text in texts) == 1  # in the leader's output
     ends = ("the run has succeeded", "this task ends, the run goes on")  # the second, if its group was done much sooner
     assert all(any(end in text for end in ends) for text in texts)
 

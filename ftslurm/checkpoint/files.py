@@ -1,5 +1,8 @@
 """The files of one checkpoint, for torch.distributed.checkpoint (DCP): in a folder, or in an object store.
 
+Their checksums are computed while they are written, one for each block, and compared while they are read: no byte is
+handed out before its block has been checked, and nothing is read twice.
+
 DCP's metadata and the trees are pickles. In a folder only files that no other user can have written are opened. In an
 object store the account decides who may write.
 """
@@ -7,178 +10,141 @@ object store the account decides who may write.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemBase
+from torch.distributed.checkpoint.filesystem import FileSystemBase
 
 from ftslurm.checkpoint import layout, object_store
 from ftslurm.checkpoint.consensus import GroupFailed
+from ftslurm.checkpoint.layout import BLOCK
 from ftslurm.config.store_url import is_url
 from ftslurm.security import owned_files
 
 
-def files(place: str) -> Files:
-    """Return the files of a checkpoint in a folder, or below a URL."""
-    return StoredFiles(place) if is_url(place) else FolderFiles(Path(place))
+class Files(FileSystemBase):  # type: ignore[misc]
+    """DCP's view of the files. Errors are OSErrors, or GroupFailed for files that must not be read."""
 
+    def __init__(self, place: str) -> None:
+        """Args:
+        place: their folder, or the URL above them.
+        """
+        self.place = place
+        self.system, self.root = object_store.open_url(place) if is_url(place) else (_Folder(), place)
+        self.written: dict[str, tuple[int, list[int]]] = {}  # by this object: size, and checksum of each block
 
-class FolderFiles:
-    """The files of one checkpoint, in a folder that the ranks share. Errors are OSErrors, or GroupFailed for files that
-    must not be read.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    @functools.cached_property
+    def expected(self) -> Mapping[str, tuple[int, list[int]]]:
+        """What the manifest says of each file: size, and checksum of each block."""
+        url = is_url(self.place)
+        said = object_store.manifest_of(self.place) if url else layout.read_manifest(Path(self.place))
+        return {name: (size, said["crc32"][name]) for name, size in said["files"].items()}
 
     def writer(self) -> Any:
         """Return DCP's writer for them."""
-        return dcp.FileSystemWriter(self.folder, overwrite=True)
+        writer = dcp.FileSystemWriter(".", sync_files=False, overwrite=True)  # they are flushed when they are closed
+        writer.fs, writer.path = self, self.root
+        return writer
 
     def reader(self) -> Any:
         """Return DCP's reader for them."""
-        reader = dcp.FileSystemReader(self.folder)
-        reader.fs = _OwnFiles()
+        reader = dcp.FileSystemReader(".")
+        reader.fs, reader.path = self, self.root
         return reader
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file that does not exist."""
-        owned_files.write_file(self.folder / name, content)
+        with self.create_stream(self.concat_path(self.root, name), "wb") as stream:
+            stream.write(content)
 
     def open(self, name: str) -> IO[bytes]:
         """Open a file for reading."""
-        return _open_own(self.folder / name)
+        if name not in self.expected:
+            raise FileNotFoundError(f"{self.place} has no {name}")
+        return cast("IO[bytes]", io.BufferedReader(_Checked(self, name)))
 
-    def exists(self, name: str) -> bool:
-        """Return whether there is such a file."""
-        return (self.folder / name).exists()
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """Return bytes of a file that are not checked."""
+        with self._errors():
+            return bytes(self.system.cat_file(self.concat_path(self.root, name), start, end))
 
-    def written(self, rank: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return size and checksum of the files that this rank has written: DCP's, and those named."""
-        # Only this rank's files: those of another node may not be visible here yet.
-        own = [path for path in self.folder.iterdir() if path.name.startswith(f"__{rank}_")]
-        own += [self.folder / name for name in names]
-        for path in own:
-            path.chmod(0o600)
-        return {path.name: (path.stat().st_size, layout.checksum(path)) for path in own}
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return object_store.errors(self.place) if is_url(self.place) else contextlib.nullcontext()
 
-    def altered(self, rank: int, ranks: int) -> str | None:
-        """Return what differs from the manifest in this rank's share of the files; None: nothing."""
-        return layout.altered(self.folder, rank, ranks)
-
-
-class _OwnFiles(FileSystem):  # type: ignore[misc]
-    @contextlib.contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[IO[bytes]]:
-        assert mode == "rb"
-        with _open_own(Path(path)) as file:
-            yield file
-
-
-def _open_own(path: Path) -> IO[bytes]:
-    file = owned_files.open_file(path)
-    if why := owned_files.distrust(os.fstat(file.fileno())):
-        file.close()
-        raise GroupFailed(f"{path.name}: {why}")
-    return file
-
-
-class StoredFiles:
-    """Files below a URL, with the methods of `FolderFiles`. What is written is counted, and not read back."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.fs = _Objects(url)
-
-    def writer(self) -> Any:
-        writer = dcp.FileSystemWriter(".", sync_files=False, overwrite=True)
-        writer.fs, writer.path = self.fs, self.url
-        return writer
-
-    def reader(self) -> Any:
-        reader = dcp.FileSystemReader(".")
-        reader.fs, reader.path = self.fs, self.url
-        return reader
-
-    def write(self, name: str, content: bytes) -> None:
-        with self.fs.create_stream(self.fs.concat_path(self.url, name), "wb") as stream:
-            stream.write(content)
-
-    def open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        return self.fs.create_stream(self.fs.concat_path(self.url, name), "rb")
-
-    def exists(self, name: str) -> bool:
-        return self.fs.exists(self.fs.concat_path(self.url, name))
-
-    def written(self, rank: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:  # noqa: ARG002 all that is counted
-        return dict(self.fs.counted)
-
-    def altered(self, rank: int, ranks: int) -> str | None:
-        return object_store.altered(self.url, rank, ranks)
-
-
-class _Objects(FileSystemBase):  # type: ignore[misc]
-    """DCP's view of an object store; keeps size and checksum of what it has written, by name."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.system, self.root = object_store.open_url(url)
-        self.counted: dict[str, tuple[int, int]] = {}
-
-    def _path(self, path: str | os.PathLike[str]) -> str:
-        return f"{self.root}{os.fspath(path).removeprefix(self.url)}"
+    # --- what DCP calls --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[IO[bytes]]:
-        with object_store.errors(self.url), self.system.open(self._path(path), mode) as file:
+        name = Path(path).name
+        if mode == "rb":
+            with self.open(name) as file:
+                yield file
+            return
+        with self._errors(), self.system.open(os.fspath(path), "wb") as file:
             counter = _Counter(file)
-            yield cast("IO[bytes]", counter) if mode == "wb" else file
-        if mode == "wb":
-            self.counted[_name(path)] = (counter.size, counter.crc32)
+            yield cast("IO[bytes]", counter)
+        self.written[name] = (counter.size, counter.crc32)
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
         return f"{os.fspath(path)}/{suffix}"
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        with object_store.errors(self.url):
-            self.system.mv(self._path(path), self._path(new_path))
-        self.counted[_name(new_path)] = self.counted.pop(_name(path))
+        with self._errors():
+            self.system.mv(os.fspath(path), os.fspath(new_path))
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
     def init_path(self, path: str | os.PathLike[str]) -> str:
         return os.fspath(path)
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Do nothing in a store that has no folders."""
-        with object_store.errors(self.url):
-            self.system.makedirs(self._path(path), exist_ok=True)
+        """Do nothing: the folder is there, and a store has none."""
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return is_url(os.fspath(checkpoint_id))
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003 as DCP calls it
+        return True
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        with object_store.errors(self.url):
-            return bool(self.system.exists(self._path(path)))
+        with self._errors():
+            return bool(self.system.exists(os.fspath(path)))
 
     def rm_file(self, path: str | os.PathLike[str]) -> None:
-        with object_store.errors(self.url):
-            self.system.rm_file(self._path(path))
+        with self._errors():
+            self.system.rm_file(os.fspath(path))
 
 
-def _name(path: str | os.PathLike[str]) -> str:
-    return os.fspath(path).rpartition("/")[2]
+class _Folder:
+    """The part of fsspec's interface that `Files` uses, for a folder: files are our own, and on disk once closed."""
+
+    exists, mv, rm_file = staticmethod(os.path.exists), staticmethod(os.rename), staticmethod(os.unlink)
+
+    @contextlib.contextmanager
+    def open(self, path: str, mode: str) -> Iterator[IO[bytes]]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), mode) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        with owned_files.open_file(Path(path)) as file:
+            if why := owned_files.distrust(os.fstat(file.fileno())):
+                raise GroupFailed(f"{Path(path).name}: {why}")
+            file.seek(start)
+            return file.read(end - start)
 
 
 class _Counter(io.RawIOBase):
-    """Counts what passes through to a stream."""
+    """Counts what passes through to a file, and computes the checksum of each block."""
 
     def __init__(self, to: IO[bytes]) -> None:
-        self.to, self.size, self.crc32 = to, 0, 0
+        self.to, self.size = to, 0
+        self.crc32: list[int] = []
 
     def writable(self) -> bool:
         return True
@@ -186,12 +152,58 @@ class _Counter(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.to.write(view)
-        self.crc32 = zlib.crc32(view, self.crc32)
-        self.size += len(view)
+        at = 0
+        while at < len(view):
+            if self.size % BLOCK == 0:
+                self.crc32.append(0)
+            part = view[at : at + BLOCK - self.size % BLOCK]
+            self.crc32[-1] = zlib.crc32(part, self.crc32[-1])
+            self.size += len(part)
+            at += len(part)
         return len(view)
 
     def tell(self) -> int:
         return self.size
 
 
-Files = FolderFiles | StoredFiles
+class _Checked(io.RawIOBase):
+    """Reads a file in blocks, each of which is what was written."""
+
+    def __init__(self, files: Files, name: str) -> None:
+        self.files, self.name, self.at = files, name, 0
+        self.size, self.crc32 = files.expected[name]
+        self.block = functools.lru_cache(2)(self._block)  # torch.load reads the end of a tensor first
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self.at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.at, os.SEEK_END: self.size}[whence]
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        view, done = memoryview(buffer).cast("B"), 0
+        while done < len(view) and self.at < self.size:
+            number, start = divmod(self.at, BLOCK)
+            part = self.block(number)[start : start + len(view) - done]
+            view[done : done + len(part)] = part
+            done += len(part)
+            self.at += len(part)
+        return done
+
+    def _block(self, number: int) -> memoryview:
+        start, end = number * BLOCK, min(self.size, (number + 1) * BLOCK)
+        content = self.files.read(self.name, start, end)
+        found, written = zlib.crc32(content), self.crc32[number] if number < len(self.crc32) else None
+        if len(content) != end - start or found != written:
+            raise GroupFailed(
+                f"{self.name} is not what was written: the checksum of its bytes {start} to {end} is {found}, it was "
+                f"{written!r:.40}"
+            )
+        return memoryview(content)

@@ -1,14 +1,14 @@
 """The layout of checkpoints on disk: names, manifests, which of them are complete, which may be deleted. No torch.
 
     DIR/step-00000100/              a checkpoint, made complete by one rename
-    DIR/step-00000100/manifest.json written last: format, step, its writer, size and checksum of every other file
+    DIR/step-00000100/manifest.json written last: format, step, its writer, size and checksums of every other file
     DIR/.saving-00000100-RUN-GROUP-ATTEMPT-TOKEN/    one that is being written, or was when its group died
     DIR/.removed-...                one that is being deleted
     DIR/positions/                  the position of each rank of each group in its data (data_offsets.py)
 
 A folder that ftslurm has not written is *foreign*. One that it has written is *damaged* when its manifest cannot be
-read, or a file is missing or has another size than the manifest says. Neither counts as a checkpoint. Checksums are
-compared when it is restored.
+read, or a file is missing or has another size than the manifest says. Neither counts as a checkpoint. Checksums, one
+for each block of a file, are compared when it is restored (files.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import json
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,7 @@ FORMAT = "ftslurm-checkpoint-1"
 MANIFEST = "manifest.json"
 POSITIONS = "positions"
 MAX_MANIFEST = 64 << 20  # bytes; half a million files need no more
-_BLOCK = 1 << 20  # bytes
+BLOCK = 8 << 20  # bytes that a checksum is for
 _TREE = re.compile(r"tree(-\d+)?\.pickle", re.ASCII)  # only ftslurm writes these
 _SAVING = re.compile(r"\.saving-\d+-(?P<run>\w+)-(?P<group>\d+)-(?P<attempt>\d+)-\w+", re.ASCII)
 
@@ -104,7 +103,7 @@ def look(path: Path, step: int) -> Saved | Ignored:
             return Ignored(path, why, foreign=False, doubtful=True)
         if not stat.S_ISDIR(mode):
             return Ignored(path, "it is not a folder", foreign=True)
-        read = _read_manifest(path)
+        read = read_manifest(path)
     except FileNotFoundError:
         return _without_manifest(path, f"it has no {MANIFEST}")
     except OSError as error:
@@ -166,51 +165,16 @@ def only_foreign(folder: Path) -> bool:
 
 
 def manifest(
-    step: int, writer: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, int] | None = None
+    step: int, writer: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, list[int]]
 ) -> bytes:
     """Return the text of the manifest, the file that makes a folder a checkpoint.
 
     Args:
         files: name and size in bytes of every other file.
-        crc32: their checksums; early versions wrote none.
+        crc32: the checksums of the blocks of each.
     """
     text = {"format": FORMAT, "step": step, "run": writer.run, "group": writer.group, "attempt": writer.attempt}
-    sums = {} if crc32 is None else {"crc32": dict(crc32)}
-    return json.dumps({**text, "ranks": ranks, "files": dict(files), **sums}, indent=1).encode()
-
-
-def checksum(path: Path) -> int:
-    """Return the CRC-32 of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    value = 0
-    with owned_files.open_file(path) as file:
-        while block := file.read(_BLOCK):
-            value = zlib.crc32(block, value)
-    return value
-
-
-def altered(path: Path, rank: int = 0, ranks: int = 1) -> str | None:
-    """Return which file of a complete checkpoint has another checksum than its manifest says, None if all are right.
-
-    A manifest without checksums (early versions) gives None.
-
-    Args:
-        rank, ranks: check only this rank's share of the files.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-    """
-    read = _read_manifest(path)
-    if "crc32" not in read:
-        return None
-    sums = read["crc32"] if isinstance(read["crc32"], dict) else {}
-    for name in sorted(read["files"])[rank::ranks]:
-        if (found := checksum(path / name)) != (expected := sums.get(name)):
-            return f"{name} is not what was written: its checksum is {found}, it was {expected!r:.40}"
-    return None
+    return json.dumps({**text, "ranks": ranks, "files": dict(files), "crc32": dict(crc32)}).encode()
 
 
 def saving_name(step: int, writer: Writer, token: str) -> str:
@@ -267,7 +231,12 @@ def sync(folder: Path) -> None:
         os.close(number)
 
 
-def _read_manifest(path: Path) -> Any:
+def read_manifest(path: Path) -> Any:
+    """Return what the manifest of a checkpoint says.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
     with owned_files.open_file(path / MANIFEST) as file:
         return json.loads(file.read(MAX_MANIFEST))
 

@@ -19,7 +19,6 @@ import re
 import secrets
 import sys
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -32,7 +31,6 @@ from ftslurm.errors import EnvironmentProblem
 
 OWNER = ".owner"
 IDLE_S = 24 * 3600.0  # files of an unfinished checkpoint show only when they are whole, and may be large
-_BLOCK = 8 << 20  # bytes
 _MANIFEST = re.compile(r"(step-\d{8,18})\.json", re.ASCII)
 _DATA = re.compile(r"data-(?P<step>\d+)-(?P<run>\w+)-(?P<group>\d+)-(?P<attempt>\d+)-\w+", re.ASCII)
 
@@ -124,14 +122,14 @@ class ObjectStore:
         return f"{self.name}/{part}"
 
     def finish(
-        self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, int]
+        self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, list[int]]
     ) -> str:
         manifest = json.loads(layout.manifest(step, me, ranks, files, crc32)) | {"folder": part}
         before = self._manifest(step)
         if before is not None and (not isinstance(before, dict) or before.get("format") != layout.FORMAT):
             raise StoreRefused(f"{self._url_of(step)} exists and is not a checkpoint of ftslurm")
         with errors(self.name):
-            self._fs.pipe_file(self._path_of(step), json.dumps(manifest, indent=1).encode())
+            self._fs.pipe_file(self._path_of(step), json.dumps(manifest).encode())
         if before is not None:
             self._remove_data(before.get("folder"))  # of a history that a full restart has undone
         return self._url_of(step)
@@ -246,29 +244,21 @@ class ObjectStore:
                 self._fs.rm(f"{self._root}/{folder}", recursive=True)
 
 
-def altered(url: str, rank: int, ranks: int) -> str | None:
-    """Return which file of a checkpoint has another checksum than its manifest says, None if all are right.
+def manifest_of(url: str) -> Any:
+    """Return what the manifest of a checkpoint says.
 
     Args:
         url: the folder of its files.
-        rank, ranks: check only this rank's share of the files.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is another checkpoint's by now.
     """
     above, _, folder = url.rpartition("/")
-    store, match = ObjectStore(above), _DATA.fullmatch(folder)
-    read = store._manifest(int(match["step"])) if match else None
+    match = _DATA.fullmatch(folder)
+    read = ObjectStore(above)._manifest(int(match["step"])) if match else None
     if not isinstance(read, dict) or read.get("folder") != folder:
-        return "it has just been replaced"
-    for name in sorted(read["files"])[rank::ranks]:
-        value = 0
-        with errors(above), store._fs.open(f"{store._root}/{folder}/{name}", "rb") as file:
-            while block := file.read(_BLOCK):
-                value = zlib.crc32(block, value)
-        if value != (expected := read["crc32"].get(name)):
-            return f"{name} is not what was written: its checksum is {value}, it was {expected!r:.40}"
-    return None
+        raise OSError(f"{url} has just been replaced")
+    return read
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ from torch.distributed.tensor import DTensor, zeros
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ftslurm.checkpoint.consensus import GroupFailed, RankGroup
-from ftslurm.checkpoint.files import Files, files
+from ftslurm.checkpoint.files import Files
 
 Tree = Mapping[str, Any]
 Params = Mapping[str, list[torch.Tensor]]  # the parameters of each optimizer, by the optimizer's name in the tree
@@ -135,16 +135,16 @@ def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write(snapshot: Snapshot, place: str, group: RankGroup) -> tuple[dict[str, int], dict[str, int]]:
+def write(snapshot: Snapshot, place: str, group: RankGroup) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Write a snapshot into an empty place, all ranks together, and flush it to disk.
 
     Returns:
-        The size in bytes and the checksum of each file, by its name.
+        The size in bytes, and the checksums of the blocks, of each file by its name.
 
     Raises:
         GroupFailed: writing failed on at least one rank; the files there are unusable.
     """
-    there = files(place)
+    there = Files(place)
     slots, own_tree = _name_tensors(snapshot, group)
     mine = {
         slots[path].name: piece
@@ -159,14 +159,9 @@ def write(snapshot: Snapshot, place: str, group: RankGroup) -> tuple[dict[str, i
             content = {path: (slot.name, slot.placements) for path, slot in slots.items()}
             there.write(tree_file, _pickle({"slots": content, "tree": snapshot.tree, "ranks": group.size}))
 
-    def inspect_own_files() -> dict[str, tuple[int, int]]:
-        own = [*([tree_file] if writes_tree else []), *([".metadata"] if group.rank == 0 else [])]
-        return there.written(group.rank, own)
-
     group.run(write_tree)
     _write_tensors(mine, there, group)
-    found = group.agree(group.run(inspect_own_files), list)
-    facts = {name: one for each in found for name, one in each.items()}
+    facts = {name: one for each in group.agree(there.written, list) for name, one in each.items()}
     return {name: size for name, (size, _) in facts.items()}, {name: crc32 for name, (_, crc32) in facts.items()}
 
 
@@ -253,8 +248,7 @@ def read(place: str, live: Tree, params: Params, group: RankGroup) -> dict[str, 
     Raises:
         GroupFailed: at least one rank cannot read it; `live` may have been changed in part.
     """
-    there = files(place)
-    group.run(lambda: _verify(there, group))
+    there = Files(place)
     content, targets = group.run(lambda: _plan(there, live, params, group))
     slots: dict[str, Slot] = content["slots"]
     request = {slots[path].name: target for path, target in targets.items()}
@@ -268,16 +262,11 @@ def read(place: str, live: Tree, params: Params, group: RankGroup) -> dict[str, 
     return loaded
 
 
-def _verify(there: Files, group: RankGroup) -> None:
-    if why := there.altered(group.rank, group.size):
-        raise GroupFailed(why)
-
-
 def _plan(there: Files, live: Tree, params: Params, group: RankGroup) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the content of this rank's tree file, and the tensors to read into, by path."""
     own = f"{TREE}-{group.rank:04d}.pickle"
-    tree_file = own if there.exists(own) else f"{TREE}.pickle"
-    if not there.exists(tree_file):
+    tree_file = own if own in there.expected else f"{TREE}.pickle"
+    if tree_file not in there.expected:
         raise GroupFailed(f"it has nothing for rank {group.rank}: it was saved by groups of fewer ranks")
     with there.open(tree_file) as file:
         content = pickle.load(file)  # noqa: S301 files.py has checked whose it is

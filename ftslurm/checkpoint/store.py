@@ -87,7 +87,7 @@ class FolderStore:
         return str(self.folder / part)
 
     def finish(
-        self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, int]
+        self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, list[int]]
     ) -> str:
         """Make it complete, in one move; return its path or URL."""
         written, path = self.folder / part, self.folder / layout.name_of(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import loaded
@@ -26,9 +27,8 @@ def test_a_strangers_checkpoint_is_never_unpickled(
     stranger.attack("plant", run=str(planted), files={"x": "PAYLOAD"}, folder=str(loot), pipes=[])
     size = (planted / "x").stat().st_size
     names = ("tree.pickle", ".metadata")
-    manifest = layout.manifest(5, Writer("run", 0, 0), 1, dict.fromkeys(names, size), {})
-    crc32 = dict.fromkeys(names, layout.checksum(planted / "x"))
-    whole = json.loads(manifest) | {"crc32": crc32}
+    crc32 = dict.fromkeys(names, [zlib.crc32((planted / "x").read_bytes())])
+    whole = json.loads(layout.manifest(5, Writer("run", 0, 0), 1, dict.fromkeys(names, size), crc32))
     files = {f"{folder}/{name}": "PAYLOAD" for folder in (DATA, "step-00000005") for name in names}
     files |= {"step-00000005/manifest.json": json.dumps(whole)}
     files |= {"step-00000005.json": json.dumps(whole | {"folder": DATA})}

@@ -38,7 +38,7 @@ def save(folder: Path, step: int, size: int = 4) -> None:
     path = folder / layout.name_of(step)
     path.mkdir(mode=0o700, parents=True)
     (path / "tree.pickle").write_bytes(b"tree")
-    (path / layout.MANIFEST).write_bytes(layout.manifest(step, Writer("r", 0, 0), 1, {"tree.pickle": size}))
+    (path / layout.MANIFEST).write_bytes(layout.manifest(step, Writer("r", 0, 0), 1, {"tree.pickle": size}, {}))
 
 
 def test_drills_that_the_parent_has_done_or_refused_are_left_out(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def save(folder: Path, step: int) -> None:
     path = folder / layout.name_of(step)
     path.mkdir(mode=0o700, parents=True)
     (path / "tree.pickle").write_bytes(b"tree")
-    (path / layout.MANIFEST).write_bytes(layout.manifest(step, layout.Writer("other", 0, 0), 1, {"tree.pickle": 4}))
+    (path / layout.MANIFEST).write_bytes(layout.manifest(step, layout.Writer("other", 0, 0), 1, {"tree.pickle": 4}, {}))
 
 
 def beside_another(tmp_path: Path, kind: str) -> Config:

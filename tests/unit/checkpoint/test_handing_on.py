@@ -21,7 +21,7 @@ def source(tmp_path: Path) -> Path:
         path.mkdir(parents=True)
         (path / "tree.pickle").write_bytes(b"tree")
         files = {"tree.pickle": 4} | ({"gone": 1} if step == 15 else {})
-        (path / layout.MANIFEST).write_bytes(layout.manifest(step, Writer("r", 0, 0), 1, files))
+        (path / layout.MANIFEST).write_bytes(layout.manifest(step, Writer("r", 0, 0), 1, files, {}))
     (folder / layout.POSITIONS).mkdir()
     (folder / layout.POSITIONS / "group-0000-rank-0").write_bytes(b"place")
     (folder / ".saving-00000020-r-0-0-ab").mkdir()

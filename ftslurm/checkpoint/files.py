@@ -36,6 +36,8 @@ class Files(FileSystemBase):  # type: ignore[misc]
         place: their folder, or the URL above them.
         """
         self.place = place
+        self.system: Any
+        self.root: str
         self.system, self.root = object_store.open_url(place) if is_url(place) else (_Folder(), place)
         self.written: dict[str, tuple[int, list[int]]] = {}  # by this object: size, and checksum of each block
 
@@ -63,18 +65,17 @@ class Files(FileSystemBase):  # type: ignore[misc]
         with self.create_stream(self.concat_path(self.root, name), "wb") as stream:
             stream.write(content)
 
-    def open(self, name: str) -> IO[bytes]:
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file for reading."""
         if name not in self.expected:
             raise FileNotFoundError(f"{self.place} has no {name}")
-        return cast("IO[bytes]", io.BufferedReader(_Checked(self, name)))
+        with self.errors():
+            file = self.system.open(self.concat_path(self.root, name), "rb")
+        with file:
+            yield cast("IO[bytes]", io.BufferedReader(_Checked(self, name, file)))
 
-    def read(self, name: str, start: int, end: int) -> bytes:
-        """Return bytes of a file that are not checked."""
-        with self._errors():
-            return bytes(self.system.cat_file(self.concat_path(self.root, name), start, end))
-
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
+    def errors(self) -> contextlib.AbstractContextManager[None]:
         return object_store.errors(self.place) if is_url(self.place) else contextlib.nullcontext()
 
     # --- what DCP calls --------------------------------------------------------------------------------------------
@@ -86,16 +87,19 @@ class Files(FileSystemBase):  # type: ignore[misc]
             with self.open(name) as file:
                 yield file
             return
-        with self._errors(), self.system.open(os.fspath(path), "wb") as file:
+        with self.errors(), self.system.open(os.fspath(path), "wb") as file:
             counter = _Counter(file)
             yield cast("IO[bytes]", counter)
+            if isinstance(self.system, _Folder):
+                file.flush()
+                os.fsync(file.fileno())
         self.written[name] = (counter.size, counter.crc32)
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
         return f"{os.fspath(path)}/{suffix}"
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        with self._errors():
+        with self.errors():
             self.system.mv(os.fspath(path), os.fspath(new_path))
         self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
@@ -110,33 +114,28 @@ class Files(FileSystemBase):  # type: ignore[misc]
         return True
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        with self._errors():
+        with self.errors():
             return bool(self.system.exists(os.fspath(path)))
 
     def rm_file(self, path: str | os.PathLike[str]) -> None:
-        with self._errors():
+        with self.errors():
             self.system.rm_file(os.fspath(path))
 
 
 class _Folder:
-    """The part of fsspec's interface that `Files` uses, for a folder: files are our own, and on disk once closed."""
+    """The part of fsspec's interface that `Files` uses, for a folder in which files are our own."""
 
     exists, mv, rm_file = staticmethod(os.path.exists), staticmethod(os.rename), staticmethod(os.unlink)
 
-    @contextlib.contextmanager
-    def open(self, path: str, mode: str) -> Iterator[IO[bytes]]:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags, 0o600), mode) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-
-    def cat_file(self, path: str, start: int, end: int) -> bytes:
-        with owned_files.open_file(Path(path)) as file:
-            if why := owned_files.distrust(os.fstat(file.fileno())):
-                raise GroupFailed(f"{Path(path).name}: {why}")
-            file.seek(start)
-            return file.read(end - start)
+    def open(self, path: str, mode: str) -> IO[bytes]:
+        if mode == "wb":
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.fdopen(os.open(path, flags, 0o600), mode)
+        file = owned_files.open_file(Path(path))
+        if why := owned_files.distrust(os.fstat(file.fileno())):
+            file.close()
+            raise GroupFailed(f"{Path(path).name}: {why}")
+        return file
 
 
 class _Counter(io.RawIOBase):
@@ -169,8 +168,8 @@ class _Counter(io.RawIOBase):
 class _Checked(io.RawIOBase):
     """Reads a file in blocks, each of which is what was written."""
 
-    def __init__(self, files: Files, name: str) -> None:
-        self.files, self.name, self.at = files, name, 0
+    def __init__(self, files: Files, name: str, file: IO[bytes]) -> None:
+        self.files, self.name, self.file, self.at = files, name, file, 0
         self.size, self.crc32 = files.expected[name]
         self.block = functools.lru_cache(2)(self._block)  # torch.load reads the end of a tensor first
 
@@ -191,19 +190,31 @@ class _Checked(io.RawIOBase):
         view, done = memoryview(buffer).cast("B"), 0
         while done < len(view) and self.at < self.size:
             number, start = divmod(self.at, BLOCK)
-            part = self.block(number)[start : start + len(view) - done]
-            view[done : done + len(part)] = part
-            done += len(part)
-            self.at += len(part)
+            if start == 0 and len(view) - done >= min(BLOCK, self.size - self.at):
+                length = self._fill(number, view[done : done + BLOCK])
+            else:
+                part = self.block(number)[start : start + len(view) - done]
+                length = len(part)
+                view[done : done + length] = part
+            done += length
+            self.at += length
         return done
 
     def _block(self, number: int) -> memoryview:
-        start, end = number * BLOCK, min(self.size, (number + 1) * BLOCK)
-        content = self.files.read(self.name, start, end)
-        found, written = zlib.crc32(content), self.crc32[number] if number < len(self.crc32) else None
-        if len(content) != end - start or found != written:
+        content = memoryview(bytearray(BLOCK))
+        return content[: self._fill(number, content)]
+
+    def _fill(self, number: int, into: memoryview) -> int:
+        """Read a block, check it, and return its length."""
+        start = number * BLOCK
+        wanted = into[: self.size - start]
+        with self.files.errors():
+            self.file.seek(start)
+            length: int = self.file.readinto(wanted)  # type: ignore[attr-defined]
+        found, written = zlib.crc32(wanted), self.crc32[number] if number < len(self.crc32) else None
+        if length != len(wanted) or found != written:
             raise GroupFailed(
-                f"{self.name} is not what was written: the checksum of its bytes {start} to {end} is {found}, it was "
+                f"{self.name} is not what was written: the checksum of its bytes from {start} on is {found}, it was "
                 f"{written!r:.40}"
             )
-        return memoryview(content)
+        return length

@@ -29,7 +29,7 @@ FORMAT = "ftslurm-checkpoint-1"
 MANIFEST = "manifest.json"
 POSITIONS = "positions"
 MAX_MANIFEST = 64 << 20  # bytes; half a million files need no more
-BLOCK = 8 << 20  # bytes that a checksum is for
+BLOCK = 1 << 20  # bytes that a checksum is for
 _TREE = re.compile(r"tree(-\d+)?\.pickle", re.ASCII)  # only ftslurm writes these
 _SAVING = re.compile(r"\.saving-\d+-(?P<run>\w+)-(?P<group>\d+)-(?P<attempt>\d+)-\w+", re.ASCII)
 
@@ -164,9 +164,7 @@ def only_foreign(folder: Path) -> bool:
     return foreign
 
 
-def manifest(
-    step: int, writer: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, list[int]]
-) -> bytes:
+def manifest(step: int, writer: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, list[int]]) -> bytes:
     """Return the text of the manifest, the file that makes a folder a checkpoint.
 
     Args:
@@ -179,7 +177,7 @@ def manifest(
 
 def saving_name(step: int, writer: Writer, token: str) -> str:
     """Return the name of the folder in which a checkpoint is written; the token makes it unique."""
-    return f".saving-{step:08d}-{_word(writer.run)}-{writer.group}-{writer.attempt}-{token}"
+    return f".saving-{step:08d}-{word(writer.run)}-{writer.group}-{writer.attempt}-{token}"
 
 
 def is_dead(name: str, me: Writer, idle_s: float, patience_s: float) -> bool:
@@ -197,7 +195,7 @@ def is_dead(name: str, me: Writer, idle_s: float, patience_s: float) -> bool:
     match = _SAVING.fullmatch(name)
     if match is None:
         return False
-    if (match["run"], int(match["group"])) == (_word(me.run), me.group):
+    if (match["run"], int(match["group"])) == (word(me.run), me.group):
         return int(match["attempt"]) < me.attempt or idle_s > patience_s
     return idle_s > patience_s
 
@@ -274,7 +272,8 @@ def _torn(folder: Path, name: str, size: object) -> str | None:
     return None
 
 
-def _word(text: str) -> str:
+def word(text: str) -> str:
+    """Return a run's id as it stands in names."""
     return re.sub(r"[^A-Za-z0-9_]", "_", text) or "_"
 
 

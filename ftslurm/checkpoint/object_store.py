@@ -115,8 +115,7 @@ class ObjectStore:
     # --- saving --------------------------------------------------------------------------------------------------
 
     def begin(self, step: int, me: Writer) -> str:
-        run = re.sub(r"[^A-Za-z0-9_]", "_", me.run) or "_"
-        return f"data-{step:08d}-{run}-{me.group}-{me.attempt}-{secrets.token_hex(4)}"
+        return f"data-{step:08d}-{layout.word(me.run)}-{me.group}-{me.attempt}-{secrets.token_hex(4)}"
 
     def place(self, part: str) -> str:
         return f"{self.name}/{part}"
@@ -140,8 +139,7 @@ class ObjectStore:
 
     def prune(self, step: int, keep: int, me: Writer, name: str) -> None:  # noqa: ARG002 as in FolderStore
         complete = [found for found in self.survey(upto=step) if isinstance(found, Candidate)]
-        older = [found for found in complete if found.step <= step]
-        for old in older[keep:] if keep else ():
+        for old in complete[keep:] if keep else ():
             with errors(self.name):
                 self._fs.rm_file(self._path_of(old.step))
             self._remove_data(old.place.rpartition("/")[2])
@@ -151,11 +149,10 @@ class ObjectStore:
         names = self._names()
         parts = [found for name in names if (found := _DATA.fullmatch(name))]
         used = {self._folder_of(step) for step in self._steps()} if parts else set()
-        run = re.sub(r"[^A-Za-z0-9_]", "_", me.run) or "_"
         for part in parts:
             if part[0] in used:
                 continue
-            ours = (part["run"], int(part["group"])) == (run, me.group)
+            ours = (part["run"], int(part["group"])) == (layout.word(me.run), me.group)
             if (ours and int(part["attempt"]) < me.attempt) or (everybody and self._idle_s(part[0]) > IDLE_S):
                 self._remove_data(part[0])
 

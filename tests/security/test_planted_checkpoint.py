@@ -27,7 +27,7 @@ def test_a_strangers_checkpoint_is_never_unpickled(
     stranger.attack("plant", run=str(planted), files={"x": "PAYLOAD"}, folder=str(loot), pipes=[])
     size = (planted / "x").stat().st_size
     names = ("tree.pickle", ".metadata")
-    crc32 = dict.fromkeys(names, [zlib.crc32((planted / "x").read_bytes())])
+    crc32 = {name: [zlib.crc32((planted / "x").read_bytes())] for name in names}
     whole = json.loads(layout.manifest(5, Writer("run", 0, 0), 1, dict.fromkeys(names, size), crc32))
     files = {f"{folder}/{name}": "PAYLOAD" for folder in (DATA, "step-00000005") for name in names}
     files |= {"step-00000005/manifest.json": json.dumps(whole)}

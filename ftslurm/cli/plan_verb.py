@@ -61,7 +61,7 @@ from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
 
-STEPS = 3
+GROUPS, STEPS = 4, 3  # that are shown
 IMPORTED_MB = 150  # private memory of a worker that has imported torch 2.13 and torchft; a run measures its own
 WITHOUT_CONTROLLER = (
     "if the controller's node died   the groups wait at their next quorum until another process leads the run, and go "
@@ -116,7 +116,7 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
         yield f"{name:<12} {text}"
     standbys = _standbys(state, config)
     warm = ((standby.name, _whom(standby)) for standby in standbys)
-    for name, where in (*alike(_groups(config, launches)), *alike(warm)):
+    for name, where in (*_groups(config, launches), *alike(warm)):
         yield f"{name:<12} {where}"
     if beside := sum(standby.serves is not None for standby in standbys):
         enough = config.cluster.spare_nodes + beside * config.groups.nodes
@@ -269,14 +269,16 @@ def pretend_jobs(config: Config) -> tuple[Job, ...]:
 
 
 def _groups(config: Config, launches: list[Launch]) -> Iterator[tuple[str, str]]:
-    """Yield for each group its role, its nodes, and its ranks, which are numbered node by node."""
+    """Yield for the first groups their role, their nodes, and their ranks, which are numbered node by node."""
     workers = config.groups.workers
     size = f"{plural(workers, 'rank')} on each" if config.groups.nodes > 1 else plural(workers, "rank")
-    for launch in launches:
-        if launch.group is not None:
-            role = role_of(config.groups.roles, launch.group)
-            what = "" if role is None else f"{role.name}, "
-            yield f"group {launch.group}", f"{what}on {few(launch.place.nodes)}, {size}"
+    groups = [launch for launch in launches if launch.group is not None]
+    for launch in groups[:GROUPS]:
+        role = role_of(config.groups.roles, launch.group or 0)
+        what = "" if role is None else f"{role.name}, "
+        yield f"group {launch.group}", f"{what}on {few(launch.place.nodes)}, {size}"
+    if len(groups) > GROUPS:
+        yield "", f"and {len(groups) - GROUPS} more groups, alike"
 
 
 def _standbys(state: RunState, config: Config) -> list[Standby]:

@@ -54,7 +54,6 @@ def _named(config: Config, kill_wait_s: float | None) -> dict[str, Rung]:
     lost_s, timeout_s, hang_s = config.health.lost_after_s, config.torchft.timeout_s, config.health.hang_after_s
     grace_s, signal_s = config.stop.grace_s, config.cluster.signal_s
     found = {
-        "heartbeats": Rung(f"two heartbeats, {LOST}", 2 * config.heartbeat_s, "a silent group is set aside"),
         "lost": Rung(f"health.lost_after_s={lost_s:g}", lost_s, "its node is lost"),
         "torchft": Rung(f"torchft.timeout_s={timeout_s}", timeout_s, "torchft gives up a collective"),
         "quorum": Rung(f"quorum, {STEP}", config.quorum_timeout_s, "a group that has found no quorum ends"),

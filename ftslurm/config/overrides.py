@@ -96,10 +96,11 @@ def check_option(option: str | None, known: Sequence[str]) -> None:
     name, _, value = option.partition("=")
     key = name.lstrip("-").replace("-", "_")
     hint = option_names.meant(name, known)
-    near = key if key in _types(Config) else _nearest(key) or (None if hint else f"job.args.{name.lstrip('-')}")
+    section = any(one.startswith(f"{key}.") for one in keys())
+    near = _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")
     if name == "--config":
         hint += " here: only `ftslurm run --config RUN/config.yaml` takes a file, and nothing else beside it"
-    how = f": {near}={value or 'VALUE'}" if near else ""
+    how = f"; there are {_some_keys(key)}" if section else f": {near}={value or 'VALUE'}" if near else ""
     raise ConfigError(f"there is no option {name}{hint}; settings are written key=value, without dashes{how}")
 
 

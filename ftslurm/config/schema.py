@@ -234,7 +234,7 @@ class HealthConfig:
     """Time limits after which something counts as lost, hung or too slow."""
 
     # A node that is silent for so long, and that no probe reaches, is lost. Heartbeats come ten times as often, and
-    # at least once a second; two missing ones set a group aside. After six times as long without its controller a
+    # at least once a second. After six times as long without its controller a
     # worker ends itself.
     lost_after_s: float = limited(10.0, 1, MAX_TIME)
     # From launch until the script runs in every worker of the group.
@@ -371,7 +371,7 @@ class Config:
 
     @property
     def heartbeat_s(self) -> float:
-        """How often controller and guards send a heartbeat; two missing ones set a group aside."""
+        """How often controller and guards send a heartbeat."""
         return min(1.0, self.health.lost_after_s / 10)
 
     @property

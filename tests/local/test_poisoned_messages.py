@@ -70,7 +70,7 @@ def plant(controller):
         return translate(step, message, *rest)
 
     def broken_observe(state, event, *rest):
-        if getattr(event, "text", None) == "poison for the core":
+        if getattr(getattr(event, "message", None), "text", None) == "poison for the core":
             raise ZeroDivisionError("planted in the core")
         return observe(state, event, *rest)
 

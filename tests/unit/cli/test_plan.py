@@ -136,7 +136,8 @@ def test_roles_are_shown_and_a_lighthouse_that_does_not_exist_is_not() -> None:
     lines = list(plan(config))
     assert [line for line in lines if line.startswith("group ")] == [
         "group 0      server, on node1, 1 rank",
-        "group 1      worker, on node2, 1 rank (likewise group 2)",
+        "group 1      worker, on node2, 1 rank",
+        "group 2      worker, on node3, 1 rank",
     ]
     assert not [line for line in lines if "lighthouse" in line.lower()]
     assert "if node1 died   the run would end: the controller is there; without it the workers end" in "\n".join(lines)

@@ -11,7 +11,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.last_words import printed_last
 
 LONGEST = 80  # characters of the last line
-LOGS_READ = 64  # a run may have 10,000 groups that start
+LOGS_READ = 64  # a run may have 1,000 groups that start
 SETTINGS = {  # of the limits that the journal has
     "start": "health.start_timeout_s",
     "join": "job.longest_step_s",

@@ -1,6 +1,6 @@
 """All units of a run as one immutable value with indexes.
 
-A run may have 10,000 replica groups, so a decision must not look at every group because one of them has changed. `put`
+A run may have 1,000 replica groups, so a decision must not look at every group because one of them has changed. `put`
 returns a table with one unit changed, in O(log n). The indexes hold what the rules need: which groups are in a phase,
 which units are on a node, when a unit has to be looked at again.
 

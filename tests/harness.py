@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from ftslurm.run.journal import JournalReader
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -22,6 +24,12 @@ STEPPING = ("toy.py", "light.py", "light_saving.py")  # these take --steps-file
 LIGHT_WORKER = Path(__file__).parent.parent / "benchmarks" / "light_worker.py"
 PATIENCE_S = 120.0  # limit for each wait; a bound for a hang, not a claim about speed
 STALL_S = 6.0  # survivors of a death commit again within this: 1 s of heartbeat time-out, the rest for a loaded machine
+
+SLURM_BY_DAY = pytest.mark.parametrize(  # by day on Slurm, by night on this machine, too
+    "backend",
+    [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("local", marks=pytest.mark.nightly)],
+    indirect=True,
+)
 
 
 @dataclass

@@ -73,7 +73,7 @@ from ftslurm.slurm.evidence import out_of_time, read_attach, read_srun
 from ftslurm.slurm.parse import read_state
 from ftslurm.slurm.questions import AskOwnState, ProbeNode, RunNodeChecks
 
-# The state of a run is a tree of values without cycles, a hundred thousand of them with 1,000 groups. A garbage collection
+# The state of a run is a tree of values without cycles: a hundred thousand with 1,000 groups. A garbage collection
 # after every 700 new values, the default, takes longer than the decisions.
 COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 SRUN_SAYS, MOST_SAID = "srun: error: ", 500

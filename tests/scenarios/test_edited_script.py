@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import Backend, Run
+from harness import SLURM_BY_DAY, Backend, Run
 
 pytestmark = pytest.mark.light
 
@@ -46,6 +46,7 @@ def start(backend: Backend, script: Path, *words: str) -> Run:
     return run
 
 
+@SLURM_BY_DAY
 def test_a_relaunched_group_runs_the_code_of_the_submission_unless_told_otherwise(backend: Backend) -> None:
     script = project(backend.tmp_path / "project")
     run = start(backend, script)

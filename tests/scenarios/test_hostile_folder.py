@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import Backend, light, quoted
+from harness import SLURM_BY_DAY, Backend, light, quoted
 from observed import until
 
 pytestmark = pytest.mark.light
@@ -42,6 +42,7 @@ def test_a_run_imports_nothing_from_the_folder_in_which_it_is_started(backend: B
     assert not harm.exists(), harm.read_text()
 
 
+@SLURM_BY_DAY
 def test_a_run_that_a_hook_has_started_is_not_ended_with_it(backend: Backend) -> None:
     log, other = backend.tmp_path / "hook.txt", backend.tmp_path / "other"
     starts = backend.script(

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import SCRIPTS, Backend, Run, all_processes
+from harness import SCRIPTS, SLURM_BY_DAY, Backend, Run, all_processes
 
 pytestmark = pytest.mark.light
 IDLE = """
@@ -280,6 +280,7 @@ def test_workers_end_themselves_when_their_controller_is_gone(backend: Backend) 
     run.process.wait(60)
 
 
+@SLURM_BY_DAY
 def test_start_timeout_kills_a_worker_that_never_gets_ready(backend: Backend) -> None:
     # An interpreter that hangs instead of importing: job.python is a list, so any prefix can come first.
     hang = backend.script("import time; time.sleep(600)\n", "hang.py")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness import Backend, Run
+from harness import SLURM_BY_DAY, Backend, Run
 
 pytestmark = pytest.mark.light
 
@@ -23,6 +23,7 @@ def came_back(run: Run, group: int, attempt: int) -> object:
     return run.named("step_launched", group=group, attempt=attempt)[0]["standby"]
 
 
+@SLURM_BY_DAY
 def test_every_failure_comes_back_warm_alone_together_and_again(backend: Backend) -> None:
     run = backend.start(EACH, "groups.count=3", "restart.backoff_s=0", args=TOY)
     wait_until_warm(run, 0, 1, 2)

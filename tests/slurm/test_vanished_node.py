@@ -13,8 +13,8 @@ from cluster import Cluster
 from harness import Backend, Run
 
 pytestmark = pytest.mark.slurm
-LIGHTHOUSE_S = 12.0  # config.silent_after_s
-SETTINGS = ("health.lost_after_s=40", "restart.backoff_s=0.1")
+LIGHTHOUSE_S = 4.8  # config.silent_after_s
+SETTINGS = ("health.lost_after_s=16", "restart.backoff_s=0.1")
 
 
 @contextmanager

@@ -29,14 +29,17 @@ def refuse(words: Sequence[str]) -> None:
         EnvironmentProblem: they do; the message has the command that is meant.
     """
     at = next((n for n, word in enumerate(words) if not _SETTING.fullmatch(word)), None)
-    if at is None or words[at].startswith("-"):
+    if at is None:
         return
-    if not (_LAUNCHERS.fullmatch(words[at]) or words[at].endswith(".py") or _is_file(words[at])):
+    known = (_LAUNCHERS.fullmatch, _SIZE.fullmatch, lambda word: word.endswith(".py"), _is_file)
+    if not any(is_one(words[at]) for is_one in known):
         return
-    job, sizes, rest = _divided(list(words[at:]))
-    settings, arguments = list(words[:at]), list[str]()
-    for word in rest:
-        (settings if _is_ours(word) else arguments).append(word)
+    settings, others = list(words[:at]), list[str]()
+    for word in words[at:]:
+        (settings if _is_ours(word) else others).append(word)
+    job, sizes, arguments = _divided(others)
+    if any(word.startswith(("job=", "job.script=", "job.module=")) for word in settings):
+        job = []
     more = "" if sizes else "; groups.count=N says how many groups there are, groups.workers=M how many ranks in each"
     meant = shlex.join(["ftslurm", *job, *_as_settings(arguments), *sizes, *settings])
     raise EnvironmentProblem(f"ftslurm takes settings, key=value; to train with it: {meant}{more}")

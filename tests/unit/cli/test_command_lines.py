@@ -44,6 +44,10 @@ def meant(*words: str) -> list[str]:
             "groups.count=3 train.py groups.nodes=2 --lr 1",
             "job.script=train.py job.args.lr=1 groups.count=3 groups.nodes=2",
         ),
+        ("--nproc-per-node 4 train.py --lr 1", "job.script=train.py job.args.lr=1 groups.workers=4"),
+        ("--nnodes=2 job.script=train.py", "groups.count=2 job.script=train.py"),
+        ("job=ddp --nproc_per_node=4", "groups.workers=4 job=ddp"),
+        ("torchrun --nnodes 2 job.script=train.py", "groups.count=2 job.script=train.py"),
         ("train.py lr=0.1", "job.script=train.py 'job.args=[\"lr=0.1\"]'"),
         (
             "train.py --x 007 --y true --z null --w 1,2",

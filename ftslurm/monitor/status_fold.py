@@ -519,6 +519,8 @@ class StatusFold:
             replace(
                 group,
                 stepped=time if rose else group.stepped,
+                # A Lighthouse that was replaced meanwhile does not say that the group is heard again.
+                aside=None if rose and group.aside is not None and time > group.aside + TOLD_EVERY_S else group.aside,
                 step=step,
                 samples=samples,
                 # A line without a new step does not change the rate: steps may take longer than lines are apart.

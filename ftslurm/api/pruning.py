@@ -95,20 +95,28 @@ def _judge(entry: Entry, config: Config | str, queue: Queue) -> Judged:
 
 def _needed(judged: Sequence[Judged], configs: dict[Path, Config | str]) -> tuple[Judged, str] | None:
     """Return a run that is to be removed, although one that stays needs it, and why; None: there is none."""
-    removed = {one.root.resolve(): one for one in judged if one.kept is None}
+    removed = {os.path.realpath(one.root): one for one in judged if one.kept is None}
     for root, one in removed.items():
-        saver = checkpoint_owner.owner(root / "checkpoints")
-        if saver is not None and saver.root.exists() and saver.root.resolve() not in removed:
+        saver = checkpoint_owner.owner(one.root / "checkpoints")
+        if saver is not None and os.path.realpath(saver.root) not in removed and _may_be(saver.root):
             return one, f"{saver.root} saves in its checkpoints"
-        for other in (other for other in judged if other.kept is not None):
+        for other in judged:
             config = configs[other.root]
-            if isinstance(config, str):
+            if other.kept is None or isinstance(config, str):
                 continue
-            used = [Path(config.checkpoint.dir or "/")]
-            used += [Path(config.internal.parent or "/")] * (not other.ended)  # later it has all that it needs
-            if any(path.resolve().is_relative_to(root) for path in used):
+            used = [config.checkpoint.dir or "/"]
+            used += [config.internal.parent or "/"] * (not other.ended)  # later it has all that it needs
+            if any(f"{os.path.realpath(path)}/".startswith(f"{root}/") for path in used):
                 return one, f"{other.root} resumes from it"
     return None
+
+
+def _may_be(path: Path) -> bool:
+    try:
+        path.lstat()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True
 
 
 # --- sizes and removal ------------------------------------------------------------------------------------------------

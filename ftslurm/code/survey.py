@@ -74,7 +74,7 @@ def _target(path: str) -> str:
     for _ in range(40):
         if not os.path.islink(file):
             break
-        file = os.path.abspath(os.path.join(os.path.dirname(file), os.readlink(file)))
+        file = os.path.join(os.path.realpath(os.path.dirname(file)), os.readlink(file))  # ".." is of the real folder
     return file if os.path.isfile(file) else path
 
 

@@ -86,9 +86,8 @@ class JobConfig:
     # How the code is kept, so that an attempt hours later runs what the first one ran. copy: when the run is submitted,
     # the git tree of the script or module (files that git keeps, and new ones that it does not ignore), without git its
     # package or folder, is copied into the run directory, if it has no more than 100 MiB, and every attempt runs the
-    # copy. hash: the files stay where they are, and an attempt that finds them changed is the group's last. auto: copy,
-    # or hash where that cannot be. none: attempts run what the files contain.
-    snapshot: str = one_of("auto", "copy", "hash", "none")
+    # copy. none: attempts run what the files contain. auto: copy, or none where that cannot be.
+    snapshot: str = one_of("auto", "copy", "none")
     # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large.
     snapshot_include: list[str] = field(default_factory=list)
     # Those that are not copied, as keys and passwords (.env, *.pem, id_rsa) never are. What is not copied is a link to

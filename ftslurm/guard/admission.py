@@ -142,19 +142,17 @@ class Admission(Listener):
         while True:
             while (target := self.targets.get(service)) is None:
                 await self.offered.wait()
-            if isinstance(target, FilteredListener):
-                break
             try:
-                socket.send_fds(target, [b"\0"], [near.fileno()])
+                if isinstance(target, socket.socket):
+                    socket.send_fds(target, [b"\0"], [near.fileno()])
+                    return None
+                with target.admitted() as connection:
+                    far = End()
+                    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", target.port))
+                    await far.attach(connection)
+                    return far
             except BlockingIOError:  # it does not take connections as fast as they come
                 await asyncio.sleep(BUSY_S)
-            else:
-                return None
-        far = End()
-        with target.admitted() as connection:
-            await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", target.port))
-            await far.attach(connection)
-        return far
 
 
 def bind(address: str, port: int) -> socket.socket:

@@ -46,10 +46,11 @@ class FilteredListener:
         """Provide a non-blocking socket that may connect to the server in the block; closed if the block fails.
 
         Raises:
-            OSError: no port, no file descriptor, or too many connections are being set up.
+            BlockingIOError: too many connections are being set up.
+        OSError: no port, or no file descriptor.
         """
         if len(self.ports) >= MOST:
-            raise OSError(errno.EAGAIN, "too many connections are being set up")
+            raise BlockingIOError(errno.EAGAIN, "too many connections are being set up")
         far = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         port = 0
         try:

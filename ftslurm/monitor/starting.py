@@ -32,9 +32,11 @@ class Wait:
 
 def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
     """Return what a group waits for; None: it steps, it ends, or it is over."""
-    if status.outcome == "running" and group.phase is Phase.RUNNING and group.aside is not None:
+    if status.outcome != "running":
+        return None
+    if group.phase is Phase.RUNNING and group.aside:
         return Wait("a sign of life of its node, the others go on without it", group.aside)
-    if status.outcome != "running" or (group.joined and group.phase is not Phase.PENDING):
+    if group.joined and group.phase is not Phase.PENDING:
         return None
     match group.phase:
         case Phase.PENDING:

@@ -452,12 +452,10 @@ class StatusFold:
                 if in_step is not None and between is not None:
                     limit = HangLimit(in_step, between, record.steps or 0, record.longest_s or 0.0)
                     self._run = replace(self._run, hang_limit=limit)
-            case records.GroupSetAside(seconds=seconds):
+            case records.GroupSetAside() | records.GroupHeardAgain():
                 if (group := self._current(record)) is not None and time is not None:
-                    self._put(replace(group, aside=time - (seconds or 0.0)))
-            case records.GroupHeardAgain():
-                if (group := self._current(record)) is not None:
-                    self._put(replace(group, aside=None))
+                    silent = isinstance(record, records.GroupSetAside)
+                    self._put(replace(group, aside=time - (record.seconds or 0.0) if silent else None))
             case records.HangFound() | records.QuorumRefused() | records.CheckpointFailed():
                 pass
             case _:
@@ -519,6 +517,8 @@ class StatusFold:
             replace(
                 group,
                 stepped=time if rose else group.stepped,
+                # A Lighthouse that was replaced meanwhile does not say that the group is heard again.
+                aside=None if rose and time > (group.aside or time) + TOLD_EVERY_S else group.aside,
                 step=step,
                 samples=samples,
                 # A line without a new step does not change the rate: steps may take longer than lines are apart.

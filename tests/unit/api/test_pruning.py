@@ -246,3 +246,13 @@ def test_a_child_that_is_over_needs_its_parent_no_more(runs: Path) -> None:
     make(runs, "child", parent=str(runs / "parent"))
     assert prune(runs, "--keep", "1") == 0
     assert names(runs) == {"child"}
+
+
+def test_a_path_that_leads_nowhere_keeps_nothing_and_one_that_cannot_be_looked_at_does(runs: Path) -> None:
+    loop = runs.parent / "loop"
+    loop.symlink_to("loop")
+    make(runs, "child", over=False, parent=str(loop), checkpoint_dir=str(loop))
+    for name, saver in (("gone", runs / "none"), ("looped", loop / "run"), ("long", runs / ("x" * 300))):
+        (make(runs, name).checkpoints / OWNER).write_text(str(saver))
+    assert prune(runs) == 0
+    assert names(runs) == {"child", "looped", "long"}

@@ -211,6 +211,14 @@ def test_links_pipes_and_files_that_vanish_do_not_disturb_the_copy(tmp_path: Pat
         kept(found, tmp_path / "run2")
 
 
+def test_a_link_below_a_link_leads_where_the_kernel_says(tmp_path: Path) -> None:
+    write(tmp_path, "real/train.py", "real/deep/x", "train.py")
+    (tmp_path / "real/deep/link.py").symlink_to("../deep/../train.py")
+    (tmp_path / "short").symlink_to("real/deep")
+    found = look(tmp_path / "short/link.py")
+    assert (found.root, found.script) == (str(tmp_path / "real"), "train.py")
+
+
 @pytest.mark.parametrize("share", [True, False])
 def test_what_links_bring_from_outside_is_for_the_owner_alone(share: bool, tmp_path: Path) -> None:
     tree, home, group = tmp_path / "tree", tmp_path / "home", os.getgid()

@@ -45,6 +45,7 @@ def test_the_defaults_are_sound() -> None:
     ("key", "value", "valid"),
     [
         ("groups.bind", "numa", "auto, cores, none"),
+        ("job.snapshot", "hash", "auto, copy, none"),
         ("cluster.kind", "pbs", "auto, local, slurm, array"),
         ("cluster.controller", "there", "job, here"),
         ("lighthouse.kind", "rust", "ftslurm, torchft, none"),

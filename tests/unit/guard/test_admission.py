@@ -443,3 +443,25 @@ def test_hundreds_of_guards_that_dial_at_once_are_no_flood(place: Place, monkeyp
             sock.sendall(handshake.answer(KEY, said, f"{place.host_port}/store")[0])
         assert all(len(sock.recv(handshake.PROOF, socket.MSG_WAITALL)) == handshake.PROOF for sock in guards)
     assert not place.refusals.counts
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_all_that_prove_themselves_at_once_get_to_their_server(
+    place: Place, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admissions, "PROVE_WITHIN_S", PATIENCE_S)
+    listener, ready = socket.create_server(("127.0.0.1", 0), backlog=200), threading.Event()
+    with echo(listener), contextlib.ExitStack() as held:
+        guards = [held.enter_context(place.stranger()) for _ in range(200)]  # loopback_filter.MOST are set up at a time
+        if not early:
+            place.offer(FilteredListener(listener.dup()))
+        said = [sock.recv(handshake.CHALLENGE) for sock in guards]
+        place.loop.call_soon_threadsafe(ready.wait, PATIENCE_S)  # it finds all answers at once
+        for sock, challenge in zip(guards, said, strict=True):
+            sock.sendall(handshake.answer(KEY, challenge, f"{place.host_port}/store")[0] + b"abc")
+        ready.set()
+        for sock in guards:
+            assert len(sock.recv(handshake.PROOF)) == handshake.PROOF
+        if early:
+            place.offer(FilteredListener(listener.dup()))
+        assert [sock.recv(3) for sock in guards] == [b"ABC"] * 200

@@ -80,5 +80,5 @@ def test_a_prefix_that_takes_the_environment_away_is_told_so(local: Backend) -> 
         )
     ).finish(code=1)
     (end,) = run.named("run_finished")
-    assert "the environment of the step has not reached the worker" in str(end["reason"])
-    assert "job.python" in str(end["reason"])
+    assert "the environment of the step has not reached the worker" in str(end["failure"])
+    assert "job.python" in str(end["failure"])

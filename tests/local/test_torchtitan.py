@@ -93,8 +93,8 @@ def test_where_torchtitan_cannot_run_it_is_said_what_is_missing_and_how_to_get_i
     run = local.launch(*titan("groups.count=1", beside=torchtitan)).finish(code=1)
     assert f"{torchtitan}/torchtitan/train.py" in run.rank_log(0)  # its own code has begun
     (end,) = run.named("run_finished")
-    assert "job=torchtitan cannot run here: No module named '" in str(end["reason"])
-    assert "pip install 'ftslurm[torchtitan]'" in str(end["reason"])
+    assert "job=torchtitan cannot run here: No module named '" in str(end["failure"])
+    assert "pip install 'ftslurm[torchtitan]'" in str(end["failure"])
 
 
 def test_without_torchtitan_the_extra_is_named() -> None:

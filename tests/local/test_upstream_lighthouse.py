@@ -62,6 +62,6 @@ def test_the_table_of_torchfts_own_tests_has_each_with_each_lighthouse() -> None
         "TestLighthouse.test_lighthouse_client_behavior"
     }
     table = bench.table(outcomes)
-    assert "| lighthouse_test | TestLighthouse.test_heartbeat_round_trip | passed |  |  | passed |" in table
+    assert "| lighthouse_test | TestLighthouse.test_heartbeat_round_trip | passed |  | passed |" in table
     assert "| torchft | 4 | 0 | 0 |" in table
     assert "| patches | 3 | 1 | 0 |" in table

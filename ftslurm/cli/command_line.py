@@ -85,7 +85,7 @@ def _as_settings(arguments: list[str]) -> list[str]:
         if same or not _KEY.fullmatch(name) or value.startswith("-"):  # --a=-b is not --a -b
             return [f"job.args=[{','.join(map(_quoted, arguments))}]"]
         if not given and rest and not rest[0].startswith("--"):
-            given = value = rest.pop(0)
+            given, value = "=", rest.pop(0)
         found[name] = (value if _PLAIN.fullmatch(value) else _quoted(value)) if given else "true"
     return [f"job.args.{name[2:]}={text}" for name, text in found.items()]
 

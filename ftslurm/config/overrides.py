@@ -96,8 +96,9 @@ def check_option(option: str | None, known: Sequence[str]) -> None:
     name, _, value = option.partition("=")
     key = name.lstrip("-").replace("-", "_")
     hint = option_names.meant(name, known)
-    section = any(one.startswith(f"{key}.") for one in keys())
-    near = _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")
+    presets = (shipped("conf") / key).is_dir()
+    section = not presets and any(one.startswith(f"{key}.") for one in keys())
+    near = key if presets else _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")
     if name == "--config":
         hint += " here: only `ftslurm run --config RUN/config.yaml` takes a file, and nothing else beside it"
     how = f"; there are {_some_keys(key)}" if section else f": {near}={value or 'VALUE'}" if near else ""

@@ -33,7 +33,7 @@ def begin_run(backend: Backend) -> Run:
     run = backend.launch(
         *("run", "job=parameter_server", "cluster=local", f"run.root={backend.tmp_path / f'runs{number}'}"),
         *("follow=true", "groups.count=2", "groups.roles.worker=1", "groups.gpus=0", "restart.backoff_s=0.1"),
-        *("stop.grace_s=2"),
+        "stop.grace_s=2",
         *("job.args.updates=1000000", "job.args.batch-time=0.05", "checkpoint.every=0"),
         *(f"job.args.samples={backend.tmp_path / f'samples{number}'}",),
     )

@@ -148,6 +148,10 @@ def test_the_script_gets_odd_arguments_as_they_are(form: str) -> None:
     check([part for word in words for part in word.split("|", 1)])
 
 
+def test_the_script_gets_an_empty_value() -> None:
+    check(["--a", "", "--b"])
+
+
 @pytest.mark.nightly
 @settings(max_examples=60, deadline=None)
 @given(st.lists(WORDS, max_size=5))

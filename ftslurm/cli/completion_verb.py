@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from ftslurm.cli.parser import Parser
 from ftslurm.errors import EnvironmentProblem
 
@@ -29,7 +27,6 @@ def main(words: list[str]) -> int:
         prog="ftslurm completion",
         description="Print the code with which a shell completes ftslurm's words.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=SHELLS)
     print(shellcode(["ftslurm"], shell=parser.parse_args(words).shell))

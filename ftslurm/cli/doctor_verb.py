@@ -56,7 +56,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="ftslurm doctor",
         description="Check this machine, Slurm and its nodes for what will hurt a training.",
         epilog=HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]")
     parser.add_argument("--partition", metavar="NAME", help="of the job (default: the default partition)")

@@ -30,7 +30,6 @@ def main(words: list[str]) -> int:
         prog="ftslurm list",
         description="Show all runs below a folder, or of a user's Slurm jobs, the newest first.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
     parser.add_argument("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie")

@@ -9,12 +9,18 @@ from ftslurm.config import option_names
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the words of one verb. What is wrong with them, it says in one paragraph, and which option is meant."""
+    """Parses the words of one verb. What is wrong with them, it says in one paragraph, and which option is meant.
+
+    Args:
+        epilog: what the help has below the options, with its own line breaks.
+    """
 
     takes_settings = False  # the verb takes settings too
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, epilog: str | None = None, **options: Any) -> None:
+        super().__init__(epilog=epilog, **options)
+        if epilog:
+            self.formatter_class = argparse.RawDescriptionHelpFormatter
         self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -31,8 +30,7 @@ def main(words: list[str]) -> int:
         NotDone: the user has said no, or something could not be removed.
     """
     about = "Remove runs that are over, with their checkpoints, code and logs. You are asked first."
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="ftslurm prune", description=about, epilog=HELP, formatter_class=raw)
+    parser = Parser(prog="ftslurm prune", description=about, epilog=HELP)
     parser.add_argument(
         "root", nargs="?", default="runs", metavar="DIR", help="where run directories lie; default: runs"
     )

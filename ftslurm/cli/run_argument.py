@@ -12,10 +12,8 @@ STEERING = ("stop", "inject", "drain", "undrain", "scale", "restart", "save")  #
 
 
 def parser_for(verb: str, about: str, epilog: str | None = None) -> Parser:
-    """Make a parser for a verb on a run. An epilog is printed unchanged, line by line."""
+    """Make a parser for a verb on a run."""
     parser = Parser(prog=f"ftslurm {verb}", description=about, epilog=epilog)
-    if epilog is not None:
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
     find, default = start.find_run, "newest"
     if verb in STEERING:
         find, default = start.only_run, "the only one that is going"

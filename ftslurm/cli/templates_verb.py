@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -32,7 +31,6 @@ def main(words: list[str]) -> int:
         prog="ftslurm templates",
         description=about,
         epilog=HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="it is made if it is missing; no file is overwritten")
     folder: Path = parser.parse_args(words).folder

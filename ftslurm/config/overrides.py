@@ -96,7 +96,7 @@ def check_option(option: str | None, known: Sequence[str]) -> None:
     name, _, value = option.partition("=")
     key = name.lstrip("-").replace("-", "_")
     hint = option_names.meant(name, known)
-    presets = (shipped("conf") / key).is_dir()
+    presets = key in _types(Config) and (shipped("conf") / key).is_dir()
     section = not presets and any(one.startswith(f"{key}.") for one in keys())
     near = key if presets else _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")
     if name == "--config":

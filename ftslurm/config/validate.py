@@ -172,9 +172,8 @@ def _check_job(config: Config) -> None:
             f"job.script and job.module: {which}; give exactly one, as in `job.script=train.py`, "
             f"or choose a ready job such as `job=ddp`"
         )
-    copied = (
-        config.internal.parent is not None and Path(config.internal.parent, "code").is_dir()
-    )  # resumed with that copy
+    parent = config.internal.parent
+    copied = parent is not None and Path(parent, "code").is_dir()  # resumed with that copy
     if job.script is not None and not Path(job.script).expanduser().is_file() and not copied:
         what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
         raise ConfigError(f"job.script={job.script}: {what}")

@@ -18,33 +18,11 @@ _FLAGS = {"ignore-pbs", "overcommit", "spread-job", "use-min-nodes"}  # without 
 # array, error, gpus-per-node, input, job-name, no-kill, open-mode, output, requeue, signal, verbose, wait.
 KNOWN = {
     *("acctg-freq", "batch", "clusters", "constraint", "container", "container-id", "core-spec", "cpus-per-gpu"),
-    *(
-        "delay-boot",
-        "distribution",
-        "exclude",
-        "exclusive",
-        "export",
-        "get-user-env",
-        "gpu-bind",
-        "gpu-freq",
-        "gpus",
-        "gpus-per-task",
-        "gres",
-    ),
+    *("delay-boot", "distribution", "exclude", "exclusive", "export", "get-user-env", "gpu-bind", "gpu-freq", "gpus"),
+    *("gpus-per-task", "gres"),
     *("gres-flags", "hint", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "network", "nodelist", "power"),
-    *(
-        "profile",
-        "qos",
-        "reservation",
-        "segment",
-        "switches",
-        "thread-spec",
-        "threads-per-core",
-        "tres-bind",
-        "tres-per-task",
-        "wait-all-nodes",
-        "wckey",
-    ),
+    *("profile", "qos", "reservation", "segment", "switches", "thread-spec", "threads-per-core", "tres-bind"),
+    *("tres-per-task", "wait-all-nodes", "wckey"),
 } | {*OWN_OPTIONS, *_FLAGS}
 # The variables that are not called as their options; SBATCH_GRES_FLAGS is --gres-flags.
 _RENAMED = {"mem-per-node": "mem", "req-switch": "switches", "segment-size": "segment", "timelimit": "time"}

@@ -26,9 +26,8 @@ from ftslurm.slurm.commands import job_name
 from ftslurm.submission.candidate import Candidate
 
 CHECK_S = 15.0  # how often a pilot checks whether the run is over
-ALONE_S = (
-    600.0  # without a controller a pilot gives its nodes back after this long, or ten times that limit of a worker
-)
+# Without a controller a pilot gives its nodes back after this long, or ten times that limit of a worker.
+ALONE_S = 600.0
 REPORTS, REPORT_S = 5, 1.0  # how often the end of its job is reported, and the time between two reports
 LINGERS_S = 60.0  # how long a pilot without a group waits for Slurm or the controller to end or requeue its job
 

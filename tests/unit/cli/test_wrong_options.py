@@ -52,6 +52,7 @@ def test_a_setting_with_dashes_is_refused_with_how_it_is_written(line: str, caps
         ("--batch_size 3 groups.count=2", "job.args.batch_size=3"),
         ("--weight-decay groups.count=2", "job.args.weight-decay=VALUE"),
         ("--faults kill_one", "faults=kill_one"),
+        ("--/etc 1", "job.args./etc=1"),
         ("--time 3", "cluster.time=3"),
     ],
 )

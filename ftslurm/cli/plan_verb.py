@@ -157,7 +157,7 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
         yield "", f"unpacked once on each node, in {place} (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
-        yield "saved", f"nothing: {preflight.NOTHING_SAVED}"
+        yield "saved", f"nothing: {preflight.if_all_fail(config)}"
     yield from _allocation(config, run, jobs, nodes)
     if config.health.preflight:
         yield "checks", "; ".join(shlex.join(command) for command in node_commands.named(config))

@@ -10,6 +10,7 @@ from ftslurm.api import pruning
 from ftslurm.cli.logs_verb import since
 from ftslurm.cli.parser import Parser
 from ftslurm.errors import EnvironmentProblem, NotDone
+from ftslurm.security.terminal import visible
 
 HELP = """\
 examples
@@ -45,7 +46,7 @@ def main(words: list[str]) -> int:
     shown = [one.root for one in judged if one.kept is None and pruning.holds(one.root, only)]
     for one in (one for one in judged if one.kept or one.root in shown):
         told = f"stays: {one.kept}" if one.kept else _bytes(pruning.size([one.root], only))
-        print(f"{one.root.name}  {told}")
+        print(visible(f"{one.root.name}  {told}"))
     if not shown:
         print(f"nothing to remove under {root}")
         return 0

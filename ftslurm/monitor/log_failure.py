@@ -58,15 +58,20 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
     step = failure.step
     log = _log(run, step, wanted.rank)
     who = step.unit if step.group is None else f"group {step.group}"
-    end = _end(log)
-    trace = stack_text.told_lines(step.traceback or "")
-    said = [line for line in _end(run.step_log(step.unit, step.attempt)) if view.raw or not is_noise(line.encode())]
     _print(
         out,
         f"{clock(failure.time)} {who} attempt {step.attempt} died: {describe(step)}",
         step.evidence[1:] and step.evidence,
     )
+    left_out = _show_log(log, stack_text.told_lines(step.traceback or ""), out, view)
+    said = [line for line in _end(run.step_log(step.unit, step.attempt)) if view.raw or not is_noise(line.encode())]
     _print(out, "\nwhat the launcher and the guards said:", said[-_MOST_SAID:])
+    return left_out
+
+
+def _show_log(log: Path, trace: Sequence[str], out: BinaryIO, view: View) -> int:
+    """Print the traceback, unless the log's last lines have it, and the end of the log or its stacks."""
+    end = _end(log)
     _print(
         out, "\nthe end of the traceback:", () if trace and any(trace[-1] in line for line in end[-LINES:]) else trace
     )

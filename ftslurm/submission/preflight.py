@@ -47,7 +47,7 @@ def notes(config: Config) -> list[str]:
     """Return what the user should know about the run's checkpoints before it starts."""
     found = []
     if saves_nothing(config):
-        found.append(f"no checkpoint is saved unless you ask for one (ftslurm save): {NOTHING_SAVED}")
+        found.append(f"no checkpoint is saved unless you ask for one (ftslurm save): {if_all_fail(config)}")
     folder = config.checkpoint.dir
     if folder and Path(folder).is_dir() and not os.access(folder, os.W_OK | os.X_OK):
         found.append(
@@ -56,10 +56,16 @@ def notes(config: Config) -> list[str]:
     return found
 
 
-NOTHING_SAVED = (
-    "losing all groups at once loses everything. Set checkpoint.every=N if the script uses ftslurm.checkpoint, or "
-    "restart.on_state_loss=checkpoint if it resumes by itself"
-)
+def if_all_fail(config: Config) -> str:
+    """Return what a run that saves nothing loses, and the settings that help."""
+    if config.groups.count == 1:
+        loss = "when its only group fails, all its work is lost"
+    else:
+        loss = "when all groups fail at once, all their work is lost"
+    return (
+        f"{loss}. Set checkpoint.every=N if the script uses ftslurm.checkpoint, or "
+        "restart.on_state_loss=checkpoint if it resumes by itself"
+    )
 
 
 def saves_nothing(config: Config) -> bool:

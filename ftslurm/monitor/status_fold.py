@@ -7,15 +7,14 @@ StatusFold applies lines one by one. The cost of a line does not grow with the n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from typing_extensions import assert_never
 
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.core.state.values import replace
 from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import (
-    TOLD_EVERY_S,
     GroupStatus,
     HangLimit,
     JobStatus,
@@ -27,8 +26,9 @@ from ftslurm.monitor.status import (
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.run.journal import Event, number
-from ftslurm.run.journal_filter import RATE_WINDOW_S
 from ftslurm.run.journal_lines import read
+from ftslurm.run.journal_writer import TOLD_EVERY_S
+from ftslurm.run.run_reader import RATE_WINDOW_S
 
 SCRIPT_RUNS = ("script", "quorum", "step")  # stages of step_starting after script_begun
 UnitEvent = records.StepLaunched | records.StepReady | records.StepExited | records.LaunchRefused
@@ -77,7 +77,10 @@ class StatusFold:
 
     def apply(self, event: Event) -> None:
         """Apply the next line."""
-        time, record = number(event, "time"), read(event)
+        self.take(read(event), number(event, "time"))
+
+    def take(self, record: records.JournalEvent, time: float | None) -> None:
+        """Apply the record of the next line."""
         self._snapshot = None
         if time is not None:
             self._updated = time
@@ -406,10 +409,9 @@ class StatusFold:
         ok = record.cause == "ok"
         if not group.joined:
             self._time_recovery(record.group, record.attempt, None, record.phases)
-        gap = group.longest_gap_s
-        if not ok and group.joined and group.stepped is not None and time is not None:
-            longest = max(time - group.stepped - TOLD_EVERY_S, gap or 0.0)  # the time without a step before its end
-            gap = round(longest, 3) if longest > 0 else gap
+        if group.joined and record.step is not None:
+            group = replace(group, step=record.step)
+            self._put(group)  # the run has come as far as the group, of which no progress may have been read
         group = replace(
             group,
             phase=Phase.SUCCEEDED if ok else Phase.PENDING,
@@ -420,9 +422,11 @@ class StatusFold:
             steps_per_s=None,
             samples=(),
             participants=None,
+            quorum_id=None,
             sessions=None,
+            stepped=None,
             ended=time,
-            longest_gap_s=gap,
+            longest_gap_s=_longer(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
         at_work = group.joined or self._run.lighthouse is None
@@ -480,7 +484,7 @@ class StatusFold:
         self._time_recovery(record.group, record.attempt, record.recovery_s, record.phases)
         gap = group.longest_gap_s
         if not self._live and record.recovery_s is not None:  # no group has trained since it failed
-            gap = max(record.recovery_s, gap or 0.0)
+            gap = _longer(gap, record.recovery_s)
         joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
         self._progressed(joined, record, time)
 
@@ -498,7 +502,7 @@ class StatusFold:
     ) -> None:
         step, gap = record.step, None
         if isinstance(record, records.Progress):
-            time, gap = time if record.at is None else record.at, record.gap_s
+            time, gap = time if record.at is None else record.at, record.longest_gap_s
             if record.sessions is not None:
                 group = replace(group, sessions=record.sessions)
         if step is None or time is None:
@@ -523,7 +527,7 @@ class StatusFold:
                 samples=samples,
                 # A line without a new step does not change the rate: steps may take longer than lines are apart.
                 steps_per_s=steps / span if span >= 0.5 and steps > 0 else group.steps_per_s,
-                longest_gap_s=group.longest_gap_s if gap is None else max(gap, group.longest_gap_s or 0.0),
+                longest_gap_s=_longer(group.longest_gap_s, gap),
             )
         )
 
@@ -600,6 +604,10 @@ def _remembering(group: GroupStatus) -> GroupStatus:
 def _at_the_end(group: GroupStatus) -> GroupStatus:
     """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
     return replace(group, phase=Phase.FAILED if group.down else group.phase, waiting_for=None, steps_per_s=None)
+
+
+def _longer(one: float | None, other: float | None) -> float | None:
+    return max((gap for gap in (one, other) if gap is not None), default=None)
 
 
 def _with(items: tuple[str, ...], item: str) -> tuple[str, ...]:

@@ -1,12 +1,10 @@
 """Computes the history of a run in one pass over its journal.
 
-Unknown events and fields are ignored, so that a journal of another version can be read. Nearly all lines of a large
-journal are `progress`; those are read by a regular expression, without parsing their JSON.
+Unknown events and fields are ignored, so that a journal of another version can be read.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -34,32 +32,10 @@ from ftslurm.report.history import (
 )
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.timeline import Timeline, stalled
-from ftslurm.run.journal import Event, JournalReader, number
+from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
-from ftslurm.security.json_text import read_object
 
-PROGRESS = re.compile(
-    rb'\{"seq":\d+,"time":([\d.]+),"event":"progress","group":(\d+),"attempt":(\d+),"step":(\d+),'
-    rb'"quorum_id":(-?\d+|null),"participants":(\d+),"committed":(\d+|null),"aborted":(\d+|null),'
-    rb'"gap_s":([\d.]+|null)(?:,"at":([\d.]+))?\}'
-)
 STALL_TIMES, STALL_LEAST_S = 2.0, 0.05  # a step stalls if it takes so many times the typical step, and so much longer
-
-
-def read_history(journal: JournalReader, submitted: float | None = None, now: float | None = None) -> History:
-    """Return the history of a run.
-
-    Args:
-        submitted: when the run was submitted; the groups wait for their nodes from then on.
-        now: the end of the report if the run goes on; default: the last line.
-
-    Raises:
-        EnvironmentProblem: there is a journal, and it cannot be read.
-    """
-    folding = HistoryFold(submitted)
-    for block in journal.blocks():
-        folding.feed(block)
-    return folding.history(now)
 
 
 class HistoryFold:
@@ -88,23 +64,6 @@ class HistoryFold:
         self._first_step: int | None = None
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
         self._scaled: list[tuple[float, int]] = []
-
-    def feed(self, block: bytes) -> None:
-        """Apply whole lines."""
-        match, progress = PROGRESS.fullmatch, self._progress
-        for line in block.split(b"\n"):
-            found = match(line)
-            if found is not None:
-                time, group, attempt, step, quorum, size, committed, aborted, gap, at = found.groups()
-                self._time = float(time)
-                n = int(group)
-                if n < len(self._lines) and self._lines[n].attempt == int(attempt):
-                    counts = (0 if committed == b"null" else int(committed), 0 if aborted == b"null" else int(aborted))
-                    gap_s = None if gap == b"null" else float(gap)
-                    when = self._time if at is None else float(at)
-                    progress(n, when, int(step), None if quorum == b"null" else int(quorum), int(size), counts, gap_s)
-            elif line and (event := read_object(line)) is not None:
-                self.apply(event)
 
     def apply(self, event: Event) -> None:
         """Apply one line."""
@@ -436,7 +395,12 @@ def _failure(time: float, unit: str, detail: str) -> Failure:
 
 
 def fold_history(events: Iterable[Event], submitted: float | None = None, now: float | None = None) -> History:
-    """Return the history of these lines."""
+    """Return the history that these lines tell.
+
+    Args:
+        submitted: when the run was submitted; the groups wait for their nodes from then on.
+        now: the end of the report if the run goes on; default: the last line.
+    """
     folding = HistoryFold(submitted)
     for event in events:
         folding.apply(event)

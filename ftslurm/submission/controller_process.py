@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.resume_state import Story
 from ftslurm.controller.signals import SIGNALS
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers import local, srun
 from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
 from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
@@ -127,18 +127,19 @@ def control(
     """
     logger = logging.getLogger("ftslurm")
     log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
-    story = Story(run)
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
-            past, outcome = story.read()  # slow for a long journal
-            if outcome in ("succeeded", "failed"):
-                return int(outcome == "failed")
-            known(story.shown())
+            story = Story(run)
+            if story.outcome in ("succeeded", "failed"):
+                return int(story.outcome == "failed")
+            known(story.status)
             from ftslurm.controller.loop import Controller
 
             leaf_of = _leaves() if config.cluster.kind != "local" and config.groups.nodes > 1 else {}
-            controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after, leaf_of)
+            controller = Controller(
+                config, run, allocation, tell, story.past, story.recent, number, signals, after, leaf_of
+            )
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)
     except EnvironmentProblem:

@@ -26,7 +26,8 @@ from ftslurm.core.state.model import Allocation
 from ftslurm.errors import RunNotFound
 from ftslurm.monitor import log_files, logs, sentences, status_fold, status_json, summary, table
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Journal, JournalReader, integer, last_line, names, number, numbers, text
+from ftslurm.run.journal import JournalReader, integer, last_line, names, number, numbers, text
+from ftslurm.run.journal_writer import Journal
 from ftslurm.run.replay import read_past
 from ftslurm.security.terminal import readable
 
@@ -149,7 +150,7 @@ def test_any_bytes_are_a_journal_and_another_can_be_written_after_them(
     run.events.write_bytes(b"\n".join(data))
     before = JournalReader(run.events).read_new()
     last_line(run.events)
-    with Journal(run.events) as journal:
+    with Journal(run) as journal:
         journal.append(RawRecord("warning", text="the next"))
     after = JournalReader(run.events).read_new()
     assert after[-1]["text"] == "the next"

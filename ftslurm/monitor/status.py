@@ -265,7 +265,7 @@ def harmless(value: Any, lines: bool = False) -> Any:
         inner = map(harmless, value)
         return type(value)(*inner) if hasattr(value, "_fields") else tuple(inner)
     if isinstance(value, Value):
-        return replace(value, **{name: harmless(inner, name == "traceback") for name, inner in vars(value).items()})
+        return type(value)(**{name: harmless(inner, name == "traceback") for name, inner in vars(value).items()})
     return value
 
 

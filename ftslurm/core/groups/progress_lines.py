@@ -37,12 +37,20 @@ def reported(turn: Turn, unit: Unit, report: Progress, groups: int) -> Unit:
     return told(turn, unit) if _is_due(unit, turn.now, groups) else unit
 
 
+def line(unit: Unit, now: float) -> Progress | None:
+    """Return the line of all that a group has reported since its last line; None: nothing."""
+    if unit.current.untold is None:
+        return None
+    time, report = unit.current.untold
+    return report if time == now else replace(report, at=time)
+
+
 def told(turn: Turn, unit: Unit) -> Unit:
     """Journal the line of all that a group has reported since its last line."""
-    if unit.current.untold is None:
+    report = line(unit, turn.now)
+    if report is None:
         return unit
-    time, report = unit.current.untold
-    turn.do(report if time == turn.now else replace(report, at=time))
+    turn.do(report)
     return turn.attempt(unit, untold=None, last_told=turn.now)
 
 

@@ -81,10 +81,10 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         phases=None if unit.marks.joined is not None else phases(unit.marks),
     )
     turn.do(exited)
-    return turn.change(unit, exits=_and(unit, verdict), marks=failing)
+    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 
-def _and(unit: Unit, verdict: Exit) -> tuple[Exit, ...]:
+def _exits_with(unit: Unit, verdict: Exit) -> tuple[Exit, ...]:
     """Return the exits of a unit with a further one."""
     return (*unit.exits, verdict)[-MOST_EXITS:]
 
@@ -112,7 +112,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     """Handle a launch that Slurm has refused. It is no attempt: the next launch has its number, folder and reason."""
     number, reason = unit.attempt, unit.reason
     marks = replace(unit.marks, launched=None)
-    unit = turn.change(unit, attempt=number - 1, exits=_and(unit, verdict), marks=marks, pulses=())
+    unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
     queue.doubt(turn, unit.place.allocation if unit.place is not None else None)
     before = len(turn.actions)
@@ -313,6 +313,6 @@ def too_late(finished: int) -> str:
 
 
 def given_up(turn: Turn, unit: Unit, reason: str) -> None:
-    """Give a group up."""
+    """Give a group up, and say why."""
     give_up(turn, unit, reason)
     turn.do(records.GroupGivenUp(group=unit.group_id, reason=reason))

@@ -116,8 +116,7 @@ def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
             reason = _may_unpack(silence.unit, turn.config)
             turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3), reason=reason))
         if look is None or _stale(look, turn.now, turn.config):
-            since, known = (since, None) if look is None else (look.since, look.heard)
-            look = Look(node, since, turn.now, heard=known)
+            look = Look(node, since, turn.now) if look is None else Look(node, look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
         looks[node] = replace(look, heard=last_heard(turn.state, look))
     _set_looks(turn, tuple(looks.values()))
@@ -207,8 +206,9 @@ def _judge(turn: Turn, silence: Silence, look: Look, patience_s: float) -> Evide
 
     A probe that has not answered within patience_s does not reach its node.
     """
-    (unit, node, since), now = silence, turn.now
-    seconds, lost_after_s = now - since, turn.config.health.lost_after_s
+    unit, node, since = silence
+    now, lost_after_s = turn.now, turn.config.health.lost_after_s
+    seconds = now - since
     task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
     # Another step on the node was heard.
     elsewhere = look.heard is not None and now < look.heard + lost_after_s / 2

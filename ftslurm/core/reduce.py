@@ -122,13 +122,14 @@ def _asked(turn: Turn, event: Asked) -> None:
     """Do what a user asks for, and answer."""
     about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by.name}
     about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
+    before = len(turn.actions)
     try:
         text = REQUESTS[event.what](turn, event)
     except user_requests.Refused as error:
         turn.do(records.CommandRefused(reason=str(error), **about))
     else:
         if text:
-            turn.do(records.CommandDone(text=text, **about))
+            turn.actions.insert(before, records.CommandDone(text=text, **about))
 
 
 OF_GROUPS = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
@@ -116,75 +116,74 @@ def adopt(unit: Unit, attempt: int, place: Place, marks: Marks, pulses: tuple[Pu
     )
 
 
-def run(unit: Unit) -> Unit:
+def run(turn: Turn, unit: Unit) -> Unit:
     """Mark a step as up: a group's script begins, a standby is ready, or the Lighthouse's address is known."""
-    return replace(unit, phase=Phase.RUNNING)
+    return turn.change(unit, phase=Phase.RUNNING)
 
 
-def wait_for_next(unit: Unit, due: float, reason: str) -> Unit:
+def wait_for_next(turn: Turn, unit: Unit, due: float, reason: str) -> Unit:
     """Schedule the next attempt of a unit whose step has ended.
 
     Args:
+        turn: the decision.
         unit: one whose step has ended.
         due: when it is launched at the earliest.
         reason: why it is launched again.
     """
-    return replace(unit, phase=Phase.PENDING, due=due, reason=reason, current=replace(unit.current, intent=None))
+    turn.attempt(unit, intent=None)
+    return turn.change(unit, phase=Phase.PENDING, due=due, reason=reason)
 
 
-def succeed(unit: Unit) -> Unit:
+def succeed(turn: Turn, unit: Unit) -> Unit:
     """Mark a unit as finished."""
-    return replace(unit, phase=Phase.SUCCEEDED, waits_for=None)
+    return turn.change(unit, phase=Phase.SUCCEEDED, waits_for=None)
 
 
-def give_up(unit: Unit, why: str = "") -> Unit:
+def give_up(turn: Turn, unit: Unit, why: str = "") -> Unit:
     """Mark a unit as given up: it gets no further attempt."""
-    return replace(unit, phase=Phase.FAILED, waits_for=None, reason=why)
+    return turn.change(unit, phase=Phase.FAILED, waits_for=None, reason=why)
 
 
 def stop(
+    turn: Turn,
     unit: Unit,
     cause: Cause | None,
-    due: float,
-    now: float,
     sign: Evidence | None = None,
     *,
+    due: float | None = None,
     detect_s: float | None = None,
 ) -> Unit:
     """Bring a unit's step down.
 
     Args:
+        turn: the decision.
         unit: one with a step.
         cause: why its step ends; None: decided from the evidence when it has ended.
-        due: when the step is killed.
-        now: when the failure was noticed.
         sign: a further piece of evidence.
+        due: when the step is killed; None: now.
         detect_s: how long the failure went unnoticed.
     """
-    signs = unit.current.evidence if sign is None else (*unit.current.evidence, sign)
-    failing = Marks(detect_s=detect_s, noticed=now)
-    intent = cause or unit.current.intent
-    return replace(
+    unit = turn.change(unit, phase=Phase.STOPPING, due=turn.now if due is None else due)
+    return turn.attempt(
         unit,
-        phase=Phase.STOPPING,
-        due=due,
-        current=replace(unit.current, intent=intent, failing=failing, evidence=signs),
+        intent=cause or unit.current.intent,
+        failing=Marks(detect_s=detect_s, noticed=turn.now),
+        evidence=unit.current.evidence if sign is None else (*unit.current.evidence, sign),
     )
 
 
-def stop_politely(
-    unit: Unit, cause: Cause | None, grace_s: float, now: float, *, adopting: bool = False
-) -> tuple[Unit, list[Action]]:
-    """Bring a step down: a script that runs gets SIGTERM and grace_s seconds, anything else is killed at once.
+def stop_politely(turn: Turn, unit: Unit, cause: Cause | None, *, adopting: bool = False) -> Unit:
+    """Bring a step down: a script that runs gets SIGTERM and stop.grace_s seconds, anything else is killed at once.
 
     Args:
+        turn: the decision.
         unit: one with a step.
         cause: as in `stop`.
-        grace_s: stop.grace_s.
-        now: the time.
         adopting: whether a step whose guards have not reported to this controller yet gets SIGTERM too: its script
             may run.
     """
     adopted = adopting and unit.current.adoption is not None and unit.current.adoption.asked
-    polite = (unit.phase is Phase.RUNNING or adopted) and not unit.is_standby
-    return stop(unit, cause, now + grace_s if polite else now, now), [Send(unit.id, messages.Stop())] if polite else []
+    if unit.group is None or not (unit.phase is Phase.RUNNING or adopted):
+        return stop(turn, unit, cause)
+    turn.send(unit, messages.Stop())
+    return stop(turn, unit, cause, due=turn.now + turn.config.stop.grace_s)

@@ -198,7 +198,8 @@ class Controller:
             self.slurm.end(over(self.state))
         else:
             self.children.leave()  # before the journal records it: then the next controller may adopt the steps
-            self._write([line for unit in self.state.groups for line in progress_lines.told(unit, self.now())[1]])
+            lines = (progress_lines.line(unit, self.now()) for unit in self.state.groups)
+            self._write([line for line in lines if line is not None])
             self._tell()
             self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
         outcome = self.state.ending.outcome if self.state.ending else "left"

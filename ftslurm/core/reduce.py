@@ -7,10 +7,9 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from ftslurm.config.schema import Config
 from ftslurm.core import drain, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
-from ftslurm.core.groups.exits import Outcome, ended
+from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
 from ftslurm.core.groups.verdict import aborts, after_abort
@@ -24,7 +23,6 @@ from ftslurm.core.health import (
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import aside
 from ftslurm.core.lineage import continuity, rollover, takeover
-from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.events import (
     Alive,
     Asked,
@@ -46,10 +44,10 @@ from ftslurm.core.state.events import (
     TaskFailed,
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.traces import added
 from ftslurm.core.state.transitions import run, stop
-from ftslurm.core.state.units import independent, swap, tasks_of
+from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.units import tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -58,54 +56,57 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, per run
 
 
-def observe(state: RunState, event: Event, now: float, config: Config) -> Outcome:
-    """Fold one event into the state.
-
-    Returns:
-        The new state; the event's records and the actions that cannot wait for the rules.
-    """
-    if isinstance(event, JobEvent):
-        return queue.observe(state, event, now, config)
-    if isinstance(event, Alive):
-        return silence.heard(state, (event,), now), []
+def observe(turn: Turn, event: Event) -> None:
+    """Fold one event into the state, with its records and the actions that cannot wait for the rules."""
     if isinstance(event, StepEvent):
-        unit = state.table.living(event.id)
-        if unit is None:
-            return state, []  # late: that attempt is over
-        if isinstance(event, TaskFailed):
-            return _task_failed(event, state, unit, now, config)
-        if isinstance(event, Ended):
-            return _ended(event, state, unit, now, config)
-        if unit.group is None and isinstance(event.message, OF_GROUPS):
-            return state, []  # the Lighthouse and standbys do not train
-        return _heard(state, event.message, unit, now, config)
+        unit = turn.table.living(event.id)
+        if unit is not None:  # else it is late, and that attempt is over
+            _of_step(turn, unit, event)
+        return
+    if isinstance(event, JobEvent):
+        queue.observe(turn, event)
+        return
     match event:
+        case Alive():
+            silence.heard(turn, (event,))
         case Granted():
-            return _granted(state, event, now, config)
+            _granted(turn, event)
         case NodesLeft():
-            return supply.nodes_left(silence.slurm_answered(state), event, config)
+            silence.slurm_answered(turn)
+            supply.nodes_left(turn, event)
         case Looked():
-            return silence.looked(state, event, now)
+            silence.looked(turn, event)
         case NodesNoted(nodes, text):
-            return _warn(replace(state, nodes=replace(state.nodes, noted=nodes)), None, text)
+            turn.set_nodes(noted=nodes)
+            _warn(turn, None, text)
         case NodeFate():
-            return node_states.told(state, event, now, config)
+            node_states.told(turn, event)
         case NodesChecked():
-            return fitness.checked(state, event, now, config)
+            fitness.checked(turn, event)
         case ScaleAsked():
-            return scale.observe(state, event, now, config)
+            scale.observe(turn, event)
         case Asked():
-            return _asked(state, event, now, config)
+            _asked(turn, event)
         case InjectAsked():
-            return fault_drills.inject_asked(state, event, now)
+            fault_drills.inject_asked(turn, event)
         case StopAsked():
-            return _stop_asked(state, event, now)
+            _stop_asked(turn, event)
         case JobEnds():
-            return rollover.begin(state, event, now, config)
+            rollover.begin(turn, event)
         case Explained():
-            return queue.explained(replace(state, ending=state.ending and replace(state.ending, until=0.0))), []
+            turn.set(ending=turn.state.ending and replace(turn.state.ending, until=0.0))
+            queue.explained(turn)
         case _:
             assert_never(event)
+
+
+def _of_step(turn: Turn, unit: Unit, event: StepEvent) -> None:
+    if isinstance(event, TaskFailed):
+        _task_failed(turn, event, unit)
+    elif isinstance(event, Ended):
+        _ended(turn, event, unit)
+    elif unit.group is not None or not isinstance(event.message, OF_GROUPS):  # the others do not train
+        _heard(turn, event.message, unit)
 
 
 REQUESTS = {
@@ -117,15 +118,18 @@ REQUESTS = {
 }
 
 
-def _asked(state: RunState, event: Asked, now: float, config: Config) -> Outcome:
+def _asked(turn: Turn, event: Asked) -> None:
     """Do what a user asks for, and answer."""
     about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by.name}
     about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
+    before = len(turn.actions)
     try:
-        state, text, actions = REQUESTS[event.what](state, event, now, config)
+        text = REQUESTS[event.what](turn, event)
     except user_requests.Refused as error:
-        return state, [records.CommandRefused(reason=str(error), **about)]
-    return state, [records.CommandDone(text=text, **about), *actions] if text else actions
+        turn.do(records.CommandRefused(reason=str(error), **about))
+    else:
+        if text:
+            turn.actions.insert(before, records.CommandDone(text=text, **about))
 
 
 OF_GROUPS = (
@@ -140,97 +144,86 @@ OF_GROUPS = (
 )
 
 
-def _heard(
-    state: RunState, said: messages.FromWorker | messages.FromLighthouse, unit: Unit, now: float, config: Config
-) -> Outcome:
+def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit: Unit) -> None:
     """Fold a message of a live step into the state; `unit` is the unit of the step."""
     match said:
         case messages.Hello():
-            return _hello(said, state, unit, now)
+            _hello(turn, said, unit)
         case messages.Adopted():
-            return takeover.guard_reported(said, state, unit, now, config)
+            takeover.guard_reported(turn, said, unit)
         case messages.Ready():
-            return _ready(said, state, unit, now, config)
+            _ready(turn, said, unit)
         case messages.StoreUp(addr, port):
-            return swap(state, replace(unit, current=replace(unit.current, store=(addr, port)))), []
+            turn.attempt(unit, store=(addr, port))
         case messages.LighthouseUp():
-            return _lighthouse_up(said, state, unit, now)
+            _lighthouse_up(turn, said, unit)
         case messages.QuorumRefused(reason):
-            return state, [records.QuorumRefused(reason=reason)]
+            turn.do(records.QuorumRefused(reason=reason))
         case messages.QuorumBroken(quorum):
-            return state, [Send(u.id, messages.Broken(quorum)) for u in state.table.in_phase(Phase.RUNNING)]
+            for other in turn.table.in_phase(Phase.RUNNING):
+                turn.send(other, messages.Broken(quorum))
         case messages.GroupAside():
-            return aside(state, said)
+            aside(turn, said)
         case messages.QuorumIssued():
-            return _quorum_issued(said, state)
+            _quorum_issued(turn, said)
         case messages.FirstQuorum():
-            return _first_quorum(state, unit, now)
+            if unit.marks.quorum is None:
+                turn.mark(unit, quorum=turn.now)
         case messages.Room():
-            return standby.told_room(state, said, unit, config)
+            standby.told_room(turn, said, unit)
         case messages.Progress():
-            return _progressed(said, state, unit, now, config)
+            _progressed(turn, said, unit)
         case messages.Serving() | messages.Served() | messages.SessionOpened():
-            return parameter_servers.observe(said, state, unit, now, config)
+            parameter_servers.observe(turn, said, unit)
         case messages.Trace(text, task=task):
-            traces = added(unit.current.traces, task, text)
-            return swap(state, replace(unit, current=replace(unit.current, traces=traces))), []
+            turn.attempt(unit, traces=added(unit.current.traces, task, text))
         case messages.Notice(text):
-            return _warn(state, unit.group, text)
+            _warn(turn, unit.group, text)
         case messages.Dumped():
-            return _dumped(said, state, unit, now, config)
+            _dumped(turn, said, unit)
         case messages.StacksTaken():
-            return user_requests.stacks_taken(state, said, unit)
+            user_requests.stacks_taken(turn, said, unit)
         case messages.Injected():
-            return _injected(said, state, unit)
+            _injected(turn, said, unit)
         case messages.CanSave():
-            return swap(state, replace(unit, current=replace(unit.current, saves=True))), []
+            turn.attempt(unit, saves=True)
         case messages.Checkpointed():
-            return _checkpointed(said, state, unit)
+            _checkpointed(turn, said, unit)
         case messages.Restored():
-            return _restored(said, state, unit)
+            turn.put(continuity.restored(unit, said, turn.state))
+            turn.do(
+                records.CheckpointRestored(group=unit.group_id, attempt=unit.attempt, step=said.step, path=said.path)
+            )
         case messages.Done(task=task):
-            return swap(state, replace(unit, current=replace(unit.current, over=unit.current.over | {task}))), []
+            turn.attempt(unit, over=unit.current.over | {task})
         case messages.Exited(task=task):
-            return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {task}))), []
+            turn.attempt(unit, done=unit.current.done | {task})
         case messages.Alive() | messages.Failed():
             raise AssertionError(f"{said} is an event of its own")
         case _:
             assert_never(said)
 
 
-def _granted(state: RunState, event: Granted, now: float, config: Config) -> Outcome:
-    known = event.past is None and not supply.array(config)  # no job has been submitted yet
-    job_pool = replace(state.job_pool, had=len(event.allocation.nodes), polled=known)
-    state, actions = continuity.opened(
-        replace(
-            state,
-            allocation=event.allocation,
-            job_pool=job_pool,
-            nodes=replace(
-                state.nodes,
-                leaf_of=event.leaf_of,
-            ),
-        ),
-        event,
-        now,
-        config,
-    )
-    if event.allocation.nodes:
-        granted = records.AllocationGranted(allocation=event.allocation.name, nodes=event.allocation.nodes, ends=None)
-        actions = [granted, *actions]
-    return state, actions
+def _granted(turn: Turn, event: Granted) -> None:
+    granted = event.allocation
+    if granted.nodes:
+        turn.do(records.AllocationGranted(allocation=granted.name, nodes=granted.nodes, ends=None))
+    known = event.past is None and not supply.array(turn.config)  # no job has been submitted yet
+    turn.set(allocation=granted)
+    turn.set_job_pool(had=len(granted.nodes), polled=known)
+    turn.set_nodes(leaf_of=event.leaf_of)
+    continuity.opened(turn, event)
 
 
-def _stop_asked(state: RunState, event: StopAsked, now: float) -> Outcome:
-    if state.ending is not None and (
-        event.by == SRUN or (event.by, event.reason) == (state.ending.by, state.ending.reason)
-    ):
-        return state, []  # the srun of every step reports it
-    record = records.Command(what="stop", by=event.by.name, reason=event.reason)
-    if state.ending is not None and not _forbids(state.ending, event):
-        return _explained(state, event), [record]
-    ending = Ending(event.outcome, event.reason, event.cause, event.by, now + event.wait_s)
-    return replace(state, ending=ending), [record]
+def _stop_asked(turn: Turn, event: StopAsked) -> None:
+    ending = turn.state.ending
+    if ending is not None and (event.by == SRUN or (event.by, event.reason) == (ending.by, ending.reason)):
+        return  # the srun of every step reports it
+    turn.do(records.Command(what="stop", by=event.by.name, reason=event.reason))
+    if ending is not None and not _forbids(ending, event):
+        _explained(turn, ending, event)
+    else:
+        turn.set(ending=Ending(event.outcome, event.reason, event.cause, event.by, turn.now + event.wait_s))
 
 
 def _forbids(ending: Ending, event: StopAsked) -> bool:
@@ -239,86 +232,83 @@ def _forbids(ending: Ending, event: StopAsked) -> bool:
     return ending.outcome is RunOutcome.GOES_ON and not slurms_own
 
 
-def _explained(state: RunState, event: StopAsked) -> RunState:
+def _explained(turn: Turn, ending: Ending, event: StopAsked) -> None:
     """Correct the cause of the run's end: Slurm reports it a moment after its signal."""
-    ending = state.ending
-    if ending is None or ending.by != SIGTERM or event.by != SLURM or event.cause is Cause.CANCELLED:
-        return state
-    for unit in state.table.in_phase(Phase.STOPPING):
+    if ending.by != SIGTERM or event.by != SLURM or event.cause is Cause.CANCELLED:
+        return
+    for unit in turn.table.in_phase(Phase.STOPPING):
         if unit.current.intent is ending.cause:
-            state = swap(state, replace(unit, current=replace(unit.current, intent=event.cause)))
-    return replace(state, ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
+            turn.attempt(unit, intent=event.cause)
+    turn.set(ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
 
 
-def _hello(said: messages.Hello, state: RunState, unit: Unit, now: float) -> Outcome:
+def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
     hosts = list(unit.current.hosts)
     if said.task < len(hosts):
         hosts[said.task] = said.host
-    slurm_step = said.slurm_step or unit.current.slurm_step
-    unit = replace(unit, current=replace(unit.current, hosts=tuple(hosts), slurm_step=slurm_step))
-    unit = silence.beat(unit, Alive(unit.id, said.task, now))
+    unit = turn.attempt(unit, hosts=tuple(hosts), slurm_step=said.slurm_step or unit.current.slurm_step)
+    turn.put(silence.beat(unit, Alive(unit.id, said.task, turn.now)))
     if None not in hosts and unit.marks.hello is None:
-        unit = replace(unit, marks=replace(unit.marks, hello=now))
-    return swap(state, unit), []
+        turn.mark(unit, hello=turn.now)
 
 
-def _ready(said: messages.Ready, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    unit = replace(unit, current=replace(unit.current, ready=unit.current.ready | {said.task}))
-    if len(unit.current.ready) < tasks_of(unit, config):
-        return swap(state, unit), []
-    unit = replace(unit, marks=replace(unit.marks, ready=now))
+def _ready(turn: Turn, said: messages.Ready, unit: Unit) -> None:
+    unit = turn.attempt(unit, ready=unit.current.ready | {said.task})
+    if len(unit.current.ready) < tasks_of(unit, turn.config):
+        return
+    unit = turn.mark(unit, ready=turn.now)
     if unit.is_standby and unit.phase is Phase.STARTING:
-        unit = run(unit)
+        unit = run(turn, unit)
     table = ranks.table([str(host) for host in unit.current.hosts])
     rows: tuple[records.RankRow, ...] = ()
-    if unit.place is not None and table != ranks.expected(unit.place, config.groups.workers):
+    if unit.place is not None and table != ranks.expected(unit.place, turn.config.groups.workers):
         rows = tuple(rank_row(row) for row in table)  # Slurm has distributed the tasks in another order
-    return swap(state, unit), [_step_ready(unit, now, ranks=rows)]
+    _step_ready(turn, unit, ranks=rows)
 
 
-def _lighthouse_up(said: messages.LighthouseUp, state: RunState, unit: Unit, now: float) -> Outcome:
+def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
     if unit.phase is not Phase.STARTING:
-        return state, []  # it is already being brought down
-    up = run(replace(unit, current=replace(unit.current, ready=frozenset({0}))))
-    state = replace(swap(state, up), lighthouse_url=said.url)
-    return state, [] if unit.reason == "adopted" else [_step_ready(unit, now, url=said.url)]
+        return  # it is already being brought down
+    run(turn, turn.attempt(unit, ready=frozenset({0})))
+    turn.set(lighthouse_url=said.url)
+    if unit.reason != "adopted":
+        _step_ready(turn, unit, url=said.url)
 
 
-def _step_ready(
-    unit: Unit, now: float, url: str | None = None, ranks: tuple[records.RankRow, ...] = ()
-) -> records.StepReady:
-    return records.StepReady(
-        unit=unit.name,
-        group=unit.group,
-        attempt=unit.attempt,
-        seconds=since(unit.marks.launched, now),
-        url=url,
-        slurm_step=unit.current.slurm_step,
-        ranks=ranks,
+def _step_ready(turn: Turn, unit: Unit, url: str | None = None, ranks: tuple[records.RankRow, ...] = ()) -> None:
+    turn.do(
+        records.StepReady(
+            unit=unit.name,
+            group=unit.group,
+            attempt=unit.attempt,
+            seconds=since(unit.marks.launched, turn.now),
+            url=url,
+            slurm_step=unit.current.slurm_step,
+            ranks=ranks,
+        )
     )
 
 
-def _quorum_issued(said: messages.QuorumIssued, state: RunState) -> Outcome:
+def _quorum_issued(turn: Turn, said: messages.QuorumIssued) -> None:
     """Note the step that each group asks to take. A large quorum comes as several messages, each with some members."""
     steps = {group: step for group, step in zip(said.members, said.steps, strict=False) if group is not None}
-    units = [state.table.group(group) for group in steps if 0 <= group < state.table.groups]
-    seen = (
+    units = [turn.table.group(group) for group in steps if 0 <= group < turn.table.groups]
+    turn.put_unnoticed(
         replace(unit, current=replace(unit.current, seen=(said.quorum_id, steps[unit.group_id])))
         for unit in units
         if unit.phase is Phase.RUNNING
     )
-    return replace(state, table=state.table.put_unnoticed(seen)), []
 
 
-def _progressed(said: messages.Progress, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    actions: list[Action] = []
+def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     # An adopted attempt may have joined before: takeover.guard_reported writes its line.
     joins = unit.current.step is None and said.committed > 0 and unit.current.adoption is None
-    if joins and not independent(config) and continuity.is_new_history(said, unit, state):
-        return _began_new_history(said, state, unit, now, config)
+    if joins and not turn.independent and continuity.is_new_history(said, unit, turn.state):
+        _began_new_history(turn, said, unit)
+        return
     if joins:
-        unit = replace(unit, marks=replace(unit.marks, joined=now))
-        actions.append(takeover.joined(unit, now, said.step, said.quorum_id, said.participants))
+        unit = turn.mark(unit, joined=turn.now)
+        turn.do(takeover.joined(unit, turn.now, said.step, said.quorum_id, said.participants))
     progress = records.Progress(
         group=unit.group_id,
         attempt=unit.attempt,
@@ -329,33 +319,32 @@ def _progressed(said: messages.Progress, state: RunState, unit: Unit, now: float
         aborted=said.aborted,
         gap_s=said.gap_s,
     )
-    unit = replace(unit, current=replace(unit.current, aborted=said.aborted))
-    unit, line = progress_lines.reported(unit, progress, now, state.table.groups)
-    actions += line
+    unit = turn.attempt(unit, aborted=said.aborted)
+    unit = progress_lines.reported(turn, unit, progress, turn.table.groups)
     if said.committed > 0:
-        unit = replace(unit, current=replace(unit.current, step=said.step))
-        lineage = state.lineage
-        reached = said.step if lineage.resuming else max(lineage.step, said.step)
-        state = replace(state, lineage=replace(lineage, step=reached, resuming=False))
-        if state.drills.stepping_since is None:
-            state = replace(state, drills=replace(state.drills, stepping_since=now))
-    state = hang_limit.learn(swap(state, unit), said.gap_s, now, config)
-    state, drills = fault_drills.inject_planned(state, unit, now, config)
-    text = continuity.unsaved(state, said, config)
-    state, warning = (state, []) if text is None else _warn(state, unit.group, text)
-    return state, actions + drills + warning
+        unit = turn.attempt(unit, step=said.step)
+        reached = said.step if turn.lineage.resuming else max(turn.lineage.step, said.step)
+        turn.set_lineage(step=reached, resuming=False)
+        if turn.state.drills.stepping_since is None:
+            turn.set_drills(stepping_since=turn.now)
+    hang_limit.learn(turn, said.gap_s)
+    fault_drills.inject_planned(turn, unit)
+    text = continuity.unsaved(turn.state, said, turn.config)
+    if text is not None:
+        _warn(turn, unit.group, text)
 
 
-def _began_new_history(said: messages.Progress, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     """Bring down a group that trains from the start although the run is further."""
-    reached = max(unit.current.floor, state.lineage.step)
+    reached = max(unit.current.floor, turn.lineage.step)
     error = f"ended by ftslurm: it had begun a new history (step {said.step}, the run had reached {reached})"
-    unit = replace(unit, current=replace(unit.current, intent=Cause.UNKNOWN))
-    return _task_failed(TaskFailed(unit.id, Evidence(None, None, error=error)), swap(state, unit), unit, now, config)
+    unit = turn.attempt(unit, intent=Cause.UNKNOWN)
+    _task_failed(turn, TaskFailed(unit.id, Evidence(None, None, error=error)), unit)
 
 
-def _checkpointed(said: messages.Checkpointed, state: RunState, unit: Unit) -> Outcome:
-    state = rollover.checkpointed(replace(state, lineage=replace(state.lineage, saved=True)), said)
+def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
+    turn.set_lineage(saved=True)
+    rollover.checkpointed(turn, said)
     if said.error is not None:
         failed = records.CheckpointFailed(
             group=unit.group_id,
@@ -365,77 +354,63 @@ def _checkpointed(said: messages.Checkpointed, state: RunState, unit: Unit) -> O
             seconds=said.seconds,
             error=said.error,
         )
-        return state, [failed]
-    if not state.lineage.resuming:  # progress is reported once a second, and may be behind
-        state = replace(state, lineage=replace(state.lineage, step=max(state.lineage.step, said.step)))
+        turn.do(failed)
+        return
+    if not turn.lineage.resuming:  # progress is reported once a second, and may be behind
+        turn.set_lineage(step=max(turn.lineage.step, said.step))
     saved = records.CheckpointSaved(
         group=unit.group_id, attempt=unit.attempt, step=said.step, path=said.path, seconds=said.seconds
     )
-    return state, [saved]
+    turn.do(saved)
 
 
-def _restored(said: messages.Restored, state: RunState, unit: Unit) -> Outcome:
-    record = records.CheckpointRestored(group=unit.group_id, attempt=unit.attempt, step=said.step, path=said.path)
-    return swap(state, continuity.restored(unit, said, state)), [record]
+def _warn(turn: Turn, group: int | None, text: str) -> None:
+    if text and text not in turn.state.warnings and len(turn.state.warnings) < MOST_WARNINGS:
+        turn.set(warnings=turn.state.warnings | {text})  # every group and every attempt reports the same
+        turn.do(records.Warned(group=group, text=text))
 
 
-def _first_quorum(state: RunState, unit: Unit, now: float) -> Outcome:
-    if unit.marks.quorum is not None:
-        return state, []
-    return swap(state, replace(unit, marks=replace(unit.marks, quorum=now))), []
+def _dumped(turn: Turn, said: messages.Dumped, unit: Unit) -> None:
+    unit = turn.attempt(unit, dumped=unit.current.dumped | {said.task})
+    if unit.phase is Phase.STOPPING and len(unit.current.dumped) == tasks_of(unit, turn.config):
+        turn.change(unit, due=min(unit.due, turn.now))  # all stacks are written
 
 
-def _warn(state: RunState, group: int | None, text: str) -> Outcome:
-    if not text or text in state.warnings or len(state.warnings) >= MOST_WARNINGS:
-        return state, []  # every group and every attempt reports the same
-    state = replace(state, warnings=state.warnings | {text})
-    return state, [records.Warned(group=group, text=text)]
+def _injected(turn: Turn, said: messages.Injected, unit: Unit) -> None:
+    if said.error is not None:
+        turn.do(records.FaultRefused(kind=said.fault, group=unit.group, rank=said.task, reason=said.error))
+        turn.attempt(unit, drilled=None)
 
 
-def _dumped(said: messages.Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    unit = replace(unit, current=replace(unit.current, dumped=unit.current.dumped | {said.task}))
-    if unit.phase is Phase.STOPPING and len(unit.current.dumped) == tasks_of(unit, config):
-        unit = replace(unit, due=min(unit.due, now))  # all stacks are written
-    return swap(state, unit), []
-
-
-def _injected(said: messages.Injected, state: RunState, unit: Unit) -> Outcome:
-    if said.error is None:
-        return state, []
-    refused = records.FaultRefused(kind=said.fault, group=unit.group, rank=said.task, reason=said.error)
-    return swap(state, replace(unit, current=replace(unit.current, drilled=None))), [refused]
-
-
-def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
     evidence = event.evidence
     if evidence.task in unit.current.over and evidence.signal in CRASHES:
         # Its script had ended without an error. Threads of libraries may crash the process while the interpreter shuts
         # down (seen with torch: "terminate called without an active exception").
-        return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {evidence.task}))), []
+        turn.attempt(unit, done=unit.current.done | {evidence.task})
+        return
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])
     if aborts(evidence) and unit.place is not None and len(unit.place.nodes) == 1:
-        return state, []  # silence.py decides whether its only node is lost
+        return  # silence.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
-    unit = replace(unit, current=replace(unit.current, evidence=(*unit.current.evidence, evidence)))
-    actions: list[Action] = []
+    unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
     if evidence.node_lost and evidence.node is not None:
-        state, actions = silence.exclude(state, evidence.node, evidence.error or "lost", now, config)
+        silence.exclude(turn, evidence.node, evidence.error or "lost")
     if unit.phase is Phase.STOPPING:
-        return swap(state, unit), actions  # rules._bring_down kills it when it is due
-    if queue.is_told(unit, evidence) and state.ending is None and unit.place is not None:
+        return  # rules._bring_down kills it when it is due
+    if queue.is_told(unit, evidence) and turn.goes_on and unit.place is not None:
         job = unit.place.allocation
-        state = queue.doubt(state, job, now)  # Slurm is asked why
-        unit = replace(unit, current=replace(unit.current, told=unit.current.told or now))
+        queue.doubt(turn, job)  # Slurm is asked why
+        unit = turn.attempt(unit, told=unit.current.told or turn.now)
         if job is not None:
-            return swap(state, unit), actions  # handover.vacate brings it down
-    unit = stop(unit, None, now, now, detect_s=fault_drills.since(unit, now))
-    return swap(state, lost_connections.failed(unit, now, config)), actions
+            return  # handover.vacate brings it down
+    unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
+    turn.put(lost_connections.failed(unit, turn.now, turn.config))
 
 
-def _ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    again = takeover.not_reached(event, state, unit, now, config)
-    if again is not None:
-        return again, []
-    state, actions = ended(event, state, takeover.never_reached(unit), now, config)
-    return fitness.doubt(state, unit.name, config), actions
+def _ended(turn: Turn, event: Ended, unit: Unit) -> None:
+    if takeover.not_reached(turn, event, unit):
+        return
+    ended(turn, event, turn.put(takeover.never_reached(unit)))
+    fitness.doubt(turn, unit.name)

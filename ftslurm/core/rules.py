@@ -18,7 +18,7 @@ from typing import cast
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, drain, handover, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, launching, progress_lines, standby
-from ftslurm.core.groups.exits import Outcome, given_up, last_failure, too_late
+from ftslurm.core.groups.exits import given_up, last_failure, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
     first_step,
@@ -39,9 +39,10 @@ from ftslurm.core.state.events import Alive, Ended, Event
 from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.unit_table import NOBODY, Trait, UnitTable
-from ftslurm.core.state.units import independent, serves, swap
+from ftslurm.core.state.units import independent, serves
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
@@ -62,68 +63,63 @@ def begin(config: Config) -> RunState:
     return RunState(UnitTable.of((Unit(LIGHTHOUSE, None), *groups, *standbys)))
 
 
-def decide(state: RunState, events: Sequence[Event], now: float, config: Config) -> Outcome:
+def decide(state: RunState, events: Sequence[Event], now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Fold the events into the state, then apply the rules.
 
     Returns:
         The new state, and the actions in the order in which they must be carried out. Records come first.
     """
-    state, actions = _fold(state, events, now, config)
-    folded = state
-    state = replace(state, table=state.table.woken(now, lambda unit: _due_times(unit, folded, config)))
-    state, looks = lost_connections.judge(state, now, config)
-    actions += looks
-    state, looks = node_fate.judge(state, now, config)
-    actions += looks
-    for late in state.held:
-        if isinstance(late, Ended) and not _holds(state, late, now, config):
-            state = replace(state, held=tuple(other for other in state.held if other is not late))
-            state, more = observe(state, late, now, config)
-            actions += more
-    if state.finished:
-        return state, actions
-    state = replace(state, table=state.table.noticing())
-    all_concerned, judged = state.concerns_all, state.concerns()
-    jobs_concerned, jobs_judged = state.jobs_concerned(now), state.job_concerns()
+    turn = Turn(state, now, config)
+    _fold(turn, events)
+    folded = turn.state
+    turn.set(table=turn.table.woken(now, lambda unit: _due_times(unit, folded, config)))
+    lost_connections.judge(turn)
+    node_fate.judge(turn)
+    for late in turn.state.held:
+        if isinstance(late, Ended) and not _holds(turn.state, late, now, config):
+            turn.set(held=tuple(other for other in turn.state.held if other is not late))
+            observe(turn, late)
+    if turn.state.finished:
+        return turn.state, turn.actions
+    turn.set(table=turn.table.noticing())
+    all_concerned, judged = turn.state.concerns_all, turn.state.concerns()
+    jobs_concerned, jobs_judged = turn.state.jobs_concerned(now), turn.state.job_concerns()
     for rule in RULES:
-        state, more = rule(state, now, config)
-        actions += more
-    actions.sort(key=lambda action: not isinstance(action, records.JournalRecord))  # records first, in their order
-    if jobs_concerned or state.jobs_concerned(now):
-        times = (time for time in supply.deadlines(state, config) if time > now)
-        state = replace(state, jobs_judged=jobs_judged, jobs_due=min(times, default=inf))
-    return _settled(state, all_concerned, judged, now, config), actions
+        rule(turn)
+    if jobs_concerned or turn.state.jobs_concerned(now):
+        times = (time for time in supply.deadlines(turn.state, config) if time > now)
+        turn.set(jobs_judged=jobs_judged, jobs_due=min(times, default=inf))
+    _settle(turn, all_concerned, judged)
+    records_first = sorted(turn.actions, key=lambda action: not isinstance(action, records.JournalRecord))
+    return turn.state, records_first
 
 
-def _fold(state: RunState, events: Sequence[Event], now: float, config: Config) -> Outcome:
+def _fold(turn: Turn, events: Sequence[Event]) -> None:
     """Fold the events into the state; signs of life that come in a row are folded in together."""
-    actions: list[Action] = []
     for alive, run in groupby(events, key=lambda event: isinstance(event, Alive)):
         if alive:
-            state = silence.heard(state, cast("Iterable[Alive]", run), now)
+            silence.heard(turn, cast("Iterable[Alive]", run))
             continue
         for event in run:
-            if isinstance(event, Ended) and _holds(state, event, now, config):
-                state = replace(state, held=(*state.held, event))
+            if isinstance(event, Ended) and _holds(turn.state, event, turn.now, turn.config):
+                turn.set(held=(*turn.state.held, event))
             else:
-                state, more = observe(state, event, now, config)
-                actions += more
-    return state, actions
+                observe(turn, event)
 
 
-def _settled(state: RunState, all_concerned: bool, judged: tuple[object, ...], now: float, config: Config) -> RunState:
-    """Return the state after a decision, with the units to look at in the next one and their due times.
+def _settle(turn: Turn, all_concerned: bool, judged: tuple[object, ...]) -> None:
+    """Note, after a decision, the units to look at in the next one and their due times.
 
     Units that the rules have changed are looked at again in the next decision, by the earlier rules too.
     """
-    table = state.table
+    state, table = turn.state, turn.table
     units = table.named(table.to_look_at())
     if all_concerned:  # their due times may depend on what has changed; those of running groups do not
         units += [*table.others(), *table.in_phase(Phase.PENDING, Phase.STARTING, Phase.STOPPING)]
-    table = table.due_at((unit.name, _due(unit, state, now, config)) for unit in units)
+    table = table.due_at((unit.name, _due(unit, state, turn.now, turn.config)) for unit in units)
     if len(table.agenda) <= EXACT:
-        table = table.without_early_entries(lambda unit: _due(unit, state, now, config))
-    return replace(state, table=replace(table, noticed=NOBODY), judged=judged)
+        table = table.without_early_entries(lambda unit: _due(unit, state, turn.now, turn.config))
+    turn.set(table=replace(table, noticed=NOBODY), judged=judged)
 
 
 def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
@@ -175,50 +171,66 @@ def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
         yield from lost_connections.due_times(state, unit, config)
 
 
-def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
+def _end_if_over(turn: Turn) -> None:
     """End the run if it has succeeded or cannot go on."""
-    if state.ending is not None:
-        return state, []
+    state, config = turn.state, turn.config
+    if not turn.goes_on:
+        return
     serving, succeeded, failed = _come_to_an_end(state, config)
-    retired = sum(not serves(u.group, config) for u in state.table.named(state.table.having_trait(Trait.RETIRED)))
+    retired = sum(not serves(u.group, config) for u in turn.having(Trait.RETIRED))
     groups = state.table.groups - len(serving) - retired
     if len(succeeded) + len(failed) == groups and len(succeeded) >= config.groups.min:
-        reason = "all groups finished" + (", those that only serve are stopped (groups.serve)" if serving else "")
-        if failed:
-            reason = f"{len(succeeded)} of {groups} groups finished; group {failed[0].group} did not"
-        if state.lineage.resuming and state.lineage.resume_step > 0:
-            reason += f"; nothing was left to do after the checkpoint of step {state.lineage.resume_step}"
-        elif state.lineage.step == 0 and not independent(config):
-            reason += "; no step was ever committed: does the script use torchft's Manager?"
-        # Without a committed step nothing shows that others did the failed share; a server keeps what the group did.
-        doubtful = failed and state.lineage.step == 0 and not serving
-        return replace(state, ending=Ending(RunOutcome.FAILED if doubtful else RunOutcome.SUCCEEDED, reason)), []
+        _all_ended(turn, succeeded, failed, serving)
+        return
     for unit in serving:
         if unit.phase is Phase.FAILED:
             reason = f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}"
-            return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
+            turn.fail(reason)
+            return
     if groups - len(failed) < config.groups.min:
         why = "; ".join(f"group {u.group}: {u.reason}" for u in failed[:3])
         few = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
-        reason = f"{few} ({why})"
-        return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
+        turn.fail(f"{few} ({why})")
+        return
     pending = state.table.count(Phase.PENDING)
     if groups - len(failed) - pending >= config.groups.min and not serving:
-        return state, []  # enough groups have a place
-    waiting = _without_place(state, now, config)
+        return  # enough groups have a place
+    waiting = _without_place(turn)
     left = groups - len(failed) - sum(not serves(u.group, config) for u in waiting)
     needed = any(serves(u.group, config) for u in waiting)
     if waiting and (needed or left < config.groups.min):
-        who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
-        lost, unfit = state.nodes.avoid - state.nodes.unfit, fitness.described(state.nodes.checks)
-        gone = ", ".join(sorted(lost)) + (" was" if len(lost) == 1 else " were")
-        few = f"fewer than groups.min={config.groups.min} can step"
-        why = f"since {gone} lost" if lost else "and no job will bring one"
-        why += f" and health.preflight failed ({unfit})" if unfit else ""
-        hint = supply.ComingJobs(state, config).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
-        reason = f"{who} no node to run on {why}, {'and others need it (groups.serve)' if needed else few}: {hint}"
-        return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
-    return state, []
+        turn.fail(_no_place(turn, waiting, needed))
+
+
+def _all_ended(turn: Turn, succeeded: list[Unit], failed: list[Unit], serving: list[Unit]) -> None:
+    """End the run after its last group has ended, enough of them well."""
+    lineage = turn.lineage
+    reason = "all groups finished" + (", those that only serve are stopped (groups.serve)" if serving else "")
+    if failed:
+        groups = len(succeeded) + len(failed)
+        reason = f"{len(succeeded)} of {groups} groups finished; group {failed[0].group} did not"
+    if lineage.resuming and lineage.resume_step > 0:
+        reason += f"; nothing was left to do after the checkpoint of step {lineage.resume_step}"
+    elif lineage.step == 0 and not turn.independent:
+        reason += "; no step was ever committed: does the script use torchft's Manager?"
+    # Without a committed step nothing shows that others did the failed share; a server keeps what the group did.
+    doubtful = failed and lineage.step == 0 and not serving
+    turn.set(ending=Ending(RunOutcome.FAILED if doubtful else RunOutcome.SUCCEEDED, reason))
+
+
+def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
+    """Return why the run ends because these groups have no node, and what to set."""
+    nodes, least = turn.nodes, turn.config.groups.min
+    who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
+    lost, unfit = nodes.avoid - nodes.unfit, fitness.described(nodes.checks)
+    gone = ", ".join(sorted(lost)) + (" was" if len(lost) == 1 else " were")
+    few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
+    why = f"since {gone} lost" if lost else "and no job will bring one"
+    why += f" and health.preflight failed ({unfit})" if unfit else ""
+    hint = (
+        supply.ComingJobs(turn.state, turn.config).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
+    )
+    return f"{who} no node to run on {why}, {'and ' if needed else ''}{few}: {hint}"
 
 
 def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[Unit], list[Unit]]:
@@ -229,9 +241,9 @@ def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[U
     return serving, [u for u in ended if u.phase is Phase.SUCCEEDED], [u for u in ended if u.phase is Phase.FAILED]
 
 
-def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
+def _without_place(turn: Turn) -> list[Unit]:
     """Return the groups that wait in vain for a node; in one allocation only a lost one that is still ours may come."""
-    found = []
+    found, state, now, config = list[Unit](), turn.state, turn.now, turn.config
     finder = launching.PlaceFinder(now, config, many=True)
     for unit in state.table.in_phase(Phase.PENDING) if state.allocation is not None else ():
         if now < unit.due or unit.retired:
@@ -246,29 +258,27 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
     return found
 
 
-def _expire(state: RunState, now: float, config: Config) -> Outcome:
+def _expire(turn: Turn) -> None:
     """Bring down steps that have taken too long to start, and groups that can only start a new history."""
-    since = over_from(state, config)
+    since, now, config = over_from(turn.state, turn.config), turn.now, turn.config
     over = since is not None and now >= since
-    actions: list[Action] = []
-    for unit in state.units if over else state.attended():
+    for unit in turn.state.units if over else turn.attended():
         start = _start_limit(unit)
         late = start is not None and now >= start
         limit = _join_limit(unit, config)
-        slow = limit is not None and now >= limit and bool(state.table.having_trait(Trait.JOINED))
+        slow = limit is not None and now >= limit and bool(turn.table.having_trait(Trait.JOINED))
         going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
         stray = over and unit.group is not None and going and not unit.joined
         if late:
-            state = _timed_out(state, unit, _late_words(unit, config), now)
+            _timed_out(turn, unit, _late_words(unit, config))
         elif slow:
-            words = f"no step {config.join_timeout_s:g} s after its script began (see job.longest_step_s)"
-            state = _timed_out(state, unit, words, now)
+            _timed_out(
+                turn, unit, f"no step {config.join_timeout_s:g} s after its script began (see job.longest_step_s)"
+            )
         elif stray:
-            state = swap(state, stop(unit, Cause.CANCELLED, now, now))
+            stop(turn, unit, Cause.CANCELLED)
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
-            reason = too_late(state.table.in_phase(Phase.SUCCEEDED)[0].group_id)
-            state, actions = given_up(state, unit, reason, actions)
-    return state, actions
+            given_up(turn, unit, too_late(turn.table.in_phase(Phase.SUCCEEDED)[0].group_id))
 
 
 def _late_words(unit: Unit, config: Config) -> str:
@@ -293,50 +303,46 @@ def _join_limit(unit: Unit, config: Config) -> float | None:
     return begun + limit if waits and begun is not None and not independent(config) else None
 
 
-def _timed_out(state: RunState, unit: Unit, words: str, now: float) -> RunState:
+def _timed_out(turn: Turn, unit: Unit, words: str) -> None:
     sign = Evidence(None, None, error=words, cause=Cause.START_TIMEOUT)
-    return swap(state, stop(unit, Cause.START_TIMEOUT, now, now, sign))
+    stop(turn, unit, Cause.START_TIMEOUT, sign)
 
 
-def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
+def _bring_down(turn: Turn) -> None:
     """Kill the steps that are STOPPING and due; when the run ends, stop the groups first and the Lighthouse last."""
-    actions: list[Action] = []
-    ending = state.ending
+    ending = turn.state.ending
     if ending is not None:
-        going = state.table.in_phase(Phase.PENDING, Phase.STARTING, Phase.RUNNING)
-        for unit in (*going, *state.standbys):
+        going = turn.table.in_phase(Phase.PENDING, Phase.STARTING, Phase.RUNNING)
+        for unit in (*going, *turn.state.standbys):
             if unit.phase is Phase.PENDING:
-                state = swap(state, give_up(unit))
+                give_up(turn, unit)
             elif unit.phase in (Phase.STARTING, Phase.RUNNING):
-                cause = ending.cause if not unit.is_standby else Cause.CANCELLED
-                unit, stops = stop_politely(unit, cause, config.stop.grace_s, now, adopting=True)
-                state = swap(state, unit)
-                actions += stops
-        state = _bring_down_lighthouse(state, now)
-    for unit in state.attended():
-        if unit.phase is Phase.STOPPING and now >= unit.due:
+                stop_politely(turn, unit, Cause.CANCELLED if unit.is_standby else ending.cause, adopting=True)
+        _bring_down_lighthouse(turn)
+    for unit in turn.attended():
+        if unit.phase is Phase.STOPPING and turn.now >= unit.due:
             stuck = any(sign.stuck for sign in unit.current.evidence)
-            actions.append(Kill(unit.id, stuck))
-            wide = config.groups.nodes > 1 and config.cluster.kind != "local" and not unit.is_lighthouse
-            again = STUCK_S if stuck else WIDE_S if wide else KILL_AGAIN_S
-            state = swap(state, replace(unit, due=now + again, current=replace(unit.current, spared=False)))
-    return state, actions
+            turn.do(Kill(unit.id, stuck))
+            wide = turn.config.groups.nodes > 1 and not turn.local and not unit.is_lighthouse
+            turn.change(unit, due=turn.now + (STUCK_S if stuck else WIDE_S if wide else KILL_AGAIN_S))
+            turn.attempt(unit, spared=False)
 
 
-def _bring_down_lighthouse(state: RunState, now: float) -> RunState:
+def _bring_down_lighthouse(turn: Turn) -> None:
     """Stop the Lighthouse after all groups: those that are still finishing need it."""
-    lighthouse = state.lighthouse
+    lighthouse = turn.lighthouse
     if lighthouse.phase is Phase.PENDING:
-        return swap(state, give_up(lighthouse))
-    if lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not state.table.count(*LIVE):
-        return swap(state, stop(lighthouse, Cause.CANCELLED, now, now))
-    return state
+        give_up(turn, lighthouse)
+    elif lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not turn.table.count(*LIVE):
+        stop(turn, lighthouse, Cause.CANCELLED)
 
 
-def _finish(state: RunState, now: float, config: Config) -> Outcome:
+def _finish(turn: Turn) -> None:
+    """Finish the run in this job once it is brought to an end and no step is left."""
+    state, config = turn.state, turn.config
     living = state.table.count(*LIVE) or any(u.phase in LIVE for u in state.table.others())
-    if state.ending is None or now < state.ending.until or living:
-        return state, []
+    if state.ending is None or turn.now < state.ending.until or living:
+        return
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(state, config)
@@ -347,12 +353,11 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     record: Callable[..., Action] = partial(records.RunFinished, failure=failure)
     if ending.outcome is RunOutcome.REQUEUED:
         record = records.RunRequeued
-    over = ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED)
-    return replace(state, finished=True, ending=ending), [
-        *(fault_drills.never_done(state, config) if over else ()),
-        record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts),
-        Finish(ending.outcome, ending.reason),
-    ]
+    if ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED):
+        fault_drills.never_done(turn)
+    turn.do(record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts))
+    turn.do(Finish(ending.outcome, ending.reason))
+    turn.set(finished=True, ending=ending)
 
 
 RULES = (  # in this order, with the reason for each place; docs/architecture.md describes each rule

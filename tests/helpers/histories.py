@@ -51,6 +51,14 @@ def _defaults() -> Config:
     return config()
 
 
+def with_units(state: RunState, *units: Unit) -> RunState:
+    """Return the state with these units replaced by name, or added."""
+    table = state.table
+    for unit in units:
+        table = table.put(unit)
+    return replace(state, table=table)
+
+
 def granted(nodes: int) -> ev.Granted:
     return ev.Granted(Allocation("7", tuple(f"n{i + 1}" for i in range(nodes))))
 

@@ -9,7 +9,7 @@ import pytest
 
 from ftslurm.core import rules
 from ftslurm.core.state.model import Phase
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 
 Change = tuple[Phase, Phase]
 
@@ -18,19 +18,17 @@ def record(monkeypatch: pytest.MonkeyPatch) -> set[Change]:
     """Make `decide` record each change of phase; a unit may go through several in one decision."""
     seen: set[Change] = set()
 
-    def noting(step: Callable[..., Any], position: int) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            before: RunState = args[position]
-            result = step(*args)
-            known = {unit.name: unit for unit in before.units}
-            for unit in result[0].units:
+    def noting(step: Callable[..., None]) -> Callable[..., None]:
+        def run(turn: Turn, *event: Any) -> None:
+            known = {unit.name: unit for unit in turn.state.units}
+            step(turn, *event)
+            for unit in turn.state.units:
                 old = known.get(unit.name, unit)
                 if old.phase is not unit.phase:
                     seen.add((old.phase, unit.phase))
-            return result
 
         return run
 
-    monkeypatch.setattr(rules, "RULES", tuple(noting(rule, 0) for rule in rules.RULES))
-    monkeypatch.setattr(rules, "observe", noting(rules.observe, 0))
+    monkeypatch.setattr(rules, "RULES", tuple(noting(rule) for rule in rules.RULES))
+    monkeypatch.setattr(rules, "observe", noting(rules.observe))
     return seen

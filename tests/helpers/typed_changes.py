@@ -1,4 +1,4 @@
-"""A plugin of mypy: `turn.attempt(unit, recalled=1)` is checked as a constructor of Attempt with these fields would be."""
+"""A plugin of mypy: the fields of `turn.attempt(unit, recalled=1)` are checked as if they were those of Attempt."""
 
 from __future__ import annotations
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from ftslurm.config.schema import Config
 from ftslurm.core.groups import fault_drills, placement, progress_lines, restart
 from ftslurm.core.groups.timings import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Action, NoteBroken
+from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import LAST_LINE, Ended
 from ftslurm.core.state.model import LIVE, OVER, Ending, Exit, Marks, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import independent, places, serves, swap, tasks_of
+from ftslurm.core.state.units import places, serves, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
-Outcome = tuple[RunState, list[Action]]
 PATIENT_STARTS = 3  # launches that reached no node before the same error from all groups ends the run
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
 MOST_EXITS = 1000  # exits of one unit that are kept
@@ -27,22 +26,41 @@ _STANDBYS = -1  # stands for all of them among the groups that have found a node
 TRIES = 2  # failed starts of every group, without any committed step, after which the run ends
 
 
-def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+def ended(turn: Turn, event: Ended, unit: Unit) -> None:
     """Fold the end of a step into the state."""
-    if unit.group is None and state.ending is not None:
-        unit = replace(unit, current=replace(unit.current, intent=Cause.CANCELLED))  # scancel ends it with the rest
-    if unit.current.recalled is not None and state.ending is None:
-        unit = replace(unit, current=replace(unit.current, intent=Cause.REQUESTED))  # also if it ends with 0
-    known = queue.job(state, unit.place.allocation) if unit.place is not None else None
-    unit = replace(unit, current=replace(unit.current, intent=queue.why_told(unit, known, state.ending)))
-    verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
+    unit = _with_intent(turn, unit)
+    verdict = classify(unit, event, tasks_of(unit, turn.config), turn.now, _lighthouse_away(turn))
     if _never_began(event, unit, verdict):
-        return _refused(state, unit, verdict, event, now, config)
-    if independent(config):
-        verdict = _alone(verdict, state, unit, now, config)
-    noticed = unit.current.failing.noticed if unit.phase is Phase.STOPPING else None
-    failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now) if noticed is None else unit.current.failing
-    failing = replace(failing, ended=now, away=_away(unit, now if noticed is None else noticed))
+        _refused(turn, unit, verdict, event)
+        return
+    if turn.independent:
+        verdict = _alone(turn, verdict, unit)
+    unit = progress_lines.told(turn, unit)
+    unit = _written(turn, unit, verdict)
+    unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
+    if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
+        queue.doubt(turn, unit.place.allocation)
+    _follows(turn, unit, verdict, event)
+
+
+def _with_intent(turn: Turn, unit: Unit) -> Unit:
+    """Set the cause of an end that the core, a user or the end of the job has decided."""
+    if unit.group is None and not turn.goes_on:
+        unit = turn.attempt(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
+    if unit.current.recalled is not None and turn.goes_on:
+        unit = turn.attempt(unit, intent=Cause.REQUESTED)  # also if it ends with 0
+    known = queue.job(turn.state, unit.place.allocation) if unit.place is not None else None
+    return turn.attempt(unit, intent=queue.why_told(unit, known, turn.state.ending))
+
+
+def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
+    """Journal the end of an attempt, and keep its verdict and its times."""
+    failing = unit.current.failing
+    noticed = failing.noticed if unit.phase is Phase.STOPPING else None
+    if noticed is None:
+        noticed = turn.now
+        failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
+    failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
     exited = records.StepExited(
         unit=unit.name,
         group=unit.group,
@@ -56,39 +74,32 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
         step=verdict.step,
         launched=verdict.launched,
         healthy_s=verdict.healthy_s,
-        noticed=round(now if noticed is None else noticed, 3),
+        noticed=round(noticed, 3),
         away_since=failing.away,
         evidence=_signs(unit),
         traceback=None if verdict.cause is Cause.OK else verdict.traceback,
         phases=None if unit.marks.joined is not None else phases(unit.marks),
     )
-    unit, actions = progress_lines.told(unit, now)
-    actions.append(exited)
-    exits = (*unit.exits, verdict)[-MOST_EXITS:]
-    unit = replace(
-        unit,
-        exits=exits,
-        marks=failing,
-        current=replace(unit.current, step=None, ran_as=None, adoption=None, recalled=None),
-    )
-    if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
-        state = queue.doubt(state, unit.place.allocation, now)
-    return _follows(state, unit, verdict, event, now, config, actions)
+    turn.do(exited)
+    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 
-def _follows(
-    state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config, actions: list[Action]
-) -> Outcome:
+def _exits_with(unit: Unit, verdict: Exit) -> tuple[Exit, ...]:
+    """Return the exits of a unit with a further one."""
+    return (*unit.exits, verdict)[-MOST_EXITS:]
+
+
+def _follows(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     """Apply the consequences of a verdict to its unit and to the run."""
     if unit.is_lighthouse:
-        return _lighthouse_ended(state, unit, verdict, now, config, actions)
-    if unit.is_standby:
-        return _standby_ended(state, unit, verdict, config, actions)
-    if verdict.cause is Cause.OK:
-        return swap(state, succeed(unit)), actions
-    return _group_failed(
-        replace(state, lineage=replace(state.lineage, checkpoint=event.checkpoint)), unit, verdict, config, actions
-    )
+        _lighthouse_ended(turn, unit, verdict)
+    elif unit.is_standby:
+        _standby_ended(turn, unit, verdict)
+    elif verdict.cause is Cause.OK:
+        succeed(turn, unit)
+    else:
+        turn.set_lineage(checkpoint=event.checkpoint)
+        _group_failed(turn, unit, verdict)
 
 
 def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
@@ -97,27 +108,25 @@ def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
     return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.current.adoption is None
 
 
-def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config) -> Outcome:
+def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     """Handle a launch that Slurm has refused. It is no attempt: the next launch has its number, folder and reason."""
     number, reason = unit.attempt, unit.reason
-    exits = (*unit.exits, verdict)[-MOST_EXITS:]
     marks = replace(unit.marks, launched=None)
-    before = replace(
-        unit, attempt=number - 1, exits=exits, marks=marks, pulses=(), current=replace(unit.current, hosts=())
-    )
-    state = queue.doubt(state, unit.place.allocation if unit.place is not None else None, now)
-    state, actions = _follows(state, before, verdict, event, now, config, [])
-    after = state.table.by_name[unit.name]
-    again_s = round(after.due - now, 3) if after.phase is Phase.PENDING else None
+    unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
+    unit = turn.attempt(unit, hosts=())
+    queue.doubt(turn, unit.place.allocation if unit.place is not None else None)
+    before = len(turn.actions)
+    _follows(turn, unit, verdict, event)
+    after = turn.change(unit, reason=reason)
     refused = records.LaunchRefused(
         unit=unit.name,
         group=unit.group,
         attempt=number,
         reason=verdict.error or "srun has failed without a word",
-        again_s=again_s,
+        again_s=round(after.due - turn.now, 3) if after.phase is Phase.PENDING else None,
     )
-    actions = [action for action in actions if not isinstance(action, records.RestartScheduled)]
-    return swap(state, replace(after, reason=reason)), [refused, *actions]
+    followed = [action for action in turn.actions[before:] if not isinstance(action, records.RestartScheduled)]
+    turn.actions[before:] = [refused, *followed]
 
 
 def _away(unit: Unit, noticed: float) -> float:
@@ -133,14 +142,14 @@ def _signs(unit: Unit) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
 
 
-def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Config) -> Exit:
+def _alone(turn: Turn, verdict: Exit, unit: Unit) -> Exit:
     """Return the verdict on a group without a quorum.
 
     Its script works from its first line, and a server may not end before the groups that it serves.
     """
-    begun = unit.marks.begun
-    verdict = replace(verdict, healthy_s=0.0 if begun is None else round(now - begun, 3))
-    others = [u for u in state.groups if not serves(u.group, config)]
+    begun, config = unit.marks.begun, turn.config
+    verdict = replace(verdict, healthy_s=0.0 if begun is None else round(turn.now - begun, 3))
+    others = [u for u in turn.state.groups if not serves(u.group, config)]
     over = all(u.phase in OVER or len(u.current.done) == tasks_of(u, config) for u in others)
     if verdict.cause is not Cause.OK or over or not serves(unit.group, config):
         return verdict
@@ -148,75 +157,82 @@ def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Confi
     return replace(verdict, cause=Cause.USER_ERROR, code=0, error=error)
 
 
-def _lighthouse_ended(
-    state: RunState, unit: Unit, verdict: Exit, now: float, config: Config, actions: list[Action]
-) -> Outcome:
+def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
     """Relaunch the Lighthouse at once, on the same address; groups keep running. Only a failed start has a backoff."""
-    if state.ending is not None:
-        return swap(state, give_up(unit)), actions
+    if not turn.goes_on:
+        give_up(turn, unit)
+        return
     if unit.current.ready:
-        unit = replace(unit, exits=())  # it has been up: only failed starts in a row count
-    patience_s = config.health.start_timeout_s if state.lineage.step > 0 else 0.0  # training has begun: more patience
-    if len(unit.exits) >= DUD_STARTS and now - unit.exits[0].time >= patience_s:
-        reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
-        state = replace(state, ending=Ending(RunOutcome.FAILED, reason))
-        return swap(state, give_up(unit)), actions
-    due = now + 1.0 if unit.exits else now
-    return swap(state, wait_for_next(unit, due, f"restart: {describe(verdict)}")), actions
+        unit = turn.change(unit, exits=())  # it has been up: only failed starts in a row count
+    patience_s = turn.config.health.start_timeout_s if turn.lineage.step > 0 else 0.0  # training has begun
+    if len(unit.exits) >= DUD_STARTS and turn.now - unit.exits[0].time >= patience_s:
+        _end(turn, f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log")
+        give_up(turn, unit)
+        return
+    due = turn.now + 1.0 if unit.exits else turn.now
+    wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
 
 
-def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
+def _lighthouse_away(turn: Turn) -> bool:
     """Return whether the Lighthouse is down, or came back less than config.quorum_timeout_s ago."""
-    lighthouse = state.lighthouse
+    lighthouse = turn.lighthouse
     came_back = lighthouse.marks.launched if lighthouse.attempt > 0 else None
-    recently = came_back is not None and now - came_back < config.quorum_timeout_s
-    return not independent(config) and (lighthouse.phase is not Phase.RUNNING or recently)
+    recently = came_back is not None and turn.now - came_back < turn.config.quorum_timeout_s
+    return not turn.independent and (lighthouse.phase is not Phase.RUNNING or recently)
 
 
-def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
+def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
     """Handle the exit of a standby: launch it again as a group, on its own restart budget."""
-    if state.ending is not None:
-        return swap(state, give_up(unit)), actions
+    if not turn.goes_on:
+        give_up(turn, unit)
+        return
     if verdict.cause is Cause.HARDWARE:
-        state, more = _blame(state, unit, config)
-        actions += more
+        _blame(turn, unit)
     own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # earlier lost nodes do not count
-    answer = restart.judge(own, config.restart, config.health.start_timeout_s)
+    answer = restart.judge(own, turn.config.restart, turn.config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
-        record = records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}")
-        return swap(state, give_up(unit)), [*actions, record]
+        turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}"))
+        give_up(turn, unit)
+        return
     due = max(answer.time, verdict.time + 1.0)
-    return swap(state, wait_for_next(unit, due, f"restart: {describe(verdict)}")), actions
+    wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
 
 
-def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
+def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
     """Schedule the next attempt of a group that has failed, or give it up; end the run if it cannot go on."""
-    state = swap(state, give_up(unit))  # the default; a restart below replaces it
-    if state.lineage.resuming and not state.table.count(*LIVE):
+    unit = give_up(turn, unit)  # the default; a restart below replaces it
+    if turn.lineage.resuming and not turn.table.count(*LIVE):
         # The Lighthouse may have seen a step whose state is lost: the new history is sent again.
-        state = replace(state, lineage=replace(state.lineage, allowed_by=None))
-    if state.ending is not None or unit.retired:
-        return state, actions
-    finished = [] if independent(config) else [unit.group_id for unit in state.table.in_phase(Phase.SUCCEEDED)]
+        turn.set_lineage(allowed_by=None)
+    if not turn.goes_on or unit.retired:
+        return
+    finished = [] if turn.independent else [unit.group_id for unit in turn.table.in_phase(Phase.SUCCEEDED)]
     if finished:
-        return given_up(state, unit, too_late(finished[0]), actions)
-    state, more = _blame(state, unit, config)
-    actions += more
-    hopeless = None if _got_anywhere(state, config) else _same_start_error(state) or _no_start_at_all(state)
+        given_up(turn, unit, too_late(finished[0]))
+        return
+    _blame(turn, unit)
+    hopeless = None if _got_anywhere(turn) else _same_start_error(turn.state) or _no_start_at_all(turn.state)
     if hopeless:
-        return replace(state, ending=Ending(RunOutcome.FAILED, hopeless)), actions
-    answer = restart.judge(unit.exits, config.restart, config.health.start_timeout_s)
+        _end(turn, hopeless)
+        return
+    answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
-        return given_up(state, unit, answer.reason, actions)
-    reason = f"restart: {describe(verdict)}"
-    scheduled = records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=answer.time, reason=reason)
-    return swap(state, wait_for_next(unit, answer.time, reason)), [*actions, scheduled]
+        given_up(turn, unit, answer.reason)
+        return
+    due, reason = answer.time, f"restart: {describe(verdict)}"
+    turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
+    wait_for_next(turn, unit, due, reason)
 
 
-def _got_anywhere(state: RunState, config: Config) -> bool:
+def _end(turn: Turn, reason: str) -> None:
+    """End the run: it has failed."""
+    turn.set(ending=Ending(RunOutcome.FAILED, reason))
+
+
+def _got_anywhere(turn: Turn) -> bool:
     """Return whether a step was ever committed or, without a quorum, a script ran for BACKOFF_MAX_S."""
-    ran = (e.healthy_s for u in state.groups for e in u.exits) if independent(config) else ()
-    return state.lineage.step > 0 or any(seconds >= restart.BACKOFF_MAX_S for seconds in ran)
+    ran = (e.healthy_s for u in turn.state.groups for e in u.exits) if turn.independent else ()
+    return turn.lineage.step > 0 or any(seconds >= restart.BACKOFF_MAX_S for seconds in ran)
 
 
 def _same_start_error(state: RunState) -> str | None:
@@ -257,41 +273,37 @@ def last_failure(state: RunState) -> str | None:
     return end.error if end.cause is Cause.USER_ERROR and end.error else describe(end)
 
 
-def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
+def _blame(turn: Turn, unit: Unit) -> None:
     """Exclude a node with broken hardware, or the one on which a group keeps failing, if there are others.
 
     The latter is readmitted if the group fails elsewhere too. Both are used again when no other node is free.
     """
-    if config.cluster.kind == "local" or state.allocation is None:
-        return state, []  # local nodes are all this machine
-    actions: list[Action] = []
+    if turn.local or turn.state.allocation is None:
+        return
     number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause is Cause.HARDWARE}
     node = placement.suspect(unit.exits, restart.WINDOW_S)
-    wrongly = [n for n, group in state.nodes.suspected if group == number and n != node and n not in broken]
+    wrongly = [n for n, group in turn.nodes.suspected if group == number and n != node and n not in broken]
     for other in wrongly:
-        suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, number))
-        state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {other}, suspected=suspected))
+        suspected = tuple(pair for pair in turn.nodes.suspected if pair != (other, number))
+        turn.set_nodes(avoid=turn.nodes.avoid - {other}, suspected=suspected)
         reason = f"group {unit.group} fails elsewhere too"
-        actions += [records.NodeRestored(node=other, reason=reason), NoteBroken(other)]
+        turn.do(records.NodeRestored(node=other, reason=reason), NoteBroken(other))
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     if last.cause is Cause.HARDWARE and last.node is not None:
         node, reason = last.node, f"broken hardware: {last.error}"
-    if node is None or node in state.nodes.avoid:
-        return state, actions
-    if node not in broken and not _is_place_without(state, unit, node, config):
-        return state, actions
-    actions += [records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason)]
-    suspected = (*state.nodes.suspected, (node, number))
-    nodes = replace(state.nodes, avoid=state.nodes.avoid | {node}, suspected=suspected)
-    return replace(state, nodes=nodes), actions
+    if node is None or node in turn.nodes.avoid:
+        return
+    if node in broken or _is_place_without(turn, unit, node):
+        turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason))
+        turn.set_nodes(avoid=turn.nodes.avoid | {node}, suspected=(*turn.nodes.suspected, (node, number)))
 
 
-def _is_place_without(state: RunState, unit: Unit, node: str, config: Config) -> bool:
+def _is_place_without(turn: Turn, unit: Unit, node: str) -> bool:
     """Return whether a group has a free place without this node."""
-    groups = config.groups
+    groups, state = turn.config.groups, turn.state
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # groups that are down return to their places
-    avoid = state.nodes.unusable | {node}
+    avoid = turn.nodes.unusable | {node}
     return placement.place(groups.nodes, groups.per_node, state.allocations(), taken, avoid) is not None
 
 
@@ -300,6 +312,7 @@ def too_late(finished: int) -> str:
     return f"too late for another attempt: group {finished} had already finished; it may find no group to heal from"
 
 
-def given_up(state: RunState, unit: Unit, reason: str, actions: list[Action]) -> Outcome:
-    """Give a group up; these actions come before the record of it."""
-    return swap(state, give_up(unit, reason)), [*actions, records.GroupGivenUp(group=unit.group_id, reason=reason)]
+def given_up(turn: Turn, unit: Unit, reason: str) -> None:
+    """Give a group up, and say why."""
+    give_up(turn, unit, reason)
+    turn.do(records.GroupGivenUp(group=unit.group_id, reason=reason))

@@ -14,13 +14,12 @@ from random import Random
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
-from ftslurm.core.state.actions import Action, Cancel, Send
+from ftslurm.core.state.actions import Cancel
 from ftslurm.core.state.events import InjectAsked
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LOCAL_ALLOCATION
-from ftslurm.core.state.units import swap
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 
 FRESH_S = 120.0  # a failure within this time of a drill is attributed to the drill
@@ -89,60 +88,49 @@ def _faults(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size:
         yield RandomDrill(after_s, kind, int(random() * groups), int(random() * size))
 
 
-def inject_planned(
-    state: RunState, unit: Unit, now: float, config: Config, step: int | None = None
-) -> tuple[RunState, list[Action]]:
+def inject_planned(turn: Turn, unit: Unit, step: int | None = None) -> None:
     """Inflict the faults of faults.plan whose step a group has reached.
 
     Args:
-        state: the state of the run.
+        turn: the decision.
         unit: the group.
-        now: the time.
-        config: the configuration.
         step: the step of the run, for a group that commits no steps of its own.
     """
-    actions: list[Action] = []
     step = unit.current.step if step is None else step
-    for i, fault in enumerate(plan(config) if unit.phase is Phase.RUNNING else ()):
-        if i in state.drills.injected or fault.group != unit.group or step is None or step < fault.step:
-            continue
-        state = replace(state, drills=replace(state.drills, injected=state.drills.injected | {i}))
-        state, more = _inject(state, fault.kind, unit, fault.rank, now, "faults.plan")
-        actions += more
-    return state, actions
+    for i, fault in enumerate(plan(turn.config) if unit.phase is Phase.RUNNING else ()):
+        injected = turn.state.drills.injected
+        if i not in injected and fault.group == unit.group and step is not None and step >= fault.step:
+            turn.set_drills(injected=injected | {i})
+            _inject(turn, fault.kind, unit, fault.rank, "faults.plan")
 
 
-def never_done(state: RunState, config: Config) -> list[Action]:
-    """Return a warning for each fault of faults.plan that was not inflicted, as its step was never reached."""
-    out: list[Action] = []
-    for i, fault in enumerate(plan(config)):
-        if i not in state.drills.injected:
+def never_done(turn: Turn) -> None:
+    """Warn of each fault of faults.plan that was not inflicted, as its step was never reached."""
+    for i, fault in enumerate(plan(turn.config)):
+        if i not in turn.state.drills.injected:
             target = "the Lighthouse" if fault.kind in GROUPLESS else f"rank {fault.rank} of group {fault.group}"
             text = (
                 f"a drill was never done: {fault.kind} of {target}, planned for step {fault.step} of group "
-                f"{fault.group} (faults.plan); the run committed {state.lineage.step} steps"
+                f"{fault.group} (faults.plan); the run committed {turn.lineage.step} steps"
             )
-            out.append(records.Warned(group=None if fault.kind in GROUPLESS else fault.group, text=text))
-    return out
+            turn.do(records.Warned(group=None if fault.kind in GROUPLESS else fault.group, text=text))
 
 
-def inject_asked(state: RunState, event: InjectAsked, now: float) -> tuple[RunState, list[Action]]:
+def inject_asked(turn: Turn, event: InjectAsked) -> None:
     """Inflict a fault that was requested with `ftslurm inject`."""
-    command = records.Command(what=f"inject {event.fault}", by=event.by.name, group=event.group, rank=event.rank)
-    state, actions = _inject_in_group(state, event.fault, event.group, event.rank, now, event.by.name)
-    return state, [command, *actions]
+    by = event.by.name
+    turn.do(records.Command(what=f"inject {event.fault}", by=by, group=event.group, rank=event.rank))
+    _inject_in_group(turn, event.fault, event.group, event.rank, by)
 
 
-def inject_random(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def inject_random(turn: Turn) -> None:
     """Inflict the random faults that are due."""
-    actions: list[Action] = []
-    while state.ending is None and (due := next_random(state, config)) is not None and now >= due:
-        drill = draw(config, state.drills.done)
+    while turn.goes_on and (due := next_random(turn.state, turn.config)) is not None and turn.now >= due:
+        done = turn.state.drills.done
+        drill = draw(turn.config, done)
         assert drill is not None
-        state = replace(state, drills=replace(state.drills, done=state.drills.done + 1))
-        state, more = _inject_in_group(state, drill.kind, drill.group, drill.rank, now, "faults.random")
-        actions += more
-    return state, actions
+        turn.set_drills(done=done + 1)
+        _inject_in_group(turn, drill.kind, drill.group, drill.rank, "faults.random")
 
 
 def next_random(state: RunState, config: Config) -> float | None:
@@ -157,39 +145,46 @@ def since(unit: Unit, now: float) -> float | None:
     return round(now - drilled, 3) if drilled is not None and now - drilled < FRESH_S else None
 
 
-def _inject_in_group(
-    state: RunState, kind: str, group: int | None, rank: int, now: float, by: str | int
-) -> tuple[RunState, list[Action]]:
-    running = [u for u in state.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
+def _inject_in_group(turn: Turn, kind: str, group: int | None, rank: int, by: str | int) -> None:
+    running = [u for u in turn.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
     if kind not in GROUPLESS and not running:
         reason = "no group runs" if group is None else f"group {group} does not run"
-        return state, [records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason)]
-    return _inject(state, kind, running[0] if running else state.lighthouse, rank, now, by)
+        turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason))
+    else:
+        _inject(turn, kind, running[0] if running else turn.lighthouse, rank, by)
 
 
-def _inject(
-    state: RunState, kind: str, unit: Unit, rank: int, now: float, by: str | int
-) -> tuple[RunState, list[Action]]:
-    target = state.lighthouse if kind in GROUPLESS else unit
+def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None:
+    target = turn.lighthouse if kind in GROUPLESS else unit
     group, attempt, step = target.group, target.attempt, target.current.step
-
-    def refused(reason: str) -> list[Action]:
-        return [
-            records.FaultRefused(kind=kind, group=group, attempt=attempt, rank=rank, step=step, by=by, reason=reason)
-        ]
-
-    if kind == "cancel" and state.allocation is not None and state.allocation.name == LOCAL_ALLOCATION:
-        return state, refused("scancel needs Slurm, and this run is local")
-    if target.phase is not Phase.RUNNING or (not 0 <= rank < len(target.current.hosts) and kind not in GROUPLESS):
-        reason = f"{target.name} does not run" if target.phase is not Phase.RUNNING else f"it has no rank {rank}"
-        return state, refused(reason)
-    state = swap(state, replace(target, current=replace(target.current, drilled=now)))
+    why_not = _why_not(turn, kind, target, rank)
+    if why_not is not None:
+        refused = records.FaultRefused(
+            kind=kind, group=group, attempt=attempt, rank=rank, step=step, by=by, reason=why_not
+        )
+        turn.do(refused)
+        return
+    target = turn.attempt(target, drilled=turn.now)
     table = ranks.table([str(host) for host in target.current.hosts])
     task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(table) if row.rank == rank)
     node = target.current.hosts[task] if task < len(target.current.hosts) else None
     injected = records.FaultInjected(
         kind=kind, group=group, attempt=attempt, rank=rank, node=node, step=step, by=by, reason=None
     )
+    turn.do(injected)
     if kind == "cancel":
-        return state, [injected, Cancel(target.id)]
-    return state, [injected, Send(target.id, messages.Inject("kill" if kind in GROUPLESS else kind, task))]
+        turn.do(Cancel(target.id))
+    else:
+        turn.send(target, messages.Inject("kill" if kind in GROUPLESS else kind, task))
+
+
+def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:
+    """Return why a fault cannot be inflicted now; None: it can."""
+    allocation = turn.state.allocation
+    if kind == "cancel" and allocation is not None and allocation.name == LOCAL_ALLOCATION:
+        return "scancel needs Slurm, and this run is local"
+    if target.phase is not Phase.RUNNING:
+        return f"{target.name} does not run"
+    if not 0 <= rank < len(target.current.hosts) and kind not in GROUPLESS:
+        return f"it has no rank {rank}"
+    return None

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import ranks, standby
-from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
-from ftslurm.core.state.actions import Action, Launch
-from ftslurm.core.state.model import LIVE, Attempt, Phase, Place, Rank, StepId, Unit
+from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.model import LIVE, Attempt, Nodes, Phase, Place, Rank, StepId, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import independent, pool_of, swap, tasks_of
+from ftslurm.core.state.units import independent, pool_of, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
@@ -30,68 +30,65 @@ def over_from(state: RunState, config: Config) -> float | None:
     return min(unit.exits[-1].time for unit in state.table.in_phase(Phase.SUCCEEDED)) + FINISH_TOGETHER_S
 
 
-def launch(state: RunState, now: float, config: Config) -> Outcome:
+def launch(turn: Turn) -> None:
     """Launch every unit that is due and has a place."""
-    actions: list[Action] = []
-    if state.ending is not None or state.allocation is None:
-        return state, actions
-    due = _due(state, now, config)
-    if state.nodes.unanswered:
+    if not turn.goes_on or turn.state.allocation is None:
+        return
+    due = _due(turn)
+    if turn.nodes.unanswered:
         due = [unit for unit in due if unit.group is None or unit.marks.noticed is None]
-    finder = PlaceFinder(now, config, many=len(due) > 4)
-    nobody_to_heal_from = state.lineage.lost is not None or over_from(state, config) is not None
+    if turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:  # nobody to heal from
+        due = [unit for unit in due if unit.is_lighthouse]
+    finder = PlaceFinder(turn.now, turn.config, many=len(due) > 4)
     for unit in due:
-        if nobody_to_heal_from and not unit.is_lighthouse:
-            continue
-        picked = standby.pick(state, unit, config) if unit.group is not None else None
-        place = finder.find(state, unit) if picked is None else picked[1]
-        if place is None and unit.group is not None and (place := _last_resort(state, unit, now, config)) is not None:
-            finder = PlaceFinder(now, config, many=False)
+        picked = standby.pick(turn.state, unit, turn.config) if unit.group is not None else None
+        place = finder.find(turn.state, unit) if picked is None else picked[1]
+        if place is None and unit.group is not None and (place := _last_resort(turn, unit)) is not None:
+            finder = PlaceFinder(turn.now, turn.config, many=False)
         if place is None:
             if unit.group is not None and unit.waits_for is None:
-                state = swap(state, replace(unit, waits_for=""))  # explain fills in the reason
+                turn.change(unit, waits_for="")  # explain fills in the reason
             continue
-        state, more = _forgive(state, place) if unit.group is not None else (state, [])
-        actions += more
+        if unit.group is not None:
+            _forgive(turn, place)
         finder.remove(place, unit)
-        state = replace(state, planned=state.planned + transitions.is_move(unit))
+        turn.set(planned=turn.state.planned + transitions.is_move(unit))
         if picked is not None:
-            state, action = _take_over(state, unit, picked[0], place, now, config)
-            actions.append(action)
+            _take_over(turn, unit, picked[0], place)
         else:
-            attempt = Attempt(
-                begin_after=_begin_after(unit, config),
-                hosts=(None,) * tasks_of(unit, config),
-            )
-            unit = transitions.launch(unit, place, now + config.health.start_timeout_s, now, attempt)
-            state = swap(state, unit)
-            actions += [_record(state, unit, now, config), Launch(unit.id, unit.group, place, fence(unit))]
-    return state, actions
+            _launch_at(turn, unit, place)
 
 
 LOOKS_S = 0.1  # two looks of the Lighthouse for a quorum, and some time between
 
 
-def _due(state: RunState, now: float, config: Config) -> list[Unit]:
+def _due(turn: Turn) -> list[Unit]:
     """Return the units that may be launched now: those that have become due, and those that wait for a place."""
-    if not state.concerns_all and not state.table.to_look_at():
+    if not turn.state.concerns_all and not turn.table.to_look_at():
         return []  # nothing has changed that could free a place
-    waiting = state.table.named(state.table.having_trait(Trait.WAITING))
-    if not standby_each(config):  # else standby.follow has noticed those that have a place now
-        waiting += [unit for unit in state.table.waiting_standbys() if now >= unit.due]
-    units = state.attended() if not waiting else {unit.name: unit for unit in (*state.attended(), *waiting)}.values()
-    due = [unit for unit in units if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired]
-    return state.table.named(unit.name for unit in due) if waiting else due
+    waiting = turn.having(Trait.WAITING)
+    if not standby_each(turn.config):  # else standby.follow has noticed those that have a place now
+        waiting += [unit for unit in turn.table.waiting_standbys() if turn.now >= unit.due]
+    units = turn.attended() if not waiting else {unit.name: unit for unit in (*turn.attended(), *waiting)}.values()
+    due = [unit for unit in units if unit.phase is Phase.PENDING and turn.now >= unit.due and not unit.retired]
+    return turn.table.named(unit.name for unit in due) if waiting else due
 
 
-def _take_over(
-    state: RunState, unit: Unit, warm: Unit, place: Place, now: float, config: Config
-) -> tuple[RunState, records.StepLaunched]:
+def _take_over(turn: Turn, unit: Unit, warm: Unit, place: Place) -> None:
     """Turn a warm standby into a group's next attempt."""
-    due = now + config.health.start_timeout_s
-    group = transitions.take_standby(unit, warm, place, due, now, _begin_after(unit, config))
-    state = swap(state, group, standby.refill(warm, unit.group, now))
-    return state, _record(state, group, now, config)
+    due = turn.now + turn.config.health.start_timeout_s
+    unit = turn.put(transitions.take_standby(unit, warm, place, due, turn.now, _begin_after(unit, turn.config)))
+    turn.put(standby.refill(warm, unit.group, turn.now))
+    turn.do(_record(turn, unit))
+
+
+def _launch_at(turn: Turn, unit: Unit, place: Place) -> None:
+    """Launch a unit's next attempt with a step of its own."""
+    hosts = (None,) * tasks_of(unit, turn.config)
+    attempt = Attempt(begin_after=_begin_after(unit, turn.config), hosts=hosts)
+    due = turn.now + turn.config.health.start_timeout_s
+    unit = turn.put(transitions.launch(unit, place, due, turn.now, attempt))
+    turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit)))
 
 
 def store_within_s(unit: Unit, config: Config) -> float:
@@ -172,37 +169,34 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
     return there and not any(p is not None and (p.allocation, p.slot) == (None, place.slot) for p in taken)
 
 
-def _last_resort(state: RunState, unit: Unit, now: float, config: Config) -> Place | None:
+def _last_resort(turn: Turn, unit: Unit) -> Place | None:
     """Return a place on nodes that are excluded only because a group kept failing there; None: there is none."""
-    suspected = frozenset(node for node, _ in state.nodes.suspected)
+    suspected = frozenset(node for node, _ in turn.nodes.suspected)
     if not suspected:
         return None
-    nodes = replace(state.nodes, avoid=state.nodes.avoid - suspected)
-    return PlaceFinder(now, config, many=True).find(replace(state, nodes=nodes), unit)
+    state, nodes = turn.state, replace(turn.nodes, avoid=turn.nodes.avoid - suspected)
+    return PlaceFinder(turn.now, turn.config, many=True).find(replace(state, nodes=nodes), unit)
 
 
-def _forgive(state: RunState, place: Place) -> Outcome:
+def _forgive(turn: Turn, place: Place) -> None:
     """Use nodes again that are suspected, or that other runs have found broken, because no other is free."""
-    nodes = state.nodes
-    back = dict.fromkeys(node for node in (*(node for node, _ in nodes.suspected), *nodes.noted) if node in place.nodes)
-    if not back:
-        return state, []
-    suspected = tuple(pair for pair in nodes.suspected if pair[0] not in back)
-    nodes = replace(nodes, avoid=nodes.avoid - set(back), suspected=suspected, noted=nodes.noted - set(back))
-    return replace(state, nodes=nodes), [
-        records.NodeRestored(node=node, reason="no other node is free") for node in sorted(back)
-    ]
+    nodes = turn.nodes
+    back = {node for node in (*(node for node, _ in nodes.suspected), *nodes.noted) if node in place.nodes}
+    if back:
+        suspected = tuple(pair for pair in nodes.suspected if pair[0] not in back)
+        turn.set_nodes(avoid=nodes.avoid - back, suspected=suspected, noted=nodes.noted - back)
+        turn.do(*(records.NodeRestored(node=node, reason="no other node is free") for node in sorted(back)))
 
 
-def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.StepLaunched:
+def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
     assert unit.place is not None
     hosts = [str(host) for host in unit.current.hosts]
     if unit.current.ran_as is not None:
         table = ranks.table(hosts)
     else:
-        table = ranks.expected(unit.place, 1 if unit.is_lighthouse else config.groups.workers)
+        table = ranks.expected(unit.place, 1 if unit.is_lighthouse else turn.config.groups.workers)
     standby_step = None if unit.current.ran_as is None else str(unit.current.ran_as)
-    own = state.allocation.name if state.allocation else None
+    own = turn.state.allocation.name if turn.state.allocation else None
     noticed = unit.marks.noticed
     return records.StepLaunched(
         unit=unit.name,
@@ -214,8 +208,8 @@ def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.
         ranks=tuple(rank_row(row) for row in table),
         reason=unit.reason,
         standby=standby_step,
-        down_s=None if noticed is None else round(now - noticed, 3),
-        leaves=_leaves(unit, unit.place, state.nodes.leaf_of),
+        down_s=None if noticed is None else round(turn.now - noticed, 3),
+        leaves=_leaves(unit, unit.place, turn.nodes.leaf_of),
     )
 
 
@@ -229,42 +223,37 @@ def rank_row(rank: Rank) -> records.RankRow:
     return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
 
 
-def explain(state: RunState, now: float, config: Config) -> Outcome:
+def explain(turn: Turn) -> None:
     """Record what the groups without a place wait for, once a job has been requested; the others continue."""
-    actions: list[Action] = []
-    if state.ending is not None or state.lineage.lost is not None or over_from(state, config) is not None:
-        return state, actions
-    if not state.concerns_all and not state.table.to_look_at():
-        return state, actions
-    waiting = state.table.named(state.table.having_trait(Trait.WAITING))
+    if not turn.goes_on or turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:
+        return
+    if not turn.state.concerns_all and not turn.table.to_look_at():
+        return
+    waiting = turn.having(Trait.WAITING)
     if not waiting:
-        return state, actions
-    coming = supply.ComingJobs(state, config)
+        return
+    coming = supply.ComingJobs(turn.state, turn.config)
     for unit in waiting:
-        if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired:
-            state, more = _wait(state, unit, coming)
-            actions += more
-    return state, actions
+        if unit.phase is Phase.PENDING and turn.now >= unit.due and not unit.retired:
+            _wait(turn, unit, coming)
 
 
-def _wait(state: RunState, unit: Unit, coming: supply.ComingJobs) -> Outcome:
-    reason = "the check of a node (health.preflight)" if state.nodes.checks.waiting else coming.reason(unit)
-    reason = reason or _a_free_node(state)
-    if unit.waits_for == reason:
-        return state, []
-    job = coming.job_for(unit)
-    waits = records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None)
-    return swap(state, replace(unit, waits_for=reason)), [waits]
+def _wait(turn: Turn, unit: Unit, coming: supply.ComingJobs) -> None:
+    reason = "the check of a node (health.preflight)" if turn.nodes.checks.waiting else coming.reason(unit)
+    reason = reason or _a_free_node(turn.nodes)
+    if unit.waits_for != reason:
+        job = coming.job_for(unit)
+        turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None))
+        turn.change(unit, waits_for=reason)
 
 
-def _a_free_node(state: RunState) -> str:
-    avoid, unfit = state.nodes.avoid, state.nodes.unfit
+def _a_free_node(nodes: Nodes) -> str:
     kinds = (
-        ("left out", avoid - unfit),
-        ("left out by health.preflight", unfit),
-        ("drained", state.nodes.drained - avoid),
+        ("left out", nodes.avoid - nodes.unfit),
+        ("left out by health.preflight", nodes.unfit),
+        ("drained", nodes.drained - nodes.avoid),
     )
-    out = "; ".join(f"{', '.join(sorted(nodes))} {how}" for how, nodes in kinds if nodes)
+    out = "; ".join(f"{', '.join(sorted(some))} {how}" for how, some in kinds if some)
     return f"a free node: {out}" if out else "a free node"
 
 

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action
 from ftslurm.core.state.model import Unit
-from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.units import swap
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol.records import Progress
 
@@ -26,35 +23,42 @@ def every_s(groups: int) -> float:
     return max(1.0, groups / LINES_PER_S)
 
 
-def reported(unit: Unit, report: Progress, now: float, groups: int) -> tuple[Unit, list[Action]]:
-    """Add a report of a group: return its line if one is due, else keep the report for its next line.
+def reported(turn: Turn, unit: Unit, report: Progress, groups: int) -> Unit:
+    """Add a report of a group: journal its line if one is due, else keep the report for its next line.
 
     Args:
+        turn: the decision.
+        unit: the group.
         report: its counts are those since the previous report.
         groups: number of groups of the run.
     """
     report = report if unit.current.untold is None else _added(unit.current.untold[1], report)
-    unit = replace(unit, current=replace(unit.current, untold=(now, report)))
-    return told(unit, now) if _is_due(unit, now, groups) else (unit, [])
+    unit = turn.attempt(unit, untold=(turn.now, report))
+    return told(turn, unit) if _is_due(unit, turn.now, groups) else unit
 
 
-def told(unit: Unit, now: float) -> tuple[Unit, list[Action]]:
-    """Return the line of all that a group has reported since its last line."""
+def line(unit: Unit, now: float) -> Progress | None:
+    """Return the line of all that a group has reported since its last line; None: nothing."""
     if unit.current.untold is None:
-        return unit, []
+        return None
     time, report = unit.current.untold
-    line = report if time == now else replace(report, at=time)
-    return replace(unit, current=replace(unit.current, untold=None, last_told=now)), [line]
+    return report if time == now else replace(report, at=time)
 
 
-def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Return the due lines of groups that report nothing new because they stand still."""
-    actions: list[Action] = []
-    for unit in state.attended():
-        if unit.current.untold is not None and _is_due(unit, now, state.table.groups):
-            unit, line = told(unit, now)
-            state, actions = swap(state, unit), actions + line
-    return state, actions
+def told(turn: Turn, unit: Unit) -> Unit:
+    """Journal the line of all that a group has reported since its last line."""
+    report = line(unit, turn.now)
+    if report is None:
+        return unit
+    turn.do(report)
+    return turn.attempt(unit, untold=None, last_told=turn.now)
+
+
+def tell(turn: Turn) -> None:
+    """Journal the due lines of groups that report nothing new because they stand still."""
+    for unit in turn.attended():
+        if unit.current.untold is not None and _is_due(unit, turn.now, turn.table.groups):
+            told(turn, unit)
 
 
 def due_times(unit: Unit, groups: int) -> Iterator[float]:

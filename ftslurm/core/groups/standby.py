@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
 from ftslurm.core.groups import placement
-from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import standby_number, standby_unit
-from ftslurm.core.state.units import independent, places, pool_of, swap
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.units import independent, places, pool_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
@@ -98,22 +97,22 @@ def refill(standby: Unit, group: int | None, now: float) -> Unit:
 # --- one beside each group --------------------------------------------------------------------------------------------
 
 
-def follow(state: RunState, now: float, config: Config) -> Outcome:
+def follow(turn: Turn) -> None:
     """Have one standby beside each group that trains; end those whose group has left the place or the run."""
-    if not standby_each(config) or state.ending is not None:
-        return state, []
-    for number in {standby_number(u.name) if u.is_standby else u.group for u in state.attended()} - {None}:
+    if not standby_each(turn.config) or not turn.goes_on:
+        return
+    for number in {standby_number(u.name) if u.is_standby else u.group for u in turn.attended()} - {None}:
         assert number is not None
-        own = state.table.by_name.get(standby_unit(number))
-        beside = _beside(state, number, config)
+        own = turn.table.by_name.get(standby_unit(number))
+        beside = _beside(turn.state, number, turn.config)
         if own is None:
             if beside is not None:
-                state = swap(state, Unit(standby_unit(number), None, due=now + REFILL_S, reason="its group trains"))
+                due = turn.now + REFILL_S
+                turn.put(Unit(standby_unit(number), None, due=due, reason="its group trains"))
         elif own.phase is Phase.PENDING and beside is not None:
-            state = replace(state, table=state.table.notice(own.name))
-        elif own.phase in (Phase.STARTING, Phase.RUNNING) and own.current.adoption is None:
-            state = state if _belongs(own, state, number) else swap(state, stop(own, Cause.CANCELLED, now, now))
-    return state, []
+            turn.set(table=turn.table.notice(own.name))
+        elif _is_astray(own, turn.state, number):
+            stop(turn, own, Cause.CANCELLED)
 
 
 def _beside(state: RunState, number: int, config: Config) -> Place | None:
@@ -129,31 +128,33 @@ def _beside(state: RunState, number: int, config: Config) -> Place | None:
     return group.place if trains and roomy and state.nodes.closed.isdisjoint(group.place.nodes) else None
 
 
-def _belongs(own: Unit, state: RunState, number: int) -> bool:
-    """Return whether a standby is where its group is, or where that wants to come back."""
+def _is_astray(own: Unit, state: RunState, number: int) -> bool:
+    """Return whether a standby's step is neither where its group is, nor where that wants to come back."""
+    if own.phase not in (Phase.STARTING, Phase.RUNNING) or own.current.adoption is not None:
+        return False
     group = state.table.group(number) if number < state.table.groups else None
     if group is None or group.retired or group.phase in OVER:
-        return False
-    return group.phase not in (Phase.STARTING, Phase.RUNNING) or group.place == own.place
+        return True
+    return group.phase in (Phase.STARTING, Phase.RUNNING) and group.place != own.place
 
 
-def told_room(state: RunState, said: messages.Room, unit: Unit, config: Config) -> Outcome:
+def told_room(turn: Turn, said: messages.Room, unit: Unit) -> None:
     """Record whether a node on which a group trains has memory to spare for a standby; say so once if it has not."""
-    if config.standby.count != AUTO or not standby_each(config):
-        return state, []
-    need = needs_mb(said.worker_mb, config)
+    if turn.config.standby.count != AUTO or not standby_each(turn.config):
+        return
+    need = needs_mb(said.worker_mb, turn.config)
     if need <= said.available_mb * SPARE_SHARE:
-        roomy = unit.current.roomy | {said.task}
-        return swap(state, replace(unit, current=replace(unit.current, roomy=roomy))), []
-    if NO_ROOM in state.warnings:
-        return state, []
+        turn.attempt(unit, roomy=unit.current.roomy | {said.task})
+        return
+    if NO_ROOM in turn.state.warnings:
+        return
     node = unit.current.hosts[said.task] if said.task < len(unit.current.hosts) else None
     reason = (
         f"{node} has {said.available_mb / 1024:.1f} GiB of memory left beside group {unit.group}, and warm processes "
         f"there would take {need / 1024:.1f} GiB, more than half: standby.count=each starts them all the same"
     )
-    given_up = records.StandbyGivenUp(unit=standby_unit(unit.group_id), reason=reason)
-    return replace(state, warnings=state.warnings | {NO_ROOM}), [given_up]
+    turn.set(warnings=turn.state.warnings | {NO_ROOM})
+    turn.do(records.StandbyGivenUp(unit=standby_unit(unit.group_id), reason=reason))
 
 
 NO_ROOM = "standby.count=auto: no memory to spare"

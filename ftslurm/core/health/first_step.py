@@ -9,45 +9,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import independent
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 TOLD_OF = 8  # groups that a record describes
 
 
-def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def watch(turn: Turn) -> None:
     """Record `no_first_step` config.first_step_s after all scripts run, and again each time the wait has doubled.
 
     The wait begins when every group that has a place has begun its script, at the first start and after a full
     restart. It continues while single groups fail and return, and ends with the first committed step.
     """
-    if independent(config):
-        return state, []
-    table = state.table
+    if turn.independent:
+        return
+    table, stepless = turn.table, turn.state.stepless
     begun = table.having_trait(Trait.JOINED) or table.having_trait(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
-    if begun or state.lineage.lost is not None or state.ending is not None:
-        return (replace(state, stepless=None) if state.stepless is not None else state), []
-    if state.stepless is not None and now < _due(state.stepless, config):
-        return state, []
-    if state.stepless is None:
+    if begun or turn.lineage.lost is not None or not turn.goes_on:
+        turn.set(stepless=None)
+    elif stepless is None:
         pending = table.count(Phase.PENDING) - len(table.having_trait(Trait.WAITING))
-        coming = table.count(Phase.STARTING) + pending
-        return (replace(state, stepless=(now, 0.0)) if table.count(Phase.RUNNING) and not coming else state), []
-    running = [unit for unit in table.in_phase(Phase.RUNNING) if not unit.retired]
+        if table.count(Phase.RUNNING) and not table.count(Phase.STARTING) + pending:
+            turn.set(stepless=(turn.now, 0.0))
+    elif turn.now >= _due(stepless, turn.config):
+        _tell(turn, since=stepless[0])
+
+
+def _tell(turn: Turn, since: float) -> None:
+    """Record what each group does that has run without a step since then."""
+    running = [unit for unit in turn.table.in_phase(Phase.RUNNING) if not unit.retired]
     if not running:
-        return state, []
-    seconds = round(now - state.stepless[0], 3)
+        return
+    seconds = round(turn.now - since, 3)
     stuck: tuple[records.StuckGroup, ...] = tuple(
         {"group": u.group_id, "attempt": u.attempt, "stage": stage(u)} for u in running[:TOLD_OF]
     )
-    record = records.NoFirstStep(seconds=seconds, reason=reason(running, config), groups=stuck)
-    return replace(state, stepless=(state.stepless[0], seconds)), [record]
+    turn.do(records.NoFirstStep(seconds=seconds, reason=reason(running, turn.config), groups=stuck))
+    turn.set(stepless=(since, seconds))
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ftslurm.config.schema import Config
-from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.health import silence
 from ftslurm.core.jobs import supply
-from ftslurm.core.state.actions import Action, CheckNodes, NoteBroken
+from ftslurm.core.state.actions import CheckNodes, NoteBroken
 from ftslurm.core.state.events import NodeResult, NodesChecked
-from ftslurm.core.state.model import LIVE, Checking, Ending, NodeChecks, RunOutcome
+from ftslurm.core.state.model import LIVE, Checking, NodeChecks
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
@@ -28,40 +28,46 @@ REFUSED_AGAIN_S = 5.0  # a step that Slurm has refused is tried again after this
 _MOST_NAMED = 3
 
 
-def watch(state: RunState, now: float, config: Config) -> Outcome:
+def watch(turn: Turn) -> None:
     """Start the checks that are missing; end the run if nearly all its nodes were checked and none has passed."""
-    checks = state.nodes.checks
-    due = bool(checks.refused) and now >= checks.again
-    idle = not config.health.preflight or state.ending is not None or state.allocation is None
-    if idle or not (due or state.concerns_all):
-        return state, []
+    checks = turn.nodes.checks
+    due = bool(checks.refused) and turn.now >= checks.again
+    idle = not turn.config.health.preflight or not turn.goes_on or turn.state.allocation is None
+    if idle or not (due or turn.state.concerns_all):
+        return
+    where = _where(turn)
+    checks = _known(turn, replace(checks, refused=frozenset()) if due else checks, where)
+    _set_checks(turn, checks)
+    hopeless = _hopeless(checks, turn.config)
+    if hopeless is not None:
+        turn.fail(hopeless)
+        return
+    started = _missing(turn, where)
+    if started:
+        _set_checks(turn, replace(checks, running=(*checks.running, *started)))
+        turn.do(records.NodeChecksStarted(nodes=tuple(node for one in started for node in one.nodes)))
+        turn.do(*(CheckNodes(one.nodes, one.allocation) for one in started))
+
+
+def _where(turn: Turn) -> dict[str, str | None]:
+    """Return the nodes to check, each with the job that holds it; None: the controller's own allocation."""
     where = dict[str, str | None]()
-    last_resort = {node for node, _ in state.nodes.suspected}
-    unusable = (state.nodes.avoid - last_resort) | state.nodes.drained
-    for allocation in state.allocations():
+    last_resort = {node for node, _ in turn.nodes.suspected}
+    unusable = (turn.nodes.avoid - last_resort) | turn.nodes.drained
+    for allocation in turn.state.allocations():
         for node in allocation.nodes:
             if node not in unusable:
                 where.setdefault(node, None if allocation.own else allocation.name)
-    checks = _known(state, replace(checks, refused=frozenset()) if due else checks, where)
-    state = _with_checks(state, checks)
-    hopeless = _hopeless(checks, config)
-    if hopeless is not None:
-        return replace(state, ending=Ending(RunOutcome.FAILED, hopeless)), []
-    started = _missing(state, where, config)
-    if not started:
-        return state, []
-    state = _with_checks(state, replace(checks, running=(*checks.running, *started)))
-    nodes = tuple(node for one in started for node in one.nodes)
-    return state, [records.NodeChecksStarted(nodes=nodes), *(CheckNodes(one.nodes, one.allocation) for one in started)]
+    return where
 
 
-def _known(state: RunState, checks: NodeChecks, where: Mapping[str, str | None]) -> NodeChecks:
+def _known(turn: Turn, checks: NodeChecks, where: Mapping[str, str | None]) -> NodeChecks:
     """Return the checks for the nodes that the run has now."""
     passed = checks.passed
-    if state.job_pool.polled:  # else the nodes of its jobs are not known yet
+    if turn.state.job_pool.polled:  # else the nodes of its jobs are not known yet
         passed = passed.intersection(where)
     unknown = [node for node in where if node not in passed]
-    busy = frozenset(node for node in unknown if _is_busy(state, node))
+    busy = frozenset(node for node in unknown if _is_busy(turn, node))
     passed = passed | busy if busy else passed
     waiting = frozenset(node for node in unknown if node not in busy)
     return replace(
@@ -74,20 +80,20 @@ def _known(state: RunState, checks: NodeChecks, where: Mapping[str, str | None])
     )
 
 
-def _is_busy(state: RunState, node: str, but: str = "") -> bool:
+def _is_busy(turn: Turn, node: str, but: str = "") -> bool:
     """Return whether a group or a standby runs on a node."""
-    return any(u.phase in LIVE and not u.is_lighthouse and u.name != but for u in state.table.near(node))
+    return any(u.phase in LIVE and not u.is_lighthouse and u.name != but for u in turn.table.near(node))
 
 
-def _missing(state: RunState, where: Mapping[str, str | None], config: Config) -> list[Checking]:
+def _missing(turn: Turn, where: Mapping[str, str | None]) -> list[Checking]:
     """Return the steps to start now: one for each node, or for an equal share of the nodes if they are many."""
-    checks = state.nodes.checks
+    checks = turn.nodes.checks
     asked = {node for one in checks.running for node in one.nodes}
     free = MOST_STEPS - len(checks.running)
     nodes = [node for node in where if node in checks.waiting and node not in asked and node not in checks.refused]
     if not nodes or free <= 0:
         return []
-    if config.cluster.kind == "local":
+    if turn.local:
         return [Checking(tuple(nodes))]  # all are this machine
     size = -(-len(nodes) // free)
     steps = [Checking((node,), where[node]) for node in nodes if node in checks.alone]
@@ -114,93 +120,84 @@ def described(checks: NodeChecks) -> str:
     return f"{named}; and {more} more" if more > 0 else named
 
 
-def checked(state: RunState, event: NodesChecked, now: float, config: Config) -> Outcome:
+def checked(turn: Turn, event: NodesChecked) -> None:
     """Apply the results of a step that has checked nodes."""
-    checks, actions = state.nodes.checks, list[Action]()
-    state = _with_checks(
-        state, replace(checks, running=tuple(one for one in checks.running if one.nodes != event.nodes))
-    )
-    failed = state.nodes.checks.failed
+    checks = turn.nodes.checks
+    _set_checks(turn, replace(checks, running=tuple(one for one in checks.running if one.nodes != event.nodes)))
     results = {result.node: result for result in event.results if result.node in event.nodes}
     for result in results.values():
-        state, more = _failed(state, result) if result.reason is not None else _passed(state, result)
-        actions += more
-        if result.reason is not None:
-            actions.append(NoteBroken(result.node, result.reason))
+        if result.reason is None:
+            _passed(turn, result)
+        else:
+            _failed(turn, result)
+            turn.do(NoteBroken(result.node, result.reason))
     missing = frozenset(node for node in event.nodes if node not in results)
     if missing:
-        state, more = _no_result(state, missing, event, now, config)
-        actions += more
-    if state.nodes.checks.failed != failed:
-        actions += supply.told_to_avoid(state, config)
-    return state, actions
+        _no_result(turn, missing, event)
+    if turn.nodes.checks.failed != checks.failed:
+        supply.told_to_avoid(turn)
 
 
-def _passed(state: RunState, result: NodeResult) -> Outcome:
-    checks = state.nodes.checks
-    passed = replace(
-        checks, passed=checks.passed | {result.node}, waiting=checks.waiting - {result.node}, ever_passed=True
-    )
-    record = records.NodeCheckPassed(node=result.node, seconds=result.seconds, log=result.log)
-    return _with_checks(state, passed), [record]
+def _passed(turn: Turn, result: NodeResult) -> None:
+    checks, node = turn.nodes.checks, result.node
+    passed, waiting = checks.passed | {node}, checks.waiting - {node}
+    _set_checks(turn, replace(checks, passed=passed, waiting=waiting, ever_passed=True))
+    turn.do(records.NodeCheckPassed(node=node, seconds=result.seconds, log=result.log))
 
 
-def _failed(state: RunState, result: NodeResult) -> Outcome:
+def _failed(turn: Turn, result: NodeResult) -> None:
     """Exclude a node for the rest of the run."""
-    node, nodes, checks = result.node, state.nodes, state.nodes.checks
+    node, nodes = result.node, turn.nodes
     reason = f"{result.reason}; see {result.log}" if result.log else str(result.reason)
-    rest = tuple(pair for pair in checks.failed if pair[0] != node)
-    checks = replace(checks, failed=(*rest, (node, reason)), waiting=checks.waiting - {node})
-    nodes = replace(
-        nodes,
+    failed = (*(pair for pair in nodes.checks.failed if pair[0] != node), (node, reason))
+    turn.set_nodes(
         avoid=nodes.avoid | {node},
         returning=tuple(back for back in nodes.returning if back.node != node),
         suspected=tuple(pair for pair in nodes.suspected if pair[0] != node),
-        checks=checks,
+        checks=replace(nodes.checks, failed=failed, waiting=nodes.checks.waiting - {node}),
     )
-    record = records.NodeCheckFailed(node=node, reason=str(result.reason), seconds=result.seconds, log=result.log)
-    return replace(state, nodes=nodes), [record]
+    turn.do(records.NodeCheckFailed(node=node, reason=str(result.reason), seconds=result.seconds, log=result.log))
 
 
-def _no_result(state: RunState, missing: frozenset[str], event: NodesChecked, now: float, config: Config) -> Outcome:
+def _no_result(turn: Turn, missing: frozenset[str], event: NodesChecked) -> None:
     """Handle nodes that have not answered: of several, each is tried by itself; a single one is lost or has failed."""
-    checks = state.nodes.checks
+    checks = turn.nodes.checks
     if event.refused:
-        again = replace(checks, refused=checks.refused | missing, again=now + REFUSED_AGAIN_S)
-        return _with_checks(state, again), []
-    if len(event.nodes) > 1 and config.cluster.kind != "local":
-        return _with_checks(state, replace(checks, alone=checks.alone | missing)), []
-    why, actions = event.error or "the check has ended without a result", list[Action]()
+        _set_checks(turn, replace(checks, refused=checks.refused | missing, again=turn.now + REFUSED_AGAIN_S))
+        return
+    if len(event.nodes) > 1 and not turn.local:
+        _set_checks(turn, replace(checks, alone=checks.alone | missing))
+        return
+    why = event.error or "the check has ended without a result"
     for node in sorted(missing):
         if event.unreachable:
-            state, more = silence.exclude(state, node, f"its check (health.preflight) cannot start: {why}", now, config)
+            silence.exclude(turn, node, f"its check (health.preflight) cannot start: {why}")
         else:
-            state, more = _failed(state, NodeResult(node, 0.0, "", why))
-        actions += more
-    return state, actions
+            _failed(turn, NodeResult(node, 0.0, "", why))
 
 
-def doubt(state: RunState, unit: str, config: Config) -> RunState:
+def doubt(turn: Turn, unit: str) -> None:
     """Have the nodes checked on which a step has just ended, if that may be due to them and nothing else runs there."""
-    known = state.table.by_name.get(unit)
-    if not config.health.preflight or config.cluster.kind == "local":
-        return state  # the other groups work on this machine, too
+    known = turn.table.by_name.get(unit)
+    if not turn.config.health.preflight or turn.local:
+        return  # the other groups work on this machine, too
     if known is None or known.is_lighthouse or not known.exits:
-        return state
+        return
     last = known.exits[-1]
     if known.phase in LIVE or not last.cause.row.telling or not last.launched:
-        return state
+        return
     blamed = last.nodes if last.node is None else (last.node,)
-    idle = {node for node in blamed if not _is_busy(state, node, but=unit)}
-    checks = state.nodes.checks
-    return _with_checks(state, replace(checks, passed=checks.passed - idle))
+    idle = {node for node in blamed if not _is_busy(turn, node, but=unit)}
+    checks = turn.nodes.checks
+    _set_checks(turn, replace(checks, passed=checks.passed - idle))
 
 
-def forgive(state: RunState, node: str) -> Outcome:
+def forgive(turn: Turn, node: str) -> None:
     """Restore a node that has failed its check: `watch` has it checked again."""
-    failed = tuple(pair for pair in state.nodes.checks.failed if pair[0] != node)
-    nodes = replace(state.nodes, avoid=state.nodes.avoid - {node}, checks=replace(state.nodes.checks, failed=failed))
-    return replace(state, nodes=nodes), [records.NodeRestored(node=node, reason="a user has asked to check it again")]
+    checks = turn.nodes.checks
+    failed = tuple(pair for pair in checks.failed if pair[0] != node)
+    turn.set_nodes(avoid=turn.nodes.avoid - {node}, checks=replace(checks, failed=failed))
+    turn.do(records.NodeRestored(node=node, reason="a user has asked to check it again"))
 
 
 def deadlines(state: RunState) -> Iterator[float]:
@@ -209,7 +206,6 @@ def deadlines(state: RunState) -> Iterator[float]:
         yield state.nodes.checks.again
 
 
-def _with_checks(state: RunState, checks: NodeChecks) -> RunState:
-    if checks == state.nodes.checks:
-        return state
-    return replace(state, nodes=replace(state.nodes, checks=checks))
+def _set_checks(turn: Turn, checks: NodeChecks) -> None:
+    if checks != turn.nodes.checks:  # else the rules would look at every unit again
+        turn.set_nodes(checks=checks)

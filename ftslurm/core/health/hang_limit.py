@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.state.model import Phase, Standstill
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent
 from ftslurm.core.state.values import replace
@@ -53,35 +54,37 @@ def limits(standstill: Standstill, config: Config) -> Limits:
     return Limits(in_step, 2 * in_step)
 
 
-def learn(state: RunState, gap_s: float | None, now: float, config: Config) -> RunState:
+def learn(turn: Turn, gap_s: float | None) -> None:
     """Take in a time between two commits that a group has just reported."""
-    standstill = state.standstill
-    if config.health.hang_after_s != AUTO or gap_s is None or not 0 < gap_s < inf:
-        return state
-    due = now >= standstill.learnt + LOOK_S_PER_GROUP * state.table.groups
+    standstill, table, now = turn.state.standstill, turn.table, turn.now
+    if turn.config.health.hang_after_s != AUTO or gap_s is None or not 0 < gap_s < inf:
+        return
+    due = now >= standstill.learnt + LOOK_S_PER_GROUP * table.groups
     if gap_s <= standstill.longest_s and not due:
-        return state  # the groups step together: one of them is enough
-    joining = state.table.count(Phase.RUNNING) != len(state.table.having_trait(Trait.JOINED))
-    if joining or last_change(state) >= now - gap_s - REPORT_S:
-        return state
+        return  # the groups step together: one of them is enough
+    joining = table.count(Phase.RUNNING) != len(table.having_trait(Trait.JOINED))
+    if joining or last_change(turn.state) >= now - gap_s - REPORT_S:
+        return
     longest_s = max(standstill.longest_s, gap_s)
-    return replace(state, standstill=replace(standstill, longest_s=longest_s, seen=standstill.seen + 1, learnt=now))
+    turn.set(standstill=replace(standstill, longest_s=longest_s, seen=standstill.seen + 1, learnt=now))
 
 
-def told(standstill: Standstill, config: Config) -> tuple[Standstill, list[records.HangLimit]]:
-    """Return the line about learnt limits, if they are new or have changed much."""
-    if config.health.hang_after_s != AUTO or standstill.seen < ENOUGH:
-        return standstill, []
-    present = limits(standstill, config)
+def told(turn: Turn) -> None:
+    """Record the learnt limits, if they are new or have changed much."""
+    standstill = turn.state.standstill
+    if turn.config.health.hang_after_s != AUTO or standstill.seen < ENOUGH:
+        return
+    present = limits(standstill, turn.config)
     if present.in_step_s < CHANGE * standstill.told_s:
-        return standstill, []
+        return
     line = records.HangLimit(
         in_step_s=round(present.in_step_s, 3),
         between_s=round(present.between_s, 3),
         steps=standstill.seen,
         longest_s=round(standstill.longest_s, 4),
     )
-    return replace(standstill, told_s=present.in_step_s), [line]
+    turn.do(line)
+    turn.set(standstill=replace(standstill, told_s=present.in_step_s))
 
 
 def last_change(state: RunState) -> float:

@@ -13,12 +13,11 @@ from typing import NamedTuple
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health import hang_limit
 from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP, Limits, last_change, limits
-from ftslurm.core.health.silence import condemn
-from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.transitions import stop
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -38,27 +37,47 @@ class Culprit(NamedTuple):
     pulse: Pulse
 
 
-def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def find_hangs(turn: Turn) -> None:
     """Ask all tasks for their position when a group stands still; dump the stacks of hung groups, then kill them."""
-    if not _looks_for_hangs(state, config) or now < state.standstill.next_look:
-        return state, []
-    told, lines = hang_limit.told(state.standstill, config)
-    state, actions = replace(state, standstill=told), list[Action](lines)
-    groups = joined(state)
-    ask = _ask_where(state, groups, config)
-    standstill = replace(state.standstill, next_look=now + LOOK_S_PER_GROUP * state.table.groups, ask=ask)
-    if ask is not None and now >= ask:
-        standstill = replace(standstill, asked_where=now, ask=now + config.heartbeat_s)
-        actions += [Send(unit.id, messages.Where()) for unit in groups]
-    state = replace(state, standstill=replace(standstill, overtaken=tuple(overtaken(state, now, config))))
-    culprits = hung(state, now, config)
+    if not _looks_for_hangs(turn.state, turn.config) or turn.now < turn.state.standstill.next_look:
+        return
+    hang_limit.told(turn)
+    _ask_where(turn)
+    _compare(turn)
+    culprits = hung(turn.state, turn.now, turn.config)
     for culprit in culprits:
-        state, more = _condemn(state, culprit, now, config)
-        actions += more
-    if culprits:  # groups that are being stopped do not count as overtaken
-        standstill = replace(state.standstill, overtaken=tuple(overtaken(state, now, config)))
-        state = replace(state, standstill=standstill)
-    return state, actions
+        _condemn(turn, culprit)
+    if culprits:
+        _compare(turn)  # groups that are being stopped do not count as overtaken
+
+
+def _ask_where(turn: Turn) -> None:
+    """Ask all tasks for their position if one may stand still."""
+    standstill, groups = turn.state.standstill, joined(turn.state)
+    ask = _time_to_ask(turn, groups)
+    if ask is not None and turn.now >= ask:
+        standstill = replace(standstill, asked_where=turn.now)
+        ask = turn.now + turn.config.heartbeat_s
+        for unit in groups:
+            turn.send(unit, messages.Where())
+    turn.set(standstill=replace(standstill, next_look=turn.now + LOOK_S_PER_GROUP * turn.table.groups, ask=ask))
+
+
+def _time_to_ask(turn: Turn, groups: list[Unit]) -> float | None:
+    """Return when to ask all tasks for their position because one may stand still; None: no task has reported one."""
+    moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
+    first = min(moved, default=None)
+    if first is None:
+        return None
+    standstill = turn.state.standstill
+    patience = limits(standstill, turn.config).in_step_s / 2
+    return max(first + patience, standstill.asked_where + turn.config.heartbeat_s)
+
+
+def _compare(turn: Turn) -> None:
+    """Note the tasks that the same rank of another group has passed."""
+    passed = tuple(overtaken(turn.state, turn.now, turn.config))
+    turn.set(standstill=replace(turn.state.standstill, overtaken=passed))
 
 
 def _looks_for_hangs(state: RunState, config: Config) -> bool:
@@ -67,28 +86,30 @@ def _looks_for_hangs(state: RunState, config: Config) -> bool:
     return searches and limits(state.standstill, config).in_step_s < inf
 
 
-def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def _condemn(turn: Turn, culprit: Culprit) -> None:
+    """Stop a hung group, but kill it only once its stacks have had time to be written."""
     unit, task, pulse = culprit
     since = pulse.moved if pulse.stopped is None else min(pulse.moved, pulse.stopped)
+    silent_s = turn.now - since
     where = "stopped (SIGSTOP)" if pulse.state == "T" else Stage(pulse.stage).doing
     after = "" if pulse.step is None else f" after step {pulse.step}"
-    reason = f"rank {task} has not moved for {now - since:.0f} s, {where}{after}"
-    if config.health.hang_after_s == AUTO:
-        allowed = limits(state.standstill, config).at(pulse.stage)
+    reason = f"rank {task} has not moved for {silent_s:.0f} s, {where}{after}"
+    if turn.config.health.hang_after_s == AUTO:
+        allowed = limits(turn.state.standstill, turn.config).at(pulse.stage)
         reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
-    state, _ = condemn(state, unit, evidence, since, now, config)
-    state = swap(state, replace(state.table.by_name[unit.name], due=now + DUMP_S))
+    stop(turn, unit, Cause.HANG, evidence, due=turn.now + DUMP_S, detect_s=round(silent_s, 3))
     found = records.HangFound(
         group=unit.group_id,
         attempt=unit.attempt,
         rank=task,
         step=pulse.step,
         stage=pulse.stage,
-        silent_s=round(now - since, 3),
+        silent_s=round(silent_s, 3),
         reason=reason,
     )
-    return state, [found, Send(unit.id, messages.Dump())]
+    turn.do(found)
+    turn.send(unit, messages.Dump())
 
 
 def joined(state: RunState) -> list[Unit]:
@@ -169,16 +190,6 @@ def _heals(state: RunState, now: float, limit: float) -> bool:
         return False
     began = [unit.marks.quorum for unit in state.table.in_phase(Phase.RUNNING) if not unit.joined]
     return any(time is not None and now < time + HEAL * limit for time in began)
-
-
-def _ask_where(state: RunState, groups: list[Unit], config: Config) -> float | None:
-    """Return when to ask all tasks for their position because one may stand still; None: no task has reported one."""
-    moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
-    first = min(moved, default=None)
-    if first is None:
-        return None
-    patience = limits(state.standstill, config).in_step_s / 2
-    return max(first + patience, state.standstill.asked_where + config.heartbeat_s)
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:

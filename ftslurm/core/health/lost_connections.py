@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
 from ftslurm.core.health import silence
-from ftslurm.core.state.actions import Action, Probe, Send
+from ftslurm.core.state.actions import Probe
 from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.units import swap
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
@@ -50,36 +50,46 @@ def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
     return any(_unanswered(state, unit, now, config)) and now < _until(unit, config)
 
 
-def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def judge(turn: Turn) -> None:
     """Send the probes and add their results to the evidence."""
-    actions: list[Action] = []
-    failing = state.table.stopping()
-    for unit in failing if state.ending is None and config.cluster.kind != "local" else ():
-        for node in suspects(unit, config):
-            look = _look(state, unit, node)
-            if look is None or _again(unit, look, now):
-                if now >= _noticed(unit) + WORDS_S:
-                    state, probe = _ask(state, unit, node, now)
-                    actions.append(probe)
-                    if unit.current.spared and not unit.current.asked:
-                        unit = replace(unit, current=replace(unit.current, asked=True))
-                        state = swap(state, unit)
-                        actions.append(Send(unit.id, messages.Where(question(_noticed(unit)))))
+    if not turn.goes_on or turn.local:
+        return
+    for unit in turn.table.stopping():
+        for node in suspects(unit, turn.config):
+            look = _look(turn.state, unit, node)
+            if look is None or _again(unit, look, turn.now):
+                unit = _ask(turn, unit, node)
                 continue
-            sign = _sign(state, unit, look, now, config)
+            sign = _sign(turn, unit, look)
             if sign is not None:
-                down = replace(
-                    unit, due=min(unit.due, now), current=replace(unit.current, evidence=(*unit.current.evidence, sign))
-                )
-                state = swap(state, down)
-                if sign.node_lost:
-                    state, more = silence.exclude(state, node, sign.error or "lost", now, config)
-                    actions += more
+                unit = _blame(turn, unit, node, sign)
                 break
-        unit = state.table.by_name[unit.name]
-        if unit.current.spared and unit.phase is Phase.STOPPING and not any(_unanswered(state, unit, now, config)):
-            state = swap(state, replace(unit, due=min(unit.due, now)))
-    return state, actions
+        spared = unit.current.spared and unit.phase is Phase.STOPPING
+        if spared and not any(_unanswered(turn.state, unit, turn.now, turn.config)):
+            turn.change(unit, due=min(unit.due, turn.now))
+
+
+def _ask(turn: Turn, unit: Unit, node: str) -> Unit:
+    """Probe a suspected node and ask its guards, once those of the failed ranks have had time to report."""
+    noticed = _noticed(unit)
+    if turn.now < noticed + WORDS_S:
+        return unit
+    assert unit.place is not None
+    others = (look for look in turn.nodes.looks if look.node != node)
+    turn.set_nodes(looks=(*others, Look(node, noticed, turn.now)))
+    turn.do(Probe(node, unit.place.allocation))
+    if unit.current.spared and not unit.current.asked:
+        unit = turn.attempt(unit, asked=True)
+        turn.send(unit, messages.Where(question(noticed)))
+    return unit
+
+
+def _blame(turn: Turn, unit: Unit, node: str, sign: Evidence) -> Unit:
+    """Add what a probe has shown to the evidence, and have the step killed; exclude the node if it is lost."""
+    if sign.node_lost:
+        silence.exclude(turn, node, sign.error or "lost")
+    unit = turn.change(unit, due=min(unit.due, turn.now))
+    return turn.attempt(unit, evidence=(*unit.current.evidence, sign))
 
 
 def due_times(state: RunState, unit: Unit, config: Config) -> Iterator[float]:
@@ -109,14 +119,6 @@ def _look(state: RunState, unit: Unit, node: str) -> Look | None:
     return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
 
 
-def _ask(state: RunState, unit: Unit, node: str, now: float) -> tuple[RunState, Probe]:
-    others = tuple(look for look in state.nodes.looks if look.node != node)
-    assert unit.place is not None
-    return replace(state, nodes=replace(state.nodes, looks=(*others, Look(node, _noticed(unit), now)))), Probe(
-        node, unit.place.allocation
-    )
-
-
 def _unanswered(state: RunState, unit: Unit, now: float, config: Config) -> Iterator[str]:
     """Yield the suspected nodes of which it is not known yet how they are."""
     for node in suspects(unit, config):
@@ -136,12 +138,13 @@ def _again(unit: Unit, look: Look, now: float) -> bool:
     return look.answered is not None and _are_there(unit, look) and now >= look.answered + AGAIN_S and not over
 
 
-def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -> Evidence | None:
+def _sign(turn: Turn, unit: Unit, look: Look) -> Evidence | None:
     """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
-    node, task = look.node, next((t for t, host in enumerate(unit.current.hosts) if host == look.node), None)
+    node, now = look.node, turn.now
+    task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
     if look.answered is None:
-        heard = silence.last_heard(state, look)
-        late = look.slurm and now >= look.asked + config.health.lost_after_s / 2
+        heard = silence.last_heard(turn.state, look)
+        late = look.slurm and now >= look.asked + turn.config.health.lost_after_s / 2
         if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
             error = f"others lost their connection to {node}, and a probe does not reach it"
             return Evidence(task, node, node_lost=True, error=error, stuck=True)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from ftslurm.config.schema import Config
 from ftslurm.core.health import silence
-from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Ended, NodeFate
 from ftslurm.core.state.model import LIVE, Evidence, Fate, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
-from ftslurm.core.state.units import swap
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol.causes import Cause
 
@@ -25,11 +23,11 @@ ANSWER_S = 5.0  # wait at most this long for Slurm's answer
 RECENT_S = 600.0  # a slurmd that started at most this long ago may have started because its node was lost
 
 
-def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, now: float) -> RunState:
+def gone(turn: Turn, unit: Unit, cause: Cause, words: str, ended: Ended) -> None:
     """Stop a step that never answered and whose job ended or was requeued; the cause waits for Slurm's answer."""
-    sign = Evidence(None, None, error=words, cause=cause, doubtful=True)
-    unit = stop(replace(unit, current=replace(unit.current, adoption=None)), cause, inf, now, sign)
-    return replace(swap(state, unit), held=(*state.held, ended))
+    unit = turn.attempt(unit, adoption=None)
+    stop(turn, unit, cause, Evidence(None, None, error=words, cause=cause, doubtful=True), due=inf)
+    turn.set(held=(*turn.state.held, ended))
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
@@ -42,39 +40,41 @@ def holds(state: RunState, step: StepId, now: float) -> bool:
     return any(fate is None or (not fate.answered and now < fate.asked + ANSWER_S) for fate in fates)
 
 
-def told(state: RunState, event: NodeFate) -> RunState:
+def told(turn: Turn, event: NodeFate) -> None:
     """Record Slurm's answer about a node."""
     fates = (
         replace(f, answered=True, down=event.down, since=event.since) if f.node == event.node else f
-        for f in state.nodes.fates
+        for f in turn.nodes.fates
     )
-    return replace(state, nodes=replace(state.nodes, fates=tuple(fates)))
+    turn.set_nodes(fates=tuple(fates))
 
 
-def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def judge(turn: Turn) -> None:
     """Note the nodes of doubtful steps (node_states.py asks); one that is down, or has just restarted, is the cause."""
-    actions: list[Action] = []
-    failing = state.table.stopping()
+    failing = turn.table.stopping()
     asked = {node for unit in failing for node in _nodes(unit)}
-    if not asked and not state.nodes.fates:
-        return state, actions
-    fates = tuple(fate for fate in state.nodes.fates if fate.node in asked)
-    if fates != state.nodes.fates:
-        state = replace(state, nodes=replace(state.nodes, fates=fates))
-    if new := tuple(sorted(asked - {fate.node for fate in state.nodes.fates})):
-        state = replace(state, nodes=replace(state.nodes, fates=(*fates, *(Fate(node, now) for node in new))))
+    if not asked and not turn.nodes.fates:
+        return
+    known = tuple(fate for fate in turn.nodes.fates if fate.node in asked)
+    new = sorted(asked - {fate.node for fate in known})
+    fates = (*known, *(Fate(node, turn.now) for node in new))
+    if fates != turn.nodes.fates:
+        turn.set_nodes(fates=fates)
     for unit in failing:
-        lost = next((f for f in state.nodes.fates if f.node in _nodes(unit) and _lost(f, unit, now)), None)
+        lost = next((f for f in turn.nodes.fates if f.node in _nodes(unit) and _lost(f, unit, turn.now)), None)
         if lost is not None:
-            how = "is down" if lost.down else "was started again"
-            error = f"{lost.node} {how}, and nothing is left of the step"
-            sign = Evidence(None, lost.node, node_lost=True, error=error, stuck=True)
-            signs = (*(sign for sign in unit.current.evidence if not sign.doubtful), sign)
-            state = swap(state, replace(unit, current=replace(unit.current, evidence=signs, intent=None)))
-            if lost.down:
-                state, more = silence.exclude(state, lost.node, error, now, config)
-                actions += more
-    return state, actions
+            _blame(turn, unit, lost)
+
+
+def _blame(turn: Turn, unit: Unit, fate: Fate) -> None:
+    """Replace the doubtful signs of a step by the loss of its node; exclude a node that is still down."""
+    how = "is down" if fate.down else "was started again"
+    error = f"{fate.node} {how}, and nothing is left of the step"
+    sign = Evidence(None, fate.node, node_lost=True, error=error, stuck=True)
+    certain = (sign for sign in unit.current.evidence if not sign.doubtful)
+    turn.attempt(unit, evidence=(*certain, sign), intent=None)
+    if fate.down:
+        silence.exclude(turn, fate.node, error)
 
 
 def deadlines(state: RunState) -> Iterator[float]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ftslurm.config.schema import Config
-from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.health import node_fate, silence
-from ftslurm.core.state.actions import Action, AskNodes
+from ftslurm.core.state.actions import AskNodes
 from ftslurm.core.state.events import NodeFate
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import records
 
 ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
@@ -25,19 +23,19 @@ _DOWN, _DRAINS = re.compile(r"\b(down|fail|power)"), re.compile(r"\b(drain|maint
 _SERVES = re.compile(r"\b(idle|mix|alloc|comp|reserved|planned)")
 
 
-def ask(state: RunState, now: float, config: Config) -> Outcome:
+def ask(turn: Turn) -> None:
     """Ask once after each failure, of nodes that may be its cause (node_fate.py)."""
-    nodes = state.nodes
+    nodes = turn.nodes
     about = {fate.node for fate in nodes.fates if fate.asked > nodes.asked}
-    if config.cluster.kind in ("slurm", "array") and state.ending is None:
-        if any(_failed(unit) > nodes.asked for unit in state.attended()):
-            about |= nodes.shunned.union(*(allocation.nodes for allocation in state.allocations()))
-            nodes = replace(nodes, unanswered=True)
-        elif nodes.unanswered and now >= nodes.asked + ANSWER_S:
-            nodes = replace(nodes, unanswered=False)
-    nodes = replace(nodes, asked=now) if about else nodes
-    state = state if nodes is state.nodes else replace(state, nodes=nodes)
-    return state, [AskNodes(tuple(sorted(about)))] if about else []
+    if turn.config.cluster.kind in ("slurm", "array") and turn.goes_on:
+        if any(_failed(unit) > nodes.asked for unit in turn.attended()):
+            about |= nodes.shunned.union(*(allocation.nodes for allocation in turn.state.allocations()))
+            turn.set_nodes(unanswered=True)
+        elif nodes.unanswered and turn.now >= nodes.asked + ANSWER_S:
+            turn.set_nodes(unanswered=False)
+    if about:
+        turn.set_nodes(asked=turn.now)
+        turn.do(AskNodes(tuple(sorted(about))))
 
 
 def _failed(unit: Unit) -> float:
@@ -46,27 +44,24 @@ def _failed(unit: Unit) -> float:
     return 0.0 if marks is None or unit.group is None else marks.noticed or 0.0
 
 
-def told(state: RunState, event: NodeFate, now: float, config: Config) -> Outcome:
+def told(turn: Turn, event: NodeFate) -> None:
     """Apply Slurm's state of a node.
 
     A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
     job's steps there, but the administrator wants it back.
     """
-    node, shunned, drains = event.node, state.nodes.shunned, _DRAINS.search(event.state)
+    node, shunned, drains = event.node, turn.nodes.shunned, _DRAINS.search(event.state)
     why = f"Slurm says {event.state}" + (f": {event.reason}" if event.reason else "")
-    news: list[Action] = []
     if drains and node not in shunned:
         shunned = shunned | {node}
-        news.append(records.NodeShunned(node=node, reason=why))
+        turn.do(records.NodeShunned(node=node, reason=why))
     elif not drains and _SERVES.search(event.state) and node in shunned:
         shunned = shunned - {node}
-        news.append(records.NodeUnshunned(node=node, reason=why))
-    state = node_fate.told(state, event)
-    state = replace(state, nodes=replace(state.nodes, shunned=shunned, unanswered=False))
+        turn.do(records.NodeUnshunned(node=node, reason=why))
+    node_fate.told(turn, event)
+    turn.set_nodes(shunned=shunned, unanswered=False)
     if _DOWN.search(event.state):
-        state, more = silence.exclude(state, node, why, now, config)
-        news += more
-    return state, news
+        silence.exclude(turn, node, why)
 
 
 def deadlines(state: RunState) -> Iterator[float]:

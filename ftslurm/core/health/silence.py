@@ -18,12 +18,12 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Action, Probe
+from ftslurm.core.state.actions import Probe
 from ftslurm.core.state.events import Alive, Looked
 from ftslurm.core.state.model import Evidence, Look, Phase, Pulse, Returning, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
-from ftslurm.core.state.units import swap
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
@@ -82,41 +82,45 @@ def probe_patience_s(state: RunState, config: Config) -> float:
     return config.health.lost_after_s / 2 + EACH_START_S * max(0, starting - FEW_STARTS)
 
 
-def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def watch(turn: Turn) -> None:
     """Probe silent nodes; stop the units on lost nodes and those whose processes are dead, stopped or starved."""
-    if state.ending is not None:
-        return state, []
-    health, actions = config.health, list[Action]()
-    attended = state.attended()
+    if not turn.goes_on:
+        return
+    now, lost_after_s = turn.now, turn.config.health.lost_after_s
+    attended = turn.attended()
     for unit in attended:
         over = _over(unit)
-        if over is not None and now >= over + health.lost_after_s:  # its srun waits for a lost node
-            state = swap(state, stop(unit, None, now, now))
-    quiet = _quiet(state, [unit.name for unit in attended], now, config)
-    looks = {look.node: look for look in state.nodes.looks}
+        if over is not None and now >= over + lost_after_s:  # its srun waits for a lost node
+            stop(turn, unit, None)
+    quiet = _quiet(turn, [unit.name for unit in attended])
+    looks = _probe(turn, quiet)
+    late = [silence for silence in quiet if now >= silence.since + lost_after_s]
+    if not late or _cut_off(turn):
+        return
+    patience_s = probe_patience_s(turn.state, turn.config)
+    for silence in late:
+        unit = turn.unit(silence.unit.name)
+        if unit.phase not in (Phase.STARTING, Phase.RUNNING):
+            continue
+        evidence = _judge(turn, silence, looks[silence.node], patience_s)
+        if evidence is not None:
+            condemn(turn, unit, evidence, silence.since)
+
+
+def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
+    """Probe the silent nodes, and again if a probe is old; return what is known of each node."""
+    looks = {look.node: look for look in turn.nodes.looks}
     for silence in {silence.node: silence for silence in reversed(quiet)}.values():
         node, since, look = silence.node, silence.since, looks.get(silence.node)
         if look is None:
-            reason = _may_unpack(silence.unit, config)
-            actions.append(records.NodeSilent(node=node, seconds=round(now - since, 3), reason=reason))
-        if look is None or _stale(look, now, config):
-            look = Look(node, since if look is None else look.since, now, heard=None if look is None else look.heard)
-            actions.append(Probe(node, _allocation(state, node)))
-        looks[node] = replace(look, heard=last_heard(state, look))
-    state = _with_looks(state, tuple(looks.values()))
-    late = [silence for silence in quiet if now >= silence.since + health.lost_after_s]
-    if not late or _cut_off(state, now, config):
-        return state, actions
-    patience_s = probe_patience_s(state, config)
-    for silence in late:
-        unit = state.table.by_name[silence.unit.name]
-        if unit.phase not in (Phase.STARTING, Phase.RUNNING):
-            continue
-        evidence = _judge(silence, looks[silence.node], now, patience_s, config)
-        if evidence is not None:
-            state, more = condemn(state, unit, evidence, silence.since, now, config)
-            actions += more
-    return state, actions
+            reason = _may_unpack(silence.unit, turn.config)
+            turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3), reason=reason))
+        if look is None or _stale(look, turn.now, turn.config):
+            look = Look(node, since, turn.now) if look is None else Look(node, look.since, turn.now, heard=look.heard)
+            turn.do(Probe(node, _allocation(turn, node)))
+        looks[node] = replace(look, heard=last_heard(turn.state, look))
+    _set_looks(turn, tuple(looks.values()))
+    return looks
 
 
 def _may_unpack(unit: Unit, config: Config) -> str | None:
@@ -126,25 +130,25 @@ def _may_unpack(unit: Unit, config: Config) -> str | None:
     return "it may be unpacking the Python environment, once for each node: job.stage_python"
 
 
-def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def forget(turn: Turn) -> None:
     """Drop the probes of nodes that are no longer suspicious: their units are heard again, or are stopped."""
-    if not state.nodes.looks:
-        return state, []
-    quiet = {silence.node for silence in _quiet(state, (), now, config)} if state.ending is None else set()
-    stopping = state.table.stopping()
+    if not turn.nodes.looks:
+        return
+    quiet = {silence.node for silence in _quiet(turn, ())} if turn.goes_on else set()
+    stopping = turn.table.stopping()
     quiet |= {node for unit in stopping for node in silent_siblings(unit)}  # lost_connections.py waits for the answer
-    return _with_looks(state, tuple(look for look in state.nodes.looks if look.node in quiet)), []
+    _set_looks(turn, tuple(look for look in turn.nodes.looks if look.node in quiet))
 
 
-def _quiet(state: RunState, names: Iterable[str], now: float, config: Config) -> list[Silence]:
+def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     """Return the silences that are long enough to be suspicious, the longest first.
 
     Only the given units and all units on suspicious nodes are examined. Every other unit is examined at the time at
     which its silence would become suspicious (due_times).
     """
-    known = {name for look in state.nodes.looks for name in state.table.on_node.get(look.node, ())}
-    units = state.table.named({*names, *known})
-    found = (silence for unit in units for silence in silences(unit) if now >= silence.since + suspicious_s(config))
+    known = {name for look in turn.nodes.looks for name in turn.table.on_node.get(look.node, ())}
+    units, limit = turn.table.named({*names, *known}), suspicious_s(turn.config)
+    found = (silence for unit in units for silence in silences(unit) if turn.now >= silence.since + limit)
     return sorted(found, key=lambda silence: silence.since)
 
 
@@ -161,16 +165,18 @@ def due_times(unit: Unit, config: Config) -> Iterator[float]:
         yield over + lost_after_s
 
 
-def _with_looks(state: RunState, looks: tuple[Look, ...]) -> RunState:
-    return state if looks == state.nodes.looks else replace(state, nodes=replace(state.nodes, looks=looks))
+def _set_looks(turn: Turn, looks: tuple[Look, ...]) -> None:
+    if looks != turn.nodes.looks:  # else the rules would look at every unit again
+        turn.set_nodes(looks=looks)
 
 
-def _allocation(state: RunState, node: str) -> str | None:
+def _allocation(turn: Turn, node: str) -> str | None:
     """Return the job that holds a node; None: the controller's own allocation, or no known job."""
-    if state.allocation is not None and node in state.allocation.nodes:
+    own = turn.state.allocation
+    if own is not None and node in own.nodes:
         return None
-    jobs = (job.name for job in state.job_pool.jobs if node in job.nodes)
-    places = (u.place.allocation for u in state.table.near(node) if u.place is not None)
+    jobs = (job.name for job in turn.jobs if node in job.nodes)
+    places = (u.place.allocation for u in turn.table.near(node) if u.place is not None)
     return next((name for name in (*jobs, *places) if name is not None), None)
 
 
@@ -195,17 +201,17 @@ def last_pulse(state: RunState, node: str) -> float | None:
     return max((pulse.time for host, pulse in both if host == node and pulse is not None), default=None)
 
 
-def _judge(silence: Silence, look: Look, now: float, patience_s: float, config: Config) -> Evidence | None:
+def _judge(turn: Turn, silence: Silence, look: Look, patience_s: float) -> Evidence | None:
     """Return the evidence against a unit that was silent for health.lost_after_s; None: none yet.
 
     A probe that has not answered within patience_s does not reach its node.
     """
     unit, node, since = silence
+    now, lost_after_s = turn.now, turn.config.health.lost_after_s
     seconds = now - since
     task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
-    elsewhere = (
-        look.heard is not None and now < look.heard + config.health.lost_after_s / 2
-    )  # another step on the node was heard
+    # Another step on the node was heard.
+    elsewhere = look.heard is not None and now < look.heard + lost_after_s / 2
     if look.answered is None and not elsewhere:
         if not look.slurm or now < look.asked + patience_s:
             return None  # while slurmctld is down a probe proves nothing, and nothing can be launched elsewhere
@@ -213,7 +219,7 @@ def _judge(silence: Silence, look: Look, now: float, patience_s: float, config: 
     if look.answered is not None and not look.reachable and not elsewhere:
         return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and Slurm cannot start a step there")
     letters = None if look.steps is None else dict(look.steps).get(str(unit.id), "")
-    if task is None and (letters != "" or now < since + 2 * config.health.lost_after_s):
+    if task is None and (letters != "" or now < since + 2 * lost_after_s):
         return None  # no hello yet: a container may start slowly, and health.start_timeout_s limits that
     if letters == "":
         error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
@@ -221,7 +227,7 @@ def _judge(silence: Silence, look: Look, now: float, patience_s: float, config: 
     if letters is not None and "T" in letters:
         error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
         return Evidence(task, node, error=error, cause=Cause.HANG)
-    if now < since + config.orphan_after_s:
+    if now < since + turn.config.orphan_after_s:
         return None
     error = f"{node} answers, but nothing was heard of its guard for {seconds:.0f} s (six times health.lost_after_s)"
     return Evidence(task, node, error=error, cause=Cause.HANG)
@@ -231,12 +237,13 @@ def _lost(task: int | None, node: str, error: str) -> Evidence:
     return Evidence(task, node, node_lost=True, error=error, stuck=True)
 
 
-def _cut_off(state: RunState, now: float, config: Config) -> bool:
+def _cut_off(turn: Turn) -> bool:
     """Return whether the controller's node has probably lost its network: all other nodes, several, are silent."""
-    here = state.allocation.nodes[:1] if state.allocation is not None else ()
-    half, patience = config.health.lost_after_s / 2, config.orphan_after_s
+    own, now = turn.state.allocation, turn.now
+    here = () if own is None else own.nodes[:1]
+    half, patience = turn.config.health.lost_after_s / 2, turn.config.orphan_after_s
     last = dict[str, float]()
-    for unit in state.table:
+    for unit in turn.table:
         for silence in silences(unit):
             if silence.node in here:
                 continue
@@ -246,100 +253,89 @@ def _cut_off(state: RunState, now: float, config: Config) -> bool:
     return len(last) >= _ALONE and all(now < since + patience for since in last.values())
 
 
-def condemn(
-    state: RunState, unit: Unit, evidence: Evidence, since: float, now: float, config: Config
-) -> tuple[RunState, list[Action]]:
+def condemn(turn: Turn, unit: Unit, evidence: Evidence, since: float) -> None:
     """Stop a unit because of the evidence; exclude the node if it is lost."""
-    down = stop(unit, evidence.cause, now, now, evidence, detect_s=round(now - since, 3))
+    stop(turn, unit, evidence.cause, evidence, detect_s=round(turn.now - since, 3))
     if evidence.node_lost:
         assert evidence.node is not None
-        return exclude(swap(state, down), evidence.node, evidence.error or "lost", now, config)
-    return swap(state, down), []
+        exclude(turn, evidence.node, evidence.error or "lost")
 
 
-def exclude(state: RunState, node: str, reason: str, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def exclude(turn: Turn, node: str, reason: str) -> None:
     """Exclude a lost node until a probe reaches it.
 
     A suspected node becomes a lost one: what its group does elsewhere no longer restores it.
     """
-    suspected = tuple(pair for pair in state.nodes.suspected if pair[0] != node)
-    if config.cluster.kind == "local" or (node in state.nodes.avoid and suspected == state.nodes.suspected):
-        return state, []
-    returning = (*state.nodes.returning, Returning(node, now, now + LOOK_AGAIN_S[0]))
-    state = replace(
-        state, nodes=replace(state.nodes, avoid=state.nodes.avoid | {node}, returning=returning, suspected=suspected)
-    )
-    return state, [records.NodeExcluded(node=node, reason=reason)]
+    nodes = turn.nodes
+    suspected = tuple(pair for pair in nodes.suspected if pair[0] != node)
+    if turn.local or (node in nodes.avoid and suspected == nodes.suspected):
+        return
+    returning = (*nodes.returning, Returning(node, turn.now, turn.now + LOOK_AGAIN_S[0]))
+    turn.set_nodes(avoid=nodes.avoid | {node}, returning=returning, suspected=suspected)
+    turn.do(records.NodeExcluded(node=node, reason=reason))
 
 
-def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def mind_lighthouse(turn: Turn) -> None:
     """Stop a Lighthouse whose guard answers, but whose process is stopped or whose event loop stands still."""
-    unit = state.lighthouse
+    unit = turn.lighthouse
     pulse = unit.pulses[0] if unit.pulses else None
-    if state.ending is not None or unit.phase is not Phase.RUNNING or pulse is None:
-        return state, []
+    if not turn.goes_on or unit.phase is not Phase.RUNNING or pulse is None:
+        return
     stood = pulse.time - pulse.moved
     if pulse.state != "T" and (pulse.step is None or stood < LIGHTHOUSE_STALL_S):
-        return state, []
+        return
     how = "is stopped (SIGSTOP)" if pulse.state == "T" else f"has stood still for {stood:.0f} s"
-    evidence = Evidence(
-        0, unit.current.hosts[0], error=f"the Lighthouse {how}, every group waits for it", cause=Cause.HANG
-    )
-    return condemn(state, unit, evidence, pulse.moved, now, config)
+    error = f"the Lighthouse {how}, every group waits for it"
+    condemn(turn, unit, Evidence(0, unit.current.hosts[0], error=error, cause=Cause.HANG), pulse.moved)
 
 
-def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def restore(turn: Turn) -> None:
     """Probe the lost nodes in the run's jobs, at growing intervals.
 
     Lost nodes outside the run's jobs are usable again after WINDOW_S.
     """
-    if state.ending is not None:
-        return state, []
-    actions: list[Action] = []
-    returning = []
-    for back in state.nodes.returning:
+    if not turn.goes_on:
+        return
+    own, now, returning = turn.state.allocation, turn.now, list[Returning]()
+    for back in turn.nodes.returning:
         if now >= back.next_look:
-            where = next((job.name for job in state.job_pool.jobs if job.alive and back.node in job.nodes), None)
-            if where is not None or (state.allocation is not None and back.node in state.allocation.nodes):
-                actions.append(Probe(back.node, where))
-            elif state.job_pool.polled and now >= back.since + WINDOW_S:  # Slurm hands it out only if it is up
+            where = next((job.name for job in turn.jobs if job.alive and back.node in job.nodes), None)
+            if where is not None or (own is not None and back.node in own.nodes):
+                turn.do(Probe(back.node, where))
+            elif turn.state.job_pool.polled and now >= back.since + WINDOW_S:  # Slurm hands it out only if it is up
                 reason = "it was left out an hour ago, and is in no job of the run"
-                actions.append(records.NodeRestored(node=back.node, reason=reason))
-                state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {back.node}))
+                turn.do(records.NodeRestored(node=back.node, reason=reason))
+                turn.set_nodes(avoid=turn.nodes.avoid - {back.node})
                 continue
             wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
             back = replace(back, next_look=now + wait, looks=back.looks + 1)
         returning.append(back)
-    if tuple(returning) != state.nodes.returning:
-        state = replace(state, nodes=replace(state.nodes, returning=tuple(returning)))
-    return state, actions
+    if tuple(returning) != turn.nodes.returning:
+        turn.set_nodes(returning=tuple(returning))
 
 
-def slurm_answered(state: RunState) -> RunState:
+def slurm_answered(turn: Turn) -> None:
     """Record that slurmctld has answered since the probes were sent."""
-    return replace(
-        state, nodes=replace(state.nodes, looks=tuple(replace(look, slurm=True) for look in state.nodes.looks))
-    )
+    turn.set_nodes(looks=tuple(replace(look, slurm=True) for look in turn.nodes.looks))
 
 
-def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[Action]]:
+def looked(turn: Turn, answer: Looked) -> None:
     """Apply the answer of a probe of a suspicious or a lost node."""
+    node, now = answer.node, turn.now
     if answer.refused:
         again = now + REFUSED_AGAIN_S
-        looks = tuple(replace(look, again=again) if look.node == answer.node else look for look in state.nodes.looks)
-        return replace(state, nodes=replace(state.nodes, looks=looks)), []
-    looks = tuple(
-        look
-        if look.node != answer.node
-        else replace(look, answered=now, reachable=answer.reachable, steps=answer.steps)
-        for look in state.nodes.looks
+        looks = (replace(look, again=again) if look.node == node else look for look in turn.nodes.looks)
+        turn.set_nodes(looks=tuple(looks))
+        return
+    looks = (
+        replace(look, answered=now, reachable=answer.reachable, steps=answer.steps) if look.node == node else look
+        for look in turn.nodes.looks
     )
-    state = replace(state, nodes=replace(state.nodes, looks=looks))
-    if answer.reachable and any(back.node == answer.node for back in state.nodes.returning):
-        returning = tuple(back for back in state.nodes.returning if back.node != answer.node)
-        state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {answer.node}, returning=returning))
-        return state, [records.NodeRestored(node=answer.node, reason="a step can be started there again")]
-    return state, []
+    turn.set_nodes(looks=tuple(looks))
+    if answer.reachable and any(back.node == node for back in turn.nodes.returning):
+        returning = tuple(back for back in turn.nodes.returning if back.node != node)
+        turn.set_nodes(avoid=turn.nodes.avoid - {node}, returning=returning)
+        turn.do(records.NodeRestored(node=node, reason="a step can be started there again"))
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:
@@ -358,17 +354,18 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
     yield from (back.next_look for back in state.nodes.returning)
 
 
-def heard(state: RunState, events: Iterable[Alive], now: float) -> RunState:
+def heard(turn: Turn, events: Iterable[Alive]) -> None:
     """Apply heartbeats of living steps. No rule examines a unit because of one: a heartbeat is good news."""
     beating = dict[str, Unit]()
     for event in events:
-        unit = state.table.living(event.id)
+        unit = turn.table.living(event.id)
         if unit is None:
             continue  # a late message of an attempt that has ended
         if event.pilot is not None:
-            state = queue.pilot_seen(state, unit, event.task, event.pilot, now)
+            queue.pilot_seen(turn, unit, event.task, event.pilot)
         beating[unit.name] = beat(beating.get(unit.name, unit), event)
-    return replace(state, table=state.table.put_unnoticed(beating.values())) if beating else state
+    if beating:
+        turn.put_unnoticed(beating.values())
 
 
 def beat(unit: Unit, event: Alive) -> Unit:

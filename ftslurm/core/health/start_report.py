@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ftslurm.config.schema import Config
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.health import first_step
-from ftslurm.core.state.actions import Action
 from ftslurm.core.state.model import Phase, Unit
-from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.units import independent, swap, tasks_of
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
@@ -19,20 +16,19 @@ TOLD_S = 5.0  # a group is looked at this long after its launch, and again after
 TASKS_TOLD = 8  # missing tasks that a record names
 
 
-def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def tell(turn: Turn) -> None:
     """Record what each group that is due waits for, unless the journal has it."""
-    actions: list[Action] = []
-    if state.ending is not None:
-        return state, actions
-    for unit in state.attended():
-        due = next(due_times(unit, state.table.groups), None)
-        if due is None or now < due or (unit.phase is Phase.RUNNING and independent(config)):
+    if not turn.goes_on:
+        return
+    for unit in turn.attended():
+        due = next(due_times(unit, turn.table.groups), None)
+        if due is None or turn.now < due or (unit.phase is Phase.RUNNING and turn.independent):
             continue
-        record = _record(state, unit, config)
+        record = _record(turn, unit)
         waits = record.stage, record.lacks
-        actions += [record] if waits != unit.current.waits else []
-        state = swap(state, replace(unit, current=replace(unit.current, looked=now, waits=waits)))
-    return state, actions
+        if waits != unit.current.waits:
+            turn.do(record)
+        turn.attempt(unit, looked=turn.now, waits=waits)
 
 
 def due_times(unit: Unit, groups: int) -> Iterator[float]:
@@ -44,8 +40,8 @@ def due_times(unit: Unit, groups: int) -> Iterator[float]:
         yield since + max(TOLD_S, every_s(groups))
 
 
-def _record(state: RunState, unit: Unit, config: Config) -> records.StepStarting:
-    current, marks, tasks = unit.current, unit.marks, tasks_of(unit, config)
+def _record(turn: Turn, unit: Unit) -> records.StepStarting:
+    current, marks, tasks = unit.current, unit.marks, tasks_of(unit, turn.config)
     absent = tuple(task for task, host in enumerate(current.hosts) if host is None)
     late = absent or tuple(task for task in range(tasks) if task not in current.ready)
     other, since = None, marks.ready
@@ -57,10 +53,10 @@ def _record(state: RunState, unit: Unit, config: Config) -> records.StepStarting
         stage = "lighthouse"
     elif current.store is None:
         stage = "store"
-    elif state.released:
+    elif turn.state.released:
         stage = "eviction"
     else:
-        stage, other = "others", state.waited_for
+        stage, other = "others", turn.state.waited_for
     return records.StepStarting(
         unit=unit.name,
         group=unit.group_id,

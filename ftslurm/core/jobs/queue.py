@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from math import inf
 
-from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action, CancelJobs, StartPilot
+from ftslurm.core.state.actions import CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
 from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
-from ftslurm.core.state.units import swap
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
 
-Outcome = tuple[RunState, list[Action]]
 TOLD_S = 1.5  # wait at most this long for Slurm's reason after it has ended a step
 BUSY_S = 2.0  # poll interval while a job is between two states
 SETTLES_S = 60.0  # the poll interval is BUSY_S for at most this long after the last change
@@ -30,22 +28,24 @@ PILOT_AGAIN_S = 30.0  # minimum time between two starts of a pilot in a job
 REFUSED_S = (15.0, 300.0)  # delay before sbatch is tried again after a refusal, which then doubles, and its maximum
 
 
-def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Outcome:
+def observe(turn: Turn, event: JobEvent) -> None:
     """Fold one answer of Slurm or one message of a pilot into the state."""
     match event:
         case JobsSeen():
-            return _seen(state, event, now, config)
+            _seen(turn, event)
         case JobsUnknown(took_s):
-            wait = max(config.poll_s, 2 * took_s, 2 * (now - state.job_pool.next_poll))
-            return replace(state, job_pool=replace(state.job_pool, next_poll=now + min(wait, RARE_S))), []
+            wait = max(turn.config.poll_s, 2 * took_s, 2 * (turn.now - turn.state.job_pool.next_poll))
+            turn.set_job_pool(next_poll=turn.now + min(wait, RARE_S))
         case Submitted():
-            return _submitted(state, event, now)
+            _submitted(turn, event)
         case JobLeaving(name, cause, why):
-            return _leaving(state, name, cause, why, now, config)
+            _leaving(turn, name, cause, why)
         case RequeueRefused(name, error):
-            why, known = f"it cannot be requeued ({error})", job(state, name)
-            lines: list[Action] = [] if known is None else [lost(known, why)]
-            return update(state, name, dismissed=why, asked=None), [*lines, CancelJobs((name,))]
+            why, known = f"it cannot be requeued ({error})", job(turn.state, name)
+            if known is not None:
+                turn.do(lost(known, why))
+            update(turn, name, dismissed=why, asked=None)
+            turn.do(CancelJobs((name,)))
 
 
 def job(state: RunState, name: str | None) -> Job | None:
@@ -53,26 +53,34 @@ def job(state: RunState, name: str | None) -> Job | None:
     return None if name is None else state.job_pool.by_name.get(name)
 
 
-def put(state: RunState, jobs: Iterable[Job]) -> RunState:
-    """Return the state with these jobs, new ones or changed ones. Copies all jobs: call it once for many."""
+def put(turn: Turn, jobs: Iterable[Job]) -> None:
+    """Add or change these jobs. Copies all jobs: call it once for many."""
     changed = {job.name: job for job in jobs}
-    return put_all(state, {**state.job_pool.by_name, **changed}) if changed else state
+    if changed:
+        turn.set_job_pool(by_name={**turn.state.job_pool.by_name, **changed})
 
 
-def put_all(state: RunState, jobs: Mapping[str, Job]) -> RunState:
-    """Return the state with these jobs and no others."""
-    return replace(state, job_pool=replace(state.job_pool, by_name=jobs))
+def update(turn: Turn, name: str, **changes: object) -> None:
+    """Change one job, if it is known."""
+    known = job(turn.state, name)
+    if known is not None:
+        put(turn, [replace(known, **changes)])  # type: ignore[arg-type]
 
 
-def update(state: RunState, name: str, **changes: object) -> RunState:
-    """Return the state with one job changed."""
-    known = job(state, name)
-    return state if known is None else put(state, [replace(known, **changes)])  # type: ignore[arg-type]
+def asking_of(state: RunState, pool: int) -> Asking:
+    """Return which jobs of a pool sbatch is asked for, and how often it has refused."""
+    return next((one for one in state.job_pool.asking if one.pool == pool), Asking(pool, 0))
 
 
-def poll_by(state: RunState, time: float) -> RunState:
+def put_asking(turn: Turn, pool: int, asking: Asking | None) -> None:
+    """Replace what asking_of returns for this pool; None: nothing is asked for, nor was refused."""
+    rest = tuple(one for one in turn.state.job_pool.asking if one.pool != pool)
+    turn.set_job_pool(asking=rest if asking is None else (*rest, asking))
+
+
+def poll_by(turn: Turn, time: float) -> None:
     """Schedule the next poll of Slurm no later than `time`."""
-    return replace(state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, time)))
+    turn.set_job_pool(next_poll=min(turn.state.job_pool.next_poll, time))
 
 
 def living(state: RunState, name: str) -> Iterator[Unit]:
@@ -80,26 +88,28 @@ def living(state: RunState, name: str) -> Iterator[Unit]:
     return (unit for unit in state.table.of_job(name) if unit.phase in LIVE)
 
 
-def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) -> RunState:
+def pilot_seen(turn: Turn, unit: Unit, task: int, there: bool) -> None:
     """Record whether a guard on the job's first node sees the pilot there."""
-    one = job(state, unit.place.allocation) if unit.place is not None else None
+    one = job(turn.state, unit.place.allocation) if unit.place is not None else None
     if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
-        return state
-    return update(state, one.name, unheld=None if there else now)
+        return
+    update(turn, one.name, unheld=None if there else turn.now)
 
 
-def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
+def keep_pilots(turn: Turn) -> None:
     """Start a new pilot in running jobs that have lost theirs: a pilot holds the job and may lead the run."""
-    actions: list[Action] = []
+    now = turn.now
+    if not turn.goes_on or not turn.state.jobs_concerned(now):
+        return
     started: list[Job] = []
-    for one in state.job_pool.jobs if state.ending is None and state.jobs_concerned(now) else ():
+    for one in turn.jobs:
         missing = one.unheld is not None and now >= one.unheld + MISSING_S
         if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
             why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
-            record = records.PilotRestarted(allocation=one.name, node=one.nodes[0], reason=why)
-            actions += [record, StartPilot(one.name, one.id or one.name, one.nodes[0])]
+            turn.do(records.PilotRestarted(allocation=one.name, node=one.nodes[0], reason=why))
+            turn.do(StartPilot(one.name, one.id or one.name, one.nodes[0]))
             started.append(replace(one, piloted=now))
-    return put(state, started), actions
+    put(turn, started)
 
 
 def pilot_deadlines(state: RunState) -> Iterator[float]:
@@ -125,12 +135,12 @@ def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
     return records.AllocationLeaving(allocation=one.name, cause=cause.value, reason=why)
 
 
-def doubt(state: RunState, name: str | None, now: float) -> RunState:
+def doubt(turn: Turn, name: str | None) -> None:
     """Poll Slurm at once whether a job still runs, because a step in it was ended from outside."""
-    known = job(state, name)
-    if known is None or known.state != "RUNNING":
-        return state
-    return poll_by(update(state, known.name, doubted=now), now)
+    known = job(turn.state, name)
+    if known is not None and known.state == "RUNNING":
+        update(turn, known.name, doubted=turn.now)
+        poll_by(turn, turn.now)
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
@@ -150,12 +160,11 @@ def is_told(unit: Unit, evidence: Evidence) -> bool:
     return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
 
 
-def explained(state: RunState) -> RunState:
+def explained(turn: Turn) -> None:
     """Let the verdicts fall that wait for Slurm's answer about the controller's own job, which has shown no reason."""
-    for unit in state.table.in_phase(Phase.STOPPING) if state.ending is None else ():
+    for unit in turn.table.in_phase(Phase.STOPPING) if turn.goes_on else ():
         if unit.current.told is not None and unit.place is not None and unit.place.allocation is None:
-            state = swap(state, replace(unit, current=replace(unit.current, told=None)))
-    return state
+            turn.attempt(unit, told=None)
 
 
 def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | None:
@@ -174,40 +183,41 @@ def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | No
     return Cause.CANCELLED if cause is Cause.PREEMPTED and cancelled else cause
 
 
-def _submitted(state: RunState, event: Submitted, now: float) -> Outcome:
-    old = next((one for one in state.job_pool.asking if one.pool == event.pool), Asking(event.pool, 0))
-    rest = tuple(one for one in state.job_pool.asking if one.pool != event.pool)
+def _submitted(turn: Turn, event: Submitted) -> None:
     if event.error:
+        old = asking_of(turn.state, event.pool)
         wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
-        refused = Asking(event.pool, 0, old.refusals + 1, now + wait, event.error)
-        record = records.AllocationRefused(pool=event.pool, reason=event.error, again_s=wait)
-        return replace(state, job_pool=replace(state.job_pool, asking=(*rest, refused))), [
-            record
-        ] if event.error != old.error else []
-    known = state.job_pool.by_name
-    state = put(state, [Job(name, event.pool, born=now, since=now) for name in event.names if name not in known])
-    return poll_by(replace(state, job_pool=replace(state.job_pool, asking=rest)), now + BUSY_S), []
+        put_asking(turn, event.pool, Asking(event.pool, 0, old.refusals + 1, turn.now + wait, event.error))
+        if event.error != old.error:
+            turn.do(records.AllocationRefused(pool=event.pool, reason=event.error, again_s=wait))
+        return
+    known = turn.state.job_pool.by_name
+    put(turn, [Job(name, event.pool, born=turn.now, since=turn.now) for name in event.names if name not in known])
+    put_asking(turn, event.pool, None)
+    poll_by(turn, turn.now + BUSY_S)
 
 
-def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, config: Config) -> Outcome:
-    known = job(state, name)
+def _leaving(turn: Turn, name: str, cause: Cause, why: str) -> None:
+    known = job(turn.state, name)
     if known is None or known.leaving is not None or not known.alive:
-        return state, []
-    early = known.ends is None or now < known.ends - config.cluster.signal_s - WARNS_EARLY_S
+        return
+    early = known.ends is None or turn.now < known.ends - turn.config.cluster.signal_s - WARNS_EARLY_S
     if cause is Cause.TIME_LIMIT and early:  # preemption sets a new, near end, with the same warning
         cause = Cause.PREEMPTED
     if cause is Cause.TIME_LIMIT and known.ends is not None:
-        return state, []  # handover.vacate decides when, also for the last group that holds the training's state
-    return poll_by(update(state, name, leaving=cause), now + BUSY_S), [leaves(known, cause, why)]
+        return  # handover.vacate decides when, also for the last group that holds the training's state
+    update(turn, name, leaving=cause)
+    poll_by(turn, turn.now + BUSY_S)
+    turn.do(leaves(known, cause, why))
 
 
-def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outcome:
-    actions: list[Action] = []
+def _seen(turn: Turn, event: JobsSeen) -> None:
+    now = turn.now
     shown = {one.name: one for one in event.jobs}
-    jobs = dict(state.job_pool.by_name)
+    jobs = dict(turn.state.job_pool.by_name)
     for name, new in shown.items():
         if name not in jobs:
-            jobs[name] = Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(state, new))
+            jobs[name] = Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(turn.state, new))
     for old in list(jobs.values()):
         seen = shown.get(old.name)
         if seen is None and event.whole and old.born < event.asked and old.state != "GONE":
@@ -215,32 +225,29 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
         if seen is None:
             continue
         if seen.nodes and job_state(seen.state).ends:
-            state, lines = _cannot_write(state, seen)
-            actions += lines
-        jobs[old.name], lines = _changed(old, seen, now)
-        actions += lines
+            _cannot_write(turn, seen)
+        jobs[old.name] = _changed(turn, old, seen)
         if _has_lost_its_nodes(old, seen):
-            state = _bring_down(state, old, seen, now)
+            _bring_down(turn, old, seen)
     if not event.whole:
-        return put_all(state, jobs), actions
+        turn.set_job_pool(by_name=jobs)
+        return
     jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
     busy = any(unsettled(one, now) for one in jobs.values())
-    wait = max(BUSY_S if busy else config.poll_s, SLOW * event.took_s)
-    pool = replace(state.job_pool, polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
-    if state.nodes.looks:  # slurmctld has answered since the probes were sent (silence.py)
-        looks = tuple(replace(look, slurm=True) for look in state.nodes.looks)
-        state = replace(state, nodes=replace(state.nodes, looks=looks))
-    return replace(state, job_pool=pool), actions
+    wait = max(BUSY_S if busy else turn.config.poll_s, SLOW * event.took_s)
+    turn.set_job_pool(polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
+    if turn.nodes.looks:  # slurmctld has answered since the probes were sent (silence.py)
+        turn.set_nodes(looks=tuple(replace(look, slurm=True) for look in turn.nodes.looks))
 
 
-def _cannot_write(state: RunState, one: Job) -> Outcome:
+def _cannot_write(turn: Turn, one: Job) -> None:
     """Leave out the first node of a job that has ended since it could not make its output there."""
     node, why = one.nodes[0], f"it cannot write into the run directory (run.root), so Slurm job {one.name} has failed"
-    if node in state.nodes.avoid:
-        return state, []
-    checks = replace(state.nodes.checks, failed=(*state.nodes.checks.failed, (node, why)))
-    nodes = replace(state.nodes, avoid=state.nodes.avoid | {node}, checks=checks)
-    return replace(state, nodes=nodes), [records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None)]
+    nodes = turn.nodes
+    if node not in nodes.avoid:
+        checks = replace(nodes.checks, failed=(*nodes.checks.failed, (node, why)))
+        turn.set_nodes(avoid=nodes.avoid | {node}, checks=checks)
+        turn.do(records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None))
 
 
 def _was_leaving(state: RunState, new: Job) -> Cause | None:
@@ -257,34 +264,32 @@ def unsettled(one: Job, now: float) -> bool:
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
 
-def _changed(old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
-    """Return the known job `old` updated to what squeue shows (`new`), and the journal records of the changes."""
+def _changed(turn: Turn, old: Job, new: Job) -> Job:
+    """Return the known job `old` updated to what squeue shows (`new`), and journal the changes."""
     if _unchanged(old, new):
-        return old, []
-    lines: list[Action] = []
+        return old
     runs = new.state == "RUNNING" and bool(new.nodes)
     job = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends, doubted=None)
     if old.state != new.state:
-        job = replace(job, since=now, tried=-inf)
+        job = replace(job, since=turn.now, tried=-inf)
     if runs and not _is_same_run(old, new):
-        job, granted = _granted(job, old, new, now)
-        lines += granted
+        job = _granted(turn, job, old, new)
     elif runs and job.ends != old.ends and old.dismissed is None:  # the end was unknown before, or was changed
-        lines.append(records.AllocationEnds(allocation=old.name, ends=job.ends))
+        turn.do(records.AllocationEnds(allocation=old.name, ends=job.ends))
     job = replace(job, preempted=job.preempted or (runs and new.preempted))
     if runs and job.leaving is None and new.preempted:
         job = replace(job, leaving=Cause.PREEMPTED)
-        lines.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
+        turn.do(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
     if old.state == "RUNNING" and old.nodes and job_state(new.state).between:
-        job = replace(job, doubted=now)
+        job = replace(job, doubted=turn.now)
     elif _has_lost_its_nodes(old, new):
         job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
         if old.dismissed is None:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
-            lines.append(lost(old, how, new.state))
+            turn.do(lost(old, how, new.state))
     if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
-        lines.append(records.AllocationPending(allocation=new.name, reason=new.reason, pool=old.pool))
-    return job, lines
+        turn.do(records.AllocationPending(allocation=new.name, reason=new.reason, pool=old.pool))
+    return job
 
 
 def _unchanged(old: Job, new: Job) -> bool:
@@ -306,33 +311,31 @@ def _has_lost_its_nodes(old: Job, new: Job) -> bool:
     return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and not job_state(new.state).between
 
 
-def _granted(job: Job, old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
-    """Return a job that has received nodes, for the first time or again, and the journal records of it."""
-    job = replace(job, nodes=new.nodes, began=new.began or now, ends=new.ends, unheld=None, piloted=-inf)
+def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
+    """Return a job that has received nodes, for the first time or again, and journal it."""
+    job = replace(job, nodes=new.nodes, began=new.began or turn.now, ends=new.ends, unheld=None, piloted=-inf)
     job = replace(job, leaving=None if old.state else old.leaving, left=None, asked=None, preempted=False)
-    lines: list[Action] = []
     if old.dismissed is None:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
-        lines.append(granted)
+        turn.do(granted)
     if job.leaving is not None:
-        lines.append(leaves(old, job.leaving, "as the controller before knew"))
-    return job, lines
+        turn.do(leaves(old, job.leaving, "as the controller before knew"))
+    return job
 
 
-def _bring_down(state: RunState, old: Job, new: Job, now: float) -> RunState:
+def _bring_down(turn: Turn, old: Job, new: Job) -> None:
     """Stop the units in a job that has ended, without waiting for their srun, which may hang."""
     cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or job_state(new.state).cause
     cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    for unit in living(state, old.name):
+    for unit in living(turn.state, old.name):
         doubtful = unit.current.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
         sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True, doubtful=doubtful)
         if unit.phase is Phase.STOPPING:
-            seen = replace(unit.current, evidence=(*unit.current.evidence, sign))
-            state = swap(state, replace(unit, due=min(unit.due, now), current=seen))
+            turn.attempt(unit, evidence=(*unit.current.evidence, sign))
+            turn.change(unit, due=min(unit.due, turn.now))
         else:
-            state = swap(state, stop(unit, cause, now, now, sign))
-    return state
+            stop(turn, unit, cause, sign)
 
 
 def _how(new: Job) -> str:

@@ -1,43 +1,37 @@
-"""Change the number of groups of a run (`ftslurm scale`). Pure."""
+"""Change the number of groups of a run (`ftslurm scale`)."""
 
 from __future__ import annotations
 
 from ftslurm.config.schema import Config, most_groups
-from ftslurm.core.jobs.queue import Outcome
-from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import ScaleAsked
 from ftslurm.core.state.model import LIVE, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import group_unit
-from ftslurm.core.state.units import independent, swap
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.units import independent
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
 
-def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> Outcome:
+def observe(turn: Turn, event: ScaleAsked) -> None:
     """Add groups at the end, which heal when they start, or stop the last groups politely."""
-    why_not = refused(event.groups, config) or _why_not_now(state, event.groups, config)
+    why_not = refused(event.groups, turn.config) or _why_not_now(turn.state, event.groups, turn.config)
     if why_not is not None:
-        return state, [records.ScaleRefused(groups=event.groups, by=event.by.name, reason=why_not)]
-    actions: list[Action] = [records.Scaled(groups=event.groups, by=event.by.name)]
-    for unit in state.groups:
-        assert unit.group is not None
-        if unit.group < event.groups:
-            state = swap(state, replace(unit, retired=False))  # keeps a group that was about to leave
-            continue
-        unit = replace(unit, retired=True)
-        if unit.phase in (Phase.STARTING, Phase.RUNNING):
-            unit, stops = stop_politely(unit, Cause.CANCELLED, config.stop.grace_s, now)
-            actions += stops
-        state = swap(state, unit)
-    last = dict(state.parked)
-    for group in range(state.table.groups, event.groups):
+        turn.do(records.ScaleRefused(groups=event.groups, by=event.by.name, reason=why_not))
+        return
+    turn.do(records.Scaled(groups=event.groups, by=event.by.name))
+    for unit in turn.state.groups:
+        leaves = unit.group_id >= event.groups
+        unit = turn.change(unit, retired=leaves)  # False: it stays, even if it was about to leave
+        if leaves and unit.phase in (Phase.STARTING, Phase.RUNNING):
+            stop_politely(turn, unit, Cause.CANCELLED)
+    last = dict(turn.state.parked)
+    for group in range(turn.table.groups, event.groups):
         name = group_unit(group)
-        new = Unit(name, group, attempt=last.get(name, -1), reason="the run has become larger", due=now)
-        state = replace(swap(state, new), planned=state.planned + (new.attempt >= 0))  # not counted as a restart
-    return state, actions
+        new = Unit(name, group, attempt=last.get(name, -1), reason="the run has become larger", due=turn.now)
+        turn.put(new)
+        turn.set(planned=turn.state.planned + (new.attempt >= 0))  # not counted as a restart
 
 
 def refused(groups: int, config: Config) -> str | None:
@@ -72,13 +66,13 @@ def trains(unit: Unit) -> bool:
     return unit.joined and not unit.is_stopped
 
 
-def trim(state: RunState, now: float, config: Config) -> Outcome:
+def trim(turn: Turn) -> None:
     """Drop the groups at the end that have left; a later group of the same number continues their attempt numbers."""
-    while state.table.groups > 1:
-        gone = state.table.group(state.table.groups - 1)
+    while turn.table.groups > 1:
+        gone = turn.table.group(turn.table.groups - 1)
         if not gone.retired or gone.phase in LIVE:
             break
-        parked = (*(one for one in state.parked if one[0] != gone.name), (gone.name, gone.attempt))
-        told = state.told.delete(gone.name) if gone.name in state.told else state.told
-        state = replace(state, table=state.table.without_last_group(), told=told, parked=parked)
-    return state, []
+        parked = (*(one for one in turn.state.parked if one[0] != gone.name), (gone.name, gone.attempt))
+        told = turn.state.told
+        told = told.delete(gone.name) if gone.name in told else told
+        turn.set(table=turn.table.without_last_group(), told=told, parked=parked)

@@ -1,4 +1,4 @@
-"""Decide how many Slurm jobs the run needs beside the controller's, and which ones to cancel or requeue. Pure.
+"""Decide how many Slurm jobs the run needs beside the controller's, and which ones to cancel or requeue.
 
 Level-triggered: each decision compares the wanted number of jobs with the present one. Pending jobs count as present,
 and so do jobs that Slurm has requeued: their requeue and a new submission never make two.
@@ -14,11 +14,12 @@ from collections.abc import Iterator
 
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
-from ftslurm.core.jobs.queue import Outcome, living
-from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.jobs.queue import asking_of, living
+from ftslurm.core.state.actions import AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import LIVE, OVER, Allocation, Asking, Job, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Allocation, Job, Phase, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
 from ftslurm.core.state.values import replace
@@ -59,8 +60,7 @@ def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
         return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in there)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
-    refused = next((one.refusals for one in state.job_pool.asking if one.pool == pool), 0)
-    return refused < HOPELESS
+    return asking_of(state, pool).refusals < HOPELESS
 
 
 def handover_at(one: Job, config: Config) -> float | None:
@@ -186,119 +186,122 @@ def _bad(state: RunState) -> tuple[str, ...]:
     return tuple(sorted((state.nodes.avoid - _gone(state)) | state.nodes.drained))[:MOST_EXCLUDED]
 
 
-def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
+def nodes_left(turn: Turn, event: NodesLeft) -> None:
     """Apply Slurm's list of the nodes that the controller's job still has.
 
     Slurm never returns a node that it has found down to the same job. Another job may get it when it is well, so
     pending jobs no longer exclude it.
     """
-    if state.allocation is None or state.allocation.nodes == event.nodes:
-        return state, []
-    gone = [node for node in state.allocation.nodes if node not in event.nodes]
+    own, nodes = turn.state.allocation, turn.nodes
+    if own is None or own.nodes == event.nodes:
+        return
+    gone = [node for node in own.nodes if node not in event.nodes]
     why = "Slurm has taken it out of the job"
-    lines = [records.NodeExcluded(node=node, reason=why) for node in gone if node not in state.nodes.avoid]
-    state = replace(
-        state,
-        allocation=replace(state.allocation, nodes=tuple(n for n in state.allocation.nodes if n not in gone)),
-        nodes=replace(
-            state.nodes,
-            avoid=state.nodes.avoid | set(gone),
-            returning=tuple(back for back in state.nodes.returning if back.node not in gone),
-            suspected=tuple(pair for pair in state.nodes.suspected if pair[0] not in gone),
-        ),
+    turn.do(*(records.NodeExcluded(node=node, reason=why) for node in gone if node not in nodes.avoid))
+    turn.set(allocation=replace(own, nodes=tuple(node for node in own.nodes if node not in gone)))
+    turn.set_nodes(
+        avoid=nodes.avoid | set(gone),
+        returning=tuple(back for back in nodes.returning if back.node not in gone),
+        suspected=tuple(pair for pair in nodes.suspected if pair[0] not in gone),
     )
-    return state, [*lines, *(told_to_avoid(state, config) if gone else [])]
+    if gone:
+        told_to_avoid(turn)
 
 
-def told_to_avoid(state: RunState, config: Config) -> list[Action]:
-    """Return the orders that keep the waiting jobs off the nodes that no job must get; these have changed."""
-    waiting = (one for one in state.job_pool.jobs if one.alive and one.state == "PENDING" and may_ask(config))
-    return [Exclude(one.name, _bad(state)) for one in waiting]
+def told_to_avoid(turn: Turn) -> None:
+    """Keep the waiting jobs off the nodes that no job must get; these have changed."""
+    for one in turn.jobs if may_ask(turn.config) else ():
+        if one.alive and one.state == "PENDING":
+            turn.do(Exclude(one.name, _bad(turn.state)))
 
 
-def recover(state: RunState, now: float, config: Config) -> Outcome:
+def recover(turn: Turn) -> None:
     """Restore nodes that Slurm has removed from the controller's job and given to another job of this run."""
-    gone = _gone(state) if state.nodes.avoid else frozenset()
+    gone = _gone(turn.state) if turn.nodes.avoid else frozenset()
     if not gone:
-        return state, []
-    back = [(node, one.name) for one in state.job_pool.jobs if one.usable for node in one.nodes if node in gone]
+        return
+    back = [(node, one.name) for one in turn.jobs if one.usable for node in one.nodes if node in gone]
     if not back:
-        return state, []
-    words = "Slurm has given it to the run again, in job"
-    lines: list[Action] = [records.NodeRestored(node=node, reason=f"{words} {job}") for node, job in back]
-    return replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {node for node, _ in back})), lines
+        return
+    for node, job in back:
+        turn.do(records.NodeRestored(node=node, reason=f"Slurm has given it to the run again, in job {job}"))
+    turn.set_nodes(avoid=turn.nodes.avoid - {node for node, _ in back})
 
 
-def supply(state: RunState, now: float, config: Config) -> Outcome:
+def supply(turn: Turn) -> None:
     """Submit missing jobs, cancel unneeded ones, and poll Slurm about all."""
-    actions: list[Action] = []
-    if state.ending is not None or state.allocation is None or not uses_jobs(config):
-        return state, actions
-    if state.job_pool.polled and state.jobs_concerned(now):
-        for pool in range(len(config.cluster.ranges) + 1):
-            state, more = _balance(state, pool, now, config)
-            actions += more
-        state, more = _requeue(state, now, config)
-        actions += more
-    busy = _is_busy(state, config)
-    doubtful = busy and any(not look.slurm for look in state.nodes.looks)  # no node is judged until Slurm answers
-    if busy and (doubtful or now >= state.job_pool.next_poll):
-        actions.append(AskJobs())
-        state = replace(state, job_pool=replace(state.job_pool, next_poll=now + queue.RARE_S))  # until the answer comes
-    return state, actions
+    if not turn.goes_on or turn.state.allocation is None or not uses_jobs(turn.config):
+        return
+    if turn.state.job_pool.polled and turn.state.jobs_concerned(turn.now):
+        for pool in range(len(turn.config.cluster.ranges) + 1):
+            _balance(turn, pool)
+        _requeue(turn)
+    busy = _is_busy(turn.state, turn.config)
+    doubtful = busy and any(not look.slurm for look in turn.nodes.looks)  # no node is judged until Slurm answers
+    if busy and (doubtful or turn.now >= turn.state.job_pool.next_poll):
+        turn.do(AskJobs())
+        turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
 
 
-def settle(state: RunState, now: float, config: Config) -> Outcome:
+def settle(turn: Turn) -> None:
     """Record which jobs their groups have left; use a doubted job again if Slurm does not answer."""
-    changed: dict[str, Job] = {}
-    for one in state.job_pool.jobs if state.jobs_concerned(now) else ():
+    now, changed = turn.now, list[Job]()
+    for one in turn.jobs if turn.state.jobs_concerned(now) else ():
         job = one
         if job.alive and job.doubted is not None and now >= job.doubted + queue.DOUBT_S:
             job = replace(job, doubted=None)
-        if job.leaving is not None and job.left is None and not any(living(state, job.name)):
+        if job.leaving is not None and job.left is None and not any(living(turn.state, job.name)):
             job = replace(job, left=now)
         if job is not one:
-            changed[job.name] = job
-    return queue.put(state, changed.values()), []
+            changed.append(job)
+    queue.put(turn, changed)
 
 
-def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
+def _balance(turn: Turn, pool: int) -> None:
     """Request the jobs that a pool lacks; cancel those that it does not need or that are no longer usable."""
-    actions: list[Action] = []
-    mine = [one for one in state.job_pool.jobs if one.pool == pool]
-    have = [one for one in mine if lasts(one, state, now, config)]
-    needed = wanted(state, pool, now, config)
-    asking = next((one for one in state.job_pool.asking if one.pool == pool), Asking(pool, 0))
-    missing = needed - len(have) - asking.count
-    if missing > 0 and now >= asking.again and (may_ask(config) or (not mine and _asks_first(config))):
-        bad = _bad(state)
-        rest = tuple(one for one in state.job_pool.asking if one.pool != pool)
-        asking = replace(asking, count=asking.count + missing, again=now)
-        state = replace(state, job_pool=replace(state.job_pool, asking=(*rest, asking)))
-        requested = records.AllocationRequested(pool=pool, count=missing, exclude=bad)
-        actions += [requested, RequestJobs(pool, missing, bad)]
+    mine = [one for one in turn.jobs if one.pool == pool]
+    have = [one for one in mine if lasts(one, turn.state, turn.now, turn.config)]
+    surplus = len(have) - wanted(turn.state, pool, turn.now, turn.config)
+    asking = asking_of(turn.state, pool)
+    missing = -surplus - asking.count
+    may = may_ask(turn.config) or (not mine and _asks_first(turn.config))
+    if missing > 0 and turn.now >= asking.again and may:
+        bad = _bad(turn.state)
+        asking = replace(asking, count=asking.count + missing, again=turn.now)
+        queue.put_asking(turn, pool, asking)
+        turn.do(records.AllocationRequested(pool=pool, count=missing, exclude=bad), RequestJobs(pool, missing, bad))
     out: dict[str, str] = {}
-    spare = len(have) - needed if asking.count == 0 else 0
-    if spare > 0:
-        homes = _homes(state, pool, config)
-        idle = [one for one in reversed(have) if one.name not in homes and not any(living(state, one.name))]
+    if surplus > 0 and asking.count == 0:
+        homes = _homes(turn.state, pool, turn.config)
+        idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn.state, one.name))]
         idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
-        out = {one.name: "it is not needed any more" for one in idle[:spare]}
+        out = {one.name: "it is not needed any more" for one in idle[:surplus]}
     lasting = {one.name for one in have}
     for one in mine:
         ends = one.alive and one.name not in lasting and one.state == "RUNNING"
-        if ends and not any(living(state, one.name)):
-            drained = state.nodes.drained | given_back(state, config)
-            gone = sorted((state.nodes.avoid | drained).intersection(one.nodes))
-            if gone and may_ask(config):
-                how = "drained" if drained.issuperset(gone) else "lost or bad"
-                out[one.name] = f"{', '.join(gone)} is {how}"
-            elif one.leaving is not None and not _requeues(one, config):
-                out[one.name] = f"its group has left it ({one.leaving.value})"
-            elif not gone and len(have) >= needed:
-                out[one.name] = "its time limit is near, and its successor is there"
-    state, more = _dismiss(state, out)
-    return state, actions + more
+        if ends and not any(living(turn.state, one.name)):
+            why = _why_ended(turn, one, enough=surplus >= 0)
+            if why is not None:
+                out[one.name] = why
+    _dismiss(turn, out)
+
+
+def _why_ended(turn: Turn, one: Job, enough: bool) -> str | None:
+    """Return why a running job that does not last is cancelled; None: it is not.
+
+    Args:
+        turn: the decision.
+        one: a job that no unit is in.
+        enough: whether its pool has the jobs that it needs without this one.
+    """
+    config = turn.config
+    drained = turn.nodes.drained | given_back(turn.state, config)
+    gone = sorted((turn.nodes.avoid | drained).intersection(one.nodes))
+    if gone and may_ask(config):
+        return f"{', '.join(gone)} is {'drained' if drained.issuperset(gone) else 'lost or bad'}"
+    if one.leaving is not None and not _requeues(one, config):
+        return f"its group has left it ({one.leaving.value})"
+    return "its time limit is near, and its successor is there" if not gone and enough else None
 
 
 def _asks_first(config: Config) -> bool:
@@ -312,31 +315,30 @@ def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
     return {u.place.allocation for u in waiting if u.place is not None and pool_of(u.group, config) == pool}
 
 
-def _dismiss(state: RunState, out: dict[str, str]) -> Outcome:
-    if not out:
-        return state, []
-    known = state.job_pool.by_name
-    lines = [queue.lost(known[name], why) for name, why in out.items()]
-    state = queue.put(state, [replace(known[name], dismissed=why) for name, why in out.items()])
-    return state, [*lines, CancelJobs(tuple(out))]
+def _dismiss(turn: Turn, out: dict[str, str]) -> None:
+    """Cancel these jobs, each for its reason."""
+    if out:
+        known = turn.state.job_pool.by_name
+        turn.do(*(queue.lost(known[name], why) for name, why in out.items()))
+        queue.put(turn, [replace(known[name], dismissed=why) for name, why in out.items()])
+        turn.do(CancelJobs(tuple(out)))
 
 
-def _requeue(state: RunState, now: float, config: Config) -> Outcome:
+def _requeue(turn: Turn) -> None:
     """Requeue the jobs that their groups had to leave; start requeued jobs at once that Slurm delays (BeginTime)."""
-    actions: list[Action] = []
-    tried: list[Job] = []
-    for one in state.job_pool.jobs:
+    now, tried = turn.now, list[Job]()
+    for one in turn.jobs:
         due = now >= one.tried + AGAIN_S
-        if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, config):
+        if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, turn.config):
             if now >= one.left + LEAVES_S and due:
                 cause = None if one.leaving is None else one.leaving.value
-                actions += [records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name)]
+                turn.do(records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name))
                 tried.append(replace(one, asked="requeue", tried=now))
-                state = queue.poll_by(state, now + queue.BUSY_S)
+                queue.poll_by(turn, now + queue.BUSY_S)
         elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime") and due and now >= one.since + SETTLED_S:
-            actions.append(StartNow(one.name))
+            turn.do(StartNow(one.name))
             tried.append(replace(one, asked="start", tried=now))
-    return queue.put(state, tried), actions
+    queue.put(turn, tried)
 
 
 def over(state: RunState) -> tuple[str, ...]:
@@ -372,10 +374,10 @@ class ComingJobs:
             return "a task of the array, of which none is left for it"
         if job is None:
             pool = pool_of(unit.group, config)
-            asking = next((one for one in self._state.job_pool.asking if one.pool == pool), None)
-            if asking is None or not asking.error:
-                return "a job of its own" if array(config) or (asking is not None and asking.count) else None
-            return f"a job that sbatch refuses: {asking.error}"
+            asking = asking_of(self._state, pool)
+            if asking.error:
+                return f"a job that sbatch refuses: {asking.error}"
+            return "a job of its own" if array(config) or asking.count else None
         if job.leaving is not None:
             return f"the requeue of Slurm job {job.name}"
         why = f": {job.reason}" if job.reason not in ("", "None") else ""

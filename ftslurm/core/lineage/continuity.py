@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
-from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Granted
-from ftslurm.core.state.model import LIVE, Ending, Phase, RunOutcome, Saved, Unit
+from ftslurm.core.state.model import LIVE, Phase, Saved, Unit
+from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import is_move, stop
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import independent, swap
+from ftslurm.core.state.units import independent
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -25,44 +26,47 @@ from ftslurm.protocol.stages import Stage
 PATIENT = 5  # checkpoints that may be missed before the user is warned
 
 
-def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def opened(turn: Turn, event: Granted) -> None:
     """Restore a run from what precedes this controller: a checkpoint, or an earlier controller of the same run.
 
     Groups without a quorum only continue their attempt numbers: their scripts decide what to resume from.
     """
-    saved, past, gone = event.checkpoint, event.past, list[Action]()
-    for unit in state.units:
-        state = swap(state, replace(unit, due=now))
-    known = saved is not None and saved.step is not None and saved.step > 0
-    state = replace(
-        state, lineage=replace(state.lineage, checkpoint=saved, origin=saved.step or 0 if saved is not None else 0)
-    )
+    saved, past = event.checkpoint, event.past
+    saved_step = 0 if saved is None else saved.step or 0
+    for unit in turn.state.units:
+        turn.change(unit, due=turn.now)
+    turn.set_lineage(checkpoint=saved, origin=saved_step)
     if event.refused is not None:
-        return replace(state, ending=Ending(RunOutcome.FAILED, event.refused)), []
+        turn.fail(event.refused)
+        return
     if past is not None:
-        state, last = takeover.scaled(state, past, config), dict(past.attempts)
-        state = takeover.with_standbys(state, past, config)
-        exits = dict(past.exits)
-        for unit in state.units:
-            state = swap(state, replace(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ())))
-        state = takeover.scheduled(state, past, now, config)
-        state = takeover.left_out(state, past, now, config)
-        state = replace(
-            state, lineage=replace(state.lineage, restarted=now), job_pool=replace(state.job_pool, leaving=past.leaving)
-        )
-        state, gone = takeover.opened(state, past, event.homes, now, config)
-        failed = {one.unit for one in past.scheduled}
-        idle = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
-        moved = (u for u in idle if u.name not in failed and not is_move(u))  # which its launch counts
-        state = replace(state, planned=past.planned + len(list(moved)))
-        if any(unit.current.adoption for unit in state.groups):
-            return state, gone
-        if past.step > 0 and not independent(config):
+        _continued(turn, past, event.homes)
+        if any(unit.current.adoption for unit in turn.state.groups):
+            return
+        if past.step > 0 and not turn.independent:
             lost = f"the job was requeued at step {past.step}, with all groups"
-            return replace(state, lineage=replace(state.lineage, step=past.step, lost=lost)), gone
-    if known and saved is not None and not independent(config):
-        state = replace(state, lineage=replace(state.lineage, resuming=True, resume_step=saved.step or 0))
-    return state, gone
+            turn.set_lineage(step=past.step, lost=lost)
+            return
+    if saved_step > 0 and not turn.independent:
+        turn.set_lineage(resuming=True, resume_step=saved_step)
+
+
+def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
+    """Restore the units, nodes and jobs as the earlier controller left them."""
+    takeover.scaled(turn, past)
+    takeover.with_standbys(turn, past)
+    last, exits = dict(past.attempts), dict(past.exits)
+    for unit in turn.state.units:
+        turn.change(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ()))
+    takeover.scheduled(turn, past)
+    takeover.left_out(turn, past)
+    turn.set_lineage(restarted=turn.now)
+    turn.set_job_pool(leaving=past.leaving)
+    takeover.opened(turn, past, homes)
+    failed = {one.unit for one in past.scheduled}
+    idle = (u for u in turn.state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
+    moved = sum(u.name not in failed and not is_move(u) for u in idle)  # which its launch counts
+    turn.set(planned=past.planned + moved)
 
 
 def reached(state: RunState, config: Config) -> int:
@@ -99,47 +103,51 @@ def is_new_history(said: messages.Progress, unit: Unit, state: RunState) -> bool
     return comes_late and said.step <= said.committed and said.step < state.lineage.step
 
 
-def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+def guard(turn: Turn) -> None:
     """Restart all groups from a checkpoint, or end the run, when the last group with the training's state is lost.
 
     A fresh group would begin at step 0, alone or as the donor of the others. So every group is stopped first. Then the
     newest complete checkpoint decides; without one, restart.on_state_loss.
     """
-    if state.ending is not None or independent(config):
-        return state, []
-    state = _older_checkpoint(state)
-    if _nobody_resumed(state):
-        return replace(state, ending=Ending(RunOutcome.FAILED, _not_resumed(state))), []
-    if state.lineage.step == 0 or state.table.count(Phase.SUCCEEDED):
-        return state, []
-    there = state.table.having_trait(Trait.JOINED) or state.table.having_trait(Trait.ADOPTING)
-    if state.lineage.lost is None and not there and not state.lineage.resuming:
-        last = max(state.groups, key=_failed_at)
-        words = f"no group is left that holds the state of step {state.lineage.step}"
-        words += f" (the last to go down was group {last.group})"
-        state = replace(state, lineage=replace(state.lineage, lost=words))
-    if state.lineage.lost is None:
-        return state, []
-    for unit in state.table.in_phase(Phase.STARTING, Phase.RUNNING):
-        state = swap(state, stop(unit, Cause.CANCELLED, now, now))
-    if state.table.count(*LIVE):
-        return state, []
-    why_not = why_no_restart(state.lineage.checkpoint, config)
+    if not turn.goes_on or turn.independent:
+        return
+    _use_older_checkpoint(turn)
+    if _nobody_resumed(turn.state):
+        turn.fail(_not_resumed(turn.state))
+        return
+    lineage = turn.lineage
+    if lineage.step == 0 or turn.table.count(Phase.SUCCEEDED):
+        return
+    there = turn.table.having_trait(Trait.JOINED) or turn.table.having_trait(Trait.ADOPTING)
+    if lineage.lost is None and not there and not lineage.resuming:
+        last = max(turn.state.groups, key=_failed_at)
+        words = f"no group is left that holds the state of step {lineage.step}"
+        turn.set_lineage(lost=f"{words} (the last to go down was group {last.group})")
+    lost = turn.lineage.lost
+    if lost is None:
+        return
+    for unit in turn.table.in_phase(Phase.STARTING, Phase.RUNNING):
+        stop(turn, unit, Cause.CANCELLED)
+    if not turn.table.count(*LIVE):
+        _restart_all(turn, lost)
+
+
+def _restart_all(turn: Turn, lost: str) -> None:
+    """Restart all groups, of which none has a step, from the newest checkpoint, or end the run if there is none."""
+    saved = turn.lineage.checkpoint
+    why_not = why_no_restart(saved, turn.config)
     if why_not is not None:
-        return replace(state, ending=Ending(RunOutcome.FAILED, f"{state.lineage.lost}: {why_not}")), []
-    saved = state.lineage.checkpoint
+        turn.fail(f"{lost}: {why_not}")
+        return
     assert saved is not None
-    record = records.FullRestart(
-        reason=state.lineage.lost, step=state.lineage.step, checkpoint=saved.path, checkpoint_step=saved.step
-    )
-    waiting = state.table.in_phase(Phase.PENDING)
-    due = max((u.due for u in waiting), default=now)
+    record = records.FullRestart(reason=lost, step=turn.lineage.step, checkpoint=saved.path, checkpoint_step=saved.step)
+    turn.do(record)
+    waiting = turn.table.in_phase(Phase.PENDING)
+    due = max((u.due for u in waiting), default=turn.now)
     for unit in waiting:  # together: a later group would heal, and its data position would not be the checkpoint's
-        state = swap(state, replace(unit, due=due))
-    state = replace(
-        state, lineage=replace(state.lineage, lost=None, resuming=True, resume_step=saved.step or 0, allowed_by=None)
-    )
-    return replace(state, released=False, lineage=replace(state.lineage, restarted=now)), [record]
+        turn.change(unit, due=due)
+    turn.set_lineage(lost=None, resuming=True, resume_step=saved.step or 0, allowed_by=None, restarted=turn.now)
+    turn.set(released=False)
 
 
 def why_no_restart(saved: Saved | None, config: Config) -> str | None:
@@ -193,20 +201,18 @@ def restored(unit: Unit, said: messages.Restored, state: RunState) -> Unit:
     return replace(unit, current=replace(unit.current, restored=said.step, floor=min(unit.current.floor, said.step)))
 
 
-def _older_checkpoint(state: RunState) -> RunState:
+def _use_older_checkpoint(turn: Turn) -> None:
     """Start the run from an older checkpoint if all groups have loaded one because none could read the newest."""
-    if not state.lineage.resuming:
-        return state
-    loaded = list[int | None]()
-    for unit in state.table.all_groups():
+    if not turn.lineage.resuming:
+        return
+    best = 0
+    for unit in turn.table.all_groups():
         if unit.phase is not Phase.FAILED:
-            loaded.append(unit.current.restored if unit.phase is Phase.RUNNING else None)
-            if loaded[-1] is None:
-                return state
-    best = max((step for step in loaded if step is not None), default=0)
-    if not 0 < best < state.lineage.resume_step:
-        return state
-    return replace(state, lineage=replace(state.lineage, resume_step=best, allowed_by=None))
+            if unit.phase is not Phase.RUNNING or unit.current.restored is None:
+                return
+            best = max(best, unit.current.restored)
+    if 0 < best < turn.lineage.resume_step:
+        turn.set_lineage(resume_step=best, allowed_by=None)
 
 
 def _nobody_resumed(state: RunState) -> bool:

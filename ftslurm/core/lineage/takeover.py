@@ -1,4 +1,4 @@
-"""Adopt the running steps of an earlier controller, so that no group restarts when the controller changes. Pure.
+"""Adopt the running steps of an earlier controller, so that no group restarts when the controller changes.
 
 A step survives if its Slurm job does: a job of its own (Place.allocation), or the controller's, if that has not been
 requeued since (Live.home). The guards of all its tasks report; then the unit has its former state and the normal rules
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ftslurm.config.schema import Config, most_groups, standby_each
+from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
-from ftslurm.core.groups.exits import Outcome, ended
+from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.health import node_fate
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Action, Attach
+from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import (
     LIVE,
@@ -26,15 +26,16 @@ from ftslurm.core.state.model import (
     Marks,
     NodeChecks,
     Phase,
+    Place,
     Pulse,
     Returning,
     Unit,
 )
 from ftslurm.core.state.past import Live, Past
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import STANDBY, group_unit
-from ftslurm.core.state.units import swap, tasks_of
+from ftslurm.core.state.units import tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -49,49 +50,47 @@ _NO_JOB = (
 )  # srun's permanent errors
 
 
-def opened(state: RunState, past: Past, homes: frozenset[str], now: float, config: Config) -> Outcome:
+def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
     """Restore the units as the earlier controller left them.
 
     Finished units stay finished, steps that may still run wait for adoption, and steps lost with the Slurm job of that
     controller have ended.
 
     Args:
+        turn: the decision.
+        past: what the journal of the earlier controller shows.
         homes: where this controller runs, see Live.home.
     """
-    actions: list[Action] = []
-    here = config.cluster.kind == "array" or past.home in homes  # else everything ended with the job
+    here = turn.config.cluster.kind == "array" or past.home in homes  # else everything ended with the job
     over, live = dict(past.over) if here else {}, {step.unit: step for step in past.live}
-    for unit in state.units:
+    for unit in turn.state.units:
         step = live.get(unit.name)
         if unit.name in over:
             if (why := over[unit.name]) is None:
-                unit = succeed(replace(unit, exits=(*unit.exits, Exit(unit.attempt, now, Cause.OK, ()))))
+                well = Exit(unit.attempt, turn.now, Cause.OK, ())
+                succeed(turn, turn.change(unit, exits=(*unit.exits, well)))
             else:
-                unit = give_up(unit, why)
-            state = swap(state, unit)
+                give_up(turn, unit, why)
         elif step is not None and (step.home is None or step.home in homes):
-            state = swap(state, _left_behind(unit, step, now))
+            turn.put(_left_behind(unit, step, turn.now))
         elif step is not None:
-            unit, record = _gone(unit, step, past, now)
-            state, actions = swap(state, unit), [*actions, record]
-    if not any(unit.current.adoption for unit in state.groups):
-        return state, actions
+            _gone(turn, unit, step, past)
+    if any(unit.current.adoption for unit in turn.state.groups):
+        _went_on(turn, past)
+
+
+def _went_on(turn: Turn, past: Past) -> None:
+    """Restore the progress of a training that goes on with the groups to adopt."""
     resuming = past.resuming is not None
-    went_on = replace(
-        state,
+    turn.set(
         released=past.step > 0 and not resuming,
-        lineage=replace(
-            state.lineage, step=past.step, saved=past.saved, resuming=resuming, resume_step=past.resuming or 0
-        ),
-        standstill=replace(state.standstill, longest_s=past.longest_s, seen=past.seen),
-        drills=replace(
-            state.drills, injected=frozenset(range(past.drilled)), stepping_since=now if past.step > 0 else None
-        ),
+        standstill=replace(turn.state.standstill, longest_s=past.longest_s, seen=past.seen),
     )
-    return went_on, actions
+    turn.set_lineage(step=past.step, saved=past.saved, resuming=resuming, resume_step=past.resuming or 0)
+    turn.set_drills(injected=frozenset(range(past.drilled)), stepping_since=turn.now if past.step > 0 else None)
 
 
-def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, records.StepExited]:
+def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
     """Record the end of a step that was lost with its controller's machine, or with its job, which Slurm has restarted.
 
     A controller that is warned of its job's end journals how its steps end. One that has not was lost with its node,
@@ -103,6 +102,7 @@ def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, records
         cause, error = Cause.CANCELLED, "it has ended with the controller before"
     elif beside in step.place.nodes:
         cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
+    now = turn.now
     exit_ = Exit(step.attempt, now, cause, step.place.nodes, node=node, error=error, launched=True)
     record = records.StepExited(
         unit=unit.name,
@@ -124,62 +124,57 @@ def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, records
         traceback=None,
         phases=None,
     )
-    return replace(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_)), record
+    turn.do(record)
+    turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
 
 
-def scaled(state: RunState, past: Past, config: Config) -> RunState:
+def scaled(turn: Turn, past: Past) -> None:
     """Restore the number of groups that `ftslurm scale` had set."""
     if past.groups is None:
-        return state
-    last, count = dict(past.attempts), min(past.groups, most_groups(config))
-    more = [group_unit(group) for group in range(len(state.groups), count)]
-    new = [Unit(name, len(state.groups) + i, attempt=last.get(name, -1)) for i, name in enumerate(more)]
-    parked = tuple((unit.name, last.get(unit.name, -1)) for unit in state.groups[count:])
-    table = state.table
-    while table.groups > count:
-        table = table.without_last_group()
-    for unit in new:
-        table = table.put(unit)
-    return replace(state, table=table, parked=parked)
+        return
+    last, count = dict(past.attempts), min(past.groups, most_groups(turn.config))
+    turn.set(parked=tuple((unit.name, last.get(unit.name, -1)) for unit in turn.state.groups[count:]))
+    while turn.table.groups > count:
+        turn.set(table=turn.table.without_last_group())
+    for group in range(turn.table.groups, count):
+        name = group_unit(group)
+        turn.put(Unit(name, group, attempt=last.get(name, -1)))
 
 
-def with_standbys(state: RunState, past: Past, config: Config) -> RunState:
+def with_standbys(turn: Turn, past: Past) -> None:
     """Restore the standbys beside groups (standby.count=each): a run begins without them."""
-    names = (name for name, _ in past.attempts if name.startswith(STANDBY)) if standby_each(config) else ()
-    return swap(state, *(Unit(name, None) for name in names))
+    for name, _ in past.attempts if standby_each(turn.config) else ():
+        if name.startswith(STANDBY):
+            turn.put(Unit(name, None))
 
 
-def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:
+def scheduled(turn: Turn, past: Past) -> None:
     """Restore scheduled restarts, so that a change of the controller does not shorten their backoff."""
-    latest = now + restart.BACKOFF_MAX_S  # the clock of another node may be wrong
+    latest = turn.now + restart.BACKOFF_MAX_S  # the clock of another node may be wrong
     for one in past.scheduled:
-        unit = state.table.by_name.get(one.unit)
+        unit = turn.table.by_name.get(one.unit)
         if unit is not None and unit.group is not None:
-            due = min(max(now, one.due), latest)
-            state = swap(
-                state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
-            )
-    return state
+            due = min(max(turn.now, one.due), latest)
+            turn.change(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
 
 
-def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
+def left_out(turn: Turn, past: Past) -> None:
     """Restore what the earlier controller knew of the nodes; lost ones are probed at once."""
-    if config.cluster.kind == "local":
-        return state
+    if turn.local:
+        return
     unfit = tuple((out.node, out.unfit) for out in past.left_out if out.unfit is not None)
-    checks = NodeChecks(frozenset(past.passed), unfit, ever_passed=bool(past.passed))
-    lost = (Returning(out.node, out.since, now) for out in past.left_out if out.group is None and out.unfit is None)
+    lost = (
+        Returning(out.node, out.since, turn.now) for out in past.left_out if out.group is None and out.unfit is None
+    )
     suspected = ((out.node, out.group) for out in past.left_out if out.group is not None)
-    nodes = replace(
-        state.nodes,
-        avoid=state.nodes.avoid | {out.node for out in past.left_out},
-        returning=(*state.nodes.returning, *lost),
-        suspected=(*state.nodes.suspected, *suspected),
+    turn.set_nodes(
+        avoid=turn.nodes.avoid | {out.node for out in past.left_out},
+        returning=(*turn.nodes.returning, *lost),
+        suspected=(*turn.nodes.suspected, *suspected),
         shunned=frozenset(past.shunned),
         drained=frozenset(past.drained),
-        checks=checks,
+        checks=NodeChecks(frozenset(past.passed), unfit, ever_passed=bool(past.passed)),
     )
-    return replace(state, nodes=nodes)
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
@@ -197,40 +192,43 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
     return adopt(unit, live.attempt, live.place, marks, (Pulse(now, moved=now),) * len(hosts), current)
 
 
-def attach(state: RunState, now: float, config: Config) -> Outcome:
+def attach(turn: Turn) -> None:
     """Attach to the steps to adopt once Slurm has confirmed that their jobs run."""
-    actions: list[Action] = []
-    for unit in state.attended():
+    for unit in turn.attended():
         adoption, place = unit.current.adoption, unit.place
-        if adoption is None or adoption.asked or now < adoption.again or place is None:
+        if adoption is None or adoption.asked or turn.now < adoption.again or place is None:
             continue
         if place.allocation is None:  # in the controller's own job or on its machine
-            actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
-            state = swap(state, replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=True))))
+            _attach(turn, unit, adoption, place)
             continue
-        job = queue.job(state, place.allocation)
+        job = queue.job(turn.state, place.allocation)
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
         if job is not None and job.id and job.state == "RUNNING" and not moved:
-            actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
-            state = swap(state, replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=True))))
+            _attach(turn, unit, adoption, place)
         elif moved or (
-            state.job_pool.polled and (job is None or not (job_state(job.state).runs or job_state(job.state).between))
+            turn.state.job_pool.polled
+            and (job is None or not (job_state(job.state).runs or job_state(job.state).between))
         ):
-            words = f"job {place.allocation} has ended while no controller was there"
-            now_is = None if job is None or moved else job.state
-            over, cause = Ended(unit.id, None, checkpoint=state.lineage.checkpoint), job_state(now_is or "").cause
-            more: list[Action] = []
-            if cause is None:  # requeued or unknown to Slurm: perhaps because its node was lost
-                state = node_fate.gone(state, unit, Cause.PREEMPTED, words, over, now)
-            else:
-                sign = Evidence(None, None, error=words, cause=cause)
-                unit = replace(
-                    unit, current=replace(unit.current, adoption=None, evidence=(*unit.current.evidence, sign))
-                )
-                state, more = ended(over, swap(state, unit), unit, now, config)
-            gone = [] if moved else [queue.lost(job or Job(str(place.allocation)), words, now_is or "GONE")]
-            actions += [*more, *gone]
-    return state, actions
+            _job_gone(turn, unit, place.allocation, job, moved)
+
+
+def _attach(turn: Turn, unit: Unit, adoption: Adoption, place: Place) -> None:
+    turn.do(Attach(unit.id, unit.group, place, adoption.slurm_step))
+    turn.attempt(unit, adoption=replace(adoption, asked=True))
+
+
+def _job_gone(turn: Turn, unit: Unit, allocation: str, job: Job | None, moved: bool) -> None:
+    """Note that the step to adopt has ended with its job, which may run again on other nodes (moved)."""
+    words = f"job {allocation} has ended while no controller was there"
+    now_is = None if job is None or moved else job.state
+    over, cause = Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), job_state(now_is or "").cause
+    if cause is None:  # requeued or unknown to Slurm: perhaps because its node was lost
+        node_fate.gone(turn, unit, Cause.PREEMPTED, words, over)
+    else:
+        sign = Evidence(None, None, error=words, cause=cause)
+        ended(turn, over, turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign)))
+    if not moved:
+        turn.do(queue.lost(job or Job(allocation), words, now_is or "GONE"))
 
 
 def due_times(unit: Unit) -> Iterator[float]:
@@ -239,19 +237,17 @@ def due_times(unit: Unit) -> Iterator[float]:
         yield unit.current.adoption.again
 
 
-def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> RunState | None:
-    """Handle the end of an attaching srun: return the state if it is to be repeated, because srun itself failed."""
+def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
+    """Attach again if the srun that attached has ended because it failed itself; return whether that is so."""
     adoption = unit.current.adoption
     if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
-        return None
-    late = now >= adoption.since + config.orphan_after_s  # by now the step has ended itself
+        return False
+    late = turn.now >= adoption.since + turn.config.orphan_after_s  # by now the step has ended itself
     if late or any(words in (event.error or "") for words in _NO_JOB):
-        return None
-    state = queue.doubt(state, unit.place.allocation if unit.place else None, now)
-    return swap(
-        state,
-        replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=False, again=now + AGAIN_S))),
-    )
+        return False
+    queue.doubt(turn, unit.place.allocation if unit.place else None)
+    turn.attempt(unit, adoption=replace(adoption, asked=False, again=turn.now + AGAIN_S))
+    return True
 
 
 def never_reached(unit: Unit) -> Unit:
@@ -267,17 +263,17 @@ def never_reached(unit: Unit) -> Unit:
     )
 
 
-def guard_reported(said: messages.Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     """Record the report of one task's guard; the last report completes the adoption."""
     adoption = unit.current.adoption
     if adoption is None:
-        return state, []
-    reports = (*(report for report in adoption.reports if report.task != said.task), said)
+        return
+    adoption = replace(adoption, reports=(*(r for r in adoption.reports if r.task != said.task), said))
     known = unit.current.assigned or said.group is not None  # its script has begun, even if no other guard reports
-    unit = replace(unit, current=replace(unit.current, adoption=replace(adoption, reports=reports), assigned=known))
-    if len(reports) < tasks_of(unit, config) or unit.phase not in LIVE:
-        return swap(state, unit), []
-    unit = _as_it_was(unit, now, config)
+    unit = turn.attempt(unit, adoption=adoption, assigned=known)
+    if len(adoption.reports) < tasks_of(unit, turn.config) or unit.phase not in LIVE:
+        return
+    unit = _as_it_was(turn, unit, adoption)
     adopted = records.StepAdopted(
         unit=unit.name,
         group=unit.group,
@@ -286,16 +282,15 @@ def guard_reported(said: messages.Adopted, state: RunState, unit: Unit, now: flo
         step=unit.current.step,
         slurm_step=unit.current.slurm_step,
         allocation=unit.place.allocation if unit.place else None,
-        seconds=round(now - adoption.since, 3),
+        seconds=round(turn.now - adoption.since, 3),
         standby=None if unit.current.ran_as is None else str(unit.current.ran_as),
     )
-    state = swap(state, unit)
-    runs = unit.group is not None and unit.phase is Phase.RUNNING
-    lines: list[Action] = [adopted]
+    turn.do(adopted)
     if unit.current.step is not None and adoption.joined is None:  # it joined while no controller led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
-        lines.append(joined(unseen, now, unit.current.step))
-    return replace(state, released=state.released or runs), lines
+        turn.do(joined(unseen, turn.now, unit.current.step))
+    if unit.group is not None and unit.phase is Phase.RUNNING:
+        turn.set(released=True)
 
 
 def joined(
@@ -314,30 +309,33 @@ def joined(
     )
 
 
-def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
-    """Return an adopted unit with the state that the reports of its guards describe."""
-    assert unit.current.adoption is not None
-    reports, first = unit.current.adoption.reports, unit.current.adoption.joined
+def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
+    """Give an adopted unit the state that the reports of its guards describe, and return it."""
+    now, reports, first = turn.now, adoption.reports, adoption.joined
     ready = frozenset(report.task for report in reports if report.ready)
     assigned, begun = all(report.group is not None for report in reports), all(report.begun for report in reports)
     steps = [report.step for report in reports if report.step is not None]
-    marks = replace(unit.marks, hello=now, ready=now if len(ready) == len(reports) else None)
-    unit = replace(
+    all_ready = len(ready) == len(reports)
+    if unit.phase is not Phase.STOPPING:
+        turn.change(unit, due=now + launching.store_within_s(unit, turn.config))
+    turn.mark(
         unit,
-        marks=replace(marks, begun=now if begun else None, joined=(now if first is None else first) if steps else None),
-        due=unit.due if unit.phase is Phase.STOPPING else now + launching.store_within_s(unit, config),
-        current=replace(
-            unit.current,
-            adoption=None,
-            ready=ready,
-            assigned=assigned,
-            store=next((report.store for report in reports if report.store is not None), None),
-            lighthouse=reports[0].lighthouse if assigned else None,
-            floor=max(report.floor or 0 for report in reports),
-            step=max(steps, default=None),
-        ),
+        hello=now,
+        ready=now if all_ready else None,
+        begun=now if begun else None,
+        joined=(now if first is None else first) if steps else None,
+    )
+    unit = turn.attempt(
+        unit,
+        adoption=None,
+        ready=ready,
+        assigned=assigned,
+        store=next((report.store for report in reports if report.store is not None), None),
+        lighthouse=reports[0].lighthouse if assigned else None,
+        floor=max(report.floor or 0 for report in reports),
+        step=max(steps, default=None),
     )
     if unit.phase is Phase.STOPPING or unit.is_lighthouse:
         return unit  # a Lighthouse reports its address next
-    runs = len(ready) == len(reports) if unit.is_standby else begun
-    return run(unit) if runs else unit
+    runs = all_ready if unit.is_standby else begun
+    return run(turn, unit) if runs else unit

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, Send
-from ftslurm.core.state.model import Job, Lineage, Nodes, Unit
+from ftslurm.core.state.model import Ending, Job, Lineage, Nodes, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait, UnitTable
 from ftslurm.core.state.units import independent
@@ -122,6 +122,10 @@ class Turn:
 
     def set_drills(self, **fields: Any) -> None:
         self.set(drills=_with(self.state.drills, fields))
+
+    def fail(self, reason: str) -> None:
+        """Bring the run to an end, as failed."""
+        self.set(ending=Ending(RunOutcome.FAILED, reason))
 
     # --- acting ------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from ftslurm.config.schema import Config, members, role_of
 from ftslurm.core.state.model import LIVE, Phase, Place, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
-from ftslurm.core.state.values import replace
 
 
 def tasks_of(unit: Unit, config: Config) -> int:
@@ -46,11 +44,3 @@ def places(units: Iterable[Unit], *, but: Unit, phases: frozenset[Phase] = LIVE)
     """Return the places of these units without `but`, as far as they are in one of these phases."""
     others = (u for u in units if u.phase in phases and u.name != but.name)
     return [u.place for u in others if u.place is not None]
-
-
-def swap(state: RunState, *units: Unit) -> RunState:
-    """Return the state with these units replaced by name, or added."""
-    table = state.table
-    for unit in units:
-        table = table.put(unit)
-    return replace(state, table=table)

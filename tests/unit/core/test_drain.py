@@ -97,10 +97,10 @@ def test_a_job_is_asked_for_when_no_node_is_free_and_the_group_moves_into_it() -
 
 def test_groups_move_one_at_a_time() -> None:
     story = play((0, granted(4)), *RUNNING[1:], (21, drain("n2"), drain("n1")), config=SLURM)
-    assert story.ids(msg.Stop) == [LIGHT0, A0]
+    assert (story.ids(act.Kill), story.ids(msg.Stop)) == ([LIGHT0], [A0])
     story.turn(22, [ev.Ended(A0, code=143)])
     comes_back(story, 23, A1, "n3", 11)
-    assert story.ids(msg.Stop) == [LIGHT0, A0, B0]
+    assert story.ids(msg.Stop) == [A0, B0]
 
 
 def test_the_lighthouse_leaves_the_drained_node_and_is_not_told_as_failed() -> None:

@@ -53,19 +53,19 @@ def test_the_last_failure_has_its_signs_srun_and_the_log_of_its_rank(run: RunDir
         "  task 2: KeyError",
         "  task 0: exit code 1",
         "",
-        "what the launcher and the guards said:",
-        "  srun: error: n2: task 2: Exited with exit code 1",
-        "",
         f"the end of {log}:",
         "rank 2",
         "KeyError: 'lr'",
+        "",
+        "what the launcher and the guards said:",
+        "  srun: error: n2: task 2: Exited with exit code 1",
     ]
 
 
 def test_of_another_rank_the_traceback_comes_from_the_journal_and_nothing_steers_a_terminal(run: RunDir) -> None:
     text = shown(run, Wanted(rank=0), View(tail=2))
     assert "\nthe end of the traceback:\n  Traceback (most recent call last):\n    main()\n  KeyError: 'lr'\n" in text
-    assert text.endswith("\nstep 99\n\\x1b[2Jlast\n")
+    assert "\nstep 99\n\\x1b[2Jlast\n\nwhat the launcher" in text
 
 
 def test_stacks_are_shown_from_their_heading_on(run: RunDir) -> None:

@@ -10,17 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from histories import with_units
 from programs import script
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.slurm_requests import PILOT, SlurmRequests
-from ftslurm.core.handover import vacate
+from ftslurm.core import handover
 from ftslurm.core.jobs.supply import HANDOVER_S
 from ftslurm.core.rules import begin
-from ftslurm.core.state.actions import RequeueJob, Send
-from ftslurm.core.state.model import Allocation, Job, Phase, Place
+from ftslurm.core.state.actions import Action, RequeueJob, Send
+from ftslurm.core.state.model import Allocation, Job, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.units import swap
+from ftslurm.core.state.turn import Turn
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers.background import BackgroundCommands
 from ftslurm.protocol import messages
@@ -117,7 +118,16 @@ def training(config: Config) -> RunState:
         place = Place((node,), allocation=task)
         groups.append(replace(unit, phase=Phase.RUNNING, attempt=0, place=place, current=replace(unit.current, step=5)))
     pool = replace(state.job_pool, by_name={job.name: job for job in jobs}, polled=True)
-    return replace(swap(state, *groups), job_pool=pool, allocation=Allocation("81", ()))
+    return replace(with_units(state, *groups), job_pool=pool, allocation=Allocation("81", ()))
+
+
+def vacate(state: RunState, now: float, config: Config, *units: Unit) -> tuple[RunState, list[Action]]:
+    """Apply the rule to the state with these units."""
+    turn = Turn(state, now, config)
+    for unit in units:
+        turn.put(unit)
+    handover.vacate(turn)
+    return turn.state, turn.actions
 
 
 def test_before_their_time_limit_groups_leave_one_by_one() -> None:
@@ -139,9 +149,9 @@ def test_before_their_time_limit_groups_leave_one_by_one() -> None:
     pool = replace(again.job_pool, by_name={job.name: job for job in jobs})
     groups = tuple(back if unit.name == left.name else unit for unit in again.groups)
     again = replace(again, job_pool=pool)
-    assert not vacate(swap(again, *groups), now + 200, config)[1]  # it has yet to heal
+    assert not vacate(again, now + 200, config, *groups)[1]  # it has yet to heal
     groups = tuple(replace(unit, current=replace(unit.current, step=9)) for unit in groups)
-    state, actions = vacate(swap(again, *groups), now + 200, config)
+    state, actions = vacate(again, now + 200, config, *groups)
     assert [action.id.unit for action in actions if stops(action)] not in ([], [left.name])
 
     config.cluster.requeue = False  # then nothing brings a task back, and none leaves earlier than it must

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import said
+from histories import with_units
 
 from ftslurm.config.schema import Config
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.units import swap
 from ftslurm.protocol.records import JournalRecord
 
 START = 1_790_000_000.0
@@ -26,7 +26,9 @@ def run_of(groups: int) -> tuple[RunState, Config]:
     config.groups.count, config.cluster.kind = groups, "local"
     state = begin(config)
     for unit in state.groups:
-        state = swap(state, replace(unit, phase=Phase.RUNNING, attempt=0, current=replace(unit.current, assigned=True)))
+        state = with_units(
+            state, replace(unit, phase=Phase.RUNNING, attempt=0, current=replace(unit.current, assigned=True))
+        )
     return state, config
 
 

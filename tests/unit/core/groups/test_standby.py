@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from histories import config
+from histories import config, with_units
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.rules import begin
 from ftslurm.core.state.model import Allocation, Look, Phase, Place, Pulse
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.units import swap
 
 
 def warm(count: int = 1, **sections: dict[str, Any]) -> Config:
@@ -34,7 +33,7 @@ def state_of(
     ]
     allocation = Allocation("7", tuple(f"n{i + 1}" for i in range(nodes)))
     nodes_left_out = replace(state.nodes, avoid=frozenset(avoid.split()))
-    return replace(swap(state, *units, *waiting), allocation=allocation, nodes=nodes_left_out)
+    return replace(with_units(state, *units, *waiting), allocation=allocation, nodes=nodes_left_out)
 
 
 def at(*nodes: str, slot: int = 0) -> Place:
@@ -131,7 +130,7 @@ def test_the_next_attempt_of_group_a_is(
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING, Phase.STOPPING, Phase.FAILED])
 def test_one_that_is_not_ready_is_not_picked(phase: Phase) -> None:
     state = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
-    state = swap(state, replace(state.standbys[0], phase=phase))
+    state = with_units(state, replace(state.standbys[0], phase=phase))
     assert pick(state, state.groups[0], warm()) is None
 
 
@@ -143,7 +142,7 @@ def test_one_on_a_node_that_has_just_fallen_silent_is_not_picked() -> None:
 
 def test_one_that_is_stopped_is_not_picked_until_it_goes_on() -> None:
     base = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
-    stopped = swap(base, replace(base.standbys[0], pulses=(Pulse(20.0, "T"),)))
-    goes_on = swap(base, replace(base.standbys[0], pulses=(Pulse(22.0, "S"),)))
+    stopped = with_units(base, replace(base.standbys[0], pulses=(Pulse(20.0, "T"),)))
+    goes_on = with_units(base, replace(base.standbys[0], pulses=(Pulse(22.0, "S"),)))
     assert pick(stopped, stopped.groups[0], warm()) is None
     assert pick(goes_on, goes_on.groups[0], warm()) is not None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import said
-from histories import Moment, Story, config, granted, is_a, killed, play, ready, stepped, store
+from histories import Moment, Story, config, granted, is_a, killed, play, ready, stepped, store, with_units
 from steps import A0, A1, B0, C0, C1, LIGHT0, URL
 
 from ftslurm.config.schema import Config
@@ -16,7 +16,6 @@ from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Pulse, StepId
-from ftslurm.core.state.units import swap
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.stages import Stage
 
@@ -48,7 +47,7 @@ def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | 
                 current=replace(unit.current, step=9, hosts=("n1",) * len(tasks)),
             )
         )
-    state = swap(state, *units)
+    state = with_units(state, *units)
     long_ago = tuple(replace(one, since=100.0) for one in overtaken(state, now, settings(len(groups))))
     found = (
         hung(replace(state, standstill=replace(state.standstill, overtaken=long_ago)), now, settings(len(groups)))
@@ -120,7 +119,7 @@ def test_groups_that_have_not_joined_are_not_compared() -> None:
         )
         for u, s, joined in zip(state.groups, (1, 2), (9, None), strict=True)
     ]
-    assert hung(swap(state, *running), 200.0, settings(2)) == ()
+    assert hung(with_units(state, *running), 200.0, settings(2)) == ()
 
 
 # --- in the life of a run ---------------------------------------------------------------------------------------------

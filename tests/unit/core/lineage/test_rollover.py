@@ -14,6 +14,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Allocation, Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
@@ -172,8 +173,10 @@ def test_moves_to_another_job_are_no_restarts() -> None:
 
 
 def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> None:
-    state = play(*RUNNING).state
-    asked = rollover.ask(state, 30.0, 10.0)
+    story = play(*RUNNING)
+    state, turn = story.state, Turn(story.state, 30.0, story.config)
+    rollover.ask(turn, 10.0)
+    asked = turn.state
     assert not rollover.answered(asked, 30.0)
     assert rollover.answered(asked, 40.0)
     assert rollover.answered(replace(asked, lineage=replace(asked.lineage, newest=10)), 30.0)

@@ -47,13 +47,6 @@ def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunSta
 class StatusFold(Fold):
     """Computes a run's status from the lines of its journal."""
 
-    IGNORED = (
-        *(records.ControllerLeft, records.ScaleRefused, records.CommandDone, records.CommandRefused, records.RollOver),
-        *(records.PilotRestarted, records.AllocationRequeued, records.NodeSilent, records.NodeChecksStarted),
-        *(records.NodeCheckPassed, records.StandbyGivenUp, records.StacksTaken, records.HangFound),
-        *(records.QuorumRefused, records.CheckpointFailed, records.FaultInjected, records.FaultRefused),
-    )
-
     def __init__(self, status: RunStatus | None = None) -> None:
         self._run = status or RunStatus()  # the fields below replace those of the same name in it
         self._updated, self._step = self._run.updated, self._run.step

@@ -13,8 +13,12 @@ class Fold:
     Unknown events and fields are ignored, so that a journal of another version can be read.
     """
 
-    IGNORED: tuple[type[JournalRecord], ...] = ()  # those without a method
     time: float | None = None  # of the record that is taken in
+
+    @property
+    def now(self) -> float:
+        """Return that time, or 0 if the record has none."""
+        return self.time or 0.0
 
     def apply(self, event: Event) -> None:
         """Take in the next line."""

@@ -154,14 +154,3 @@ def number(event: Event, name: str) -> float | None:
 def text(event: Event, name: str) -> str | None:
     value = event.get(name)
     return value if isinstance(value, str) and value else None
-
-
-def names(event: Event, name: str) -> tuple[str, ...]:
-    value = event.get(name)
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
-
-
-def numbers(event: Event, name: str) -> dict[str, float | None]:
-    """Return named numbers, each of which may be null: {"detect": 0.03, "wait": null}."""
-    value = event.get(name)
-    return {key: number(value, key) for key in value} if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""What the journal of a run tells so far: how it stands, for people, and from where its next controller goes on."""
+"""What the journal of a run tells so far."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from ftslurm.run.run_reader import RunReader
 class Story:
     """A run, as read once."""
 
-    def __init__(self, run: RunDir, raw: bool = False) -> None:
+    def __init__(self, run: RunDir, raw: bool = False, also: Reading | None = None) -> None:
         """Read the journal, and of its progress the end.
 
         Args:
             raw: leave control characters in the status, which could steer a terminal; JSON and repr escape them.
+            also: takes in the same records, for the next controller.
 
         Raises:
             EnvironmentProblem: the journal cannot be read.
         """
-        self.reader, reading, folding = RunReader(run), Reading(), StatusFold()
+        self.reader, folding = RunReader(run), StatusFold()
         self.recent = list[Event]()  # the last progress of the groups that run
         for event in self.reader.up_to_now():
             record, time = read(event), number(event, "time")
-            reading.take(record, time or 0.0)
             folding.take(record, time)
+            if also is not None:
+                also.take(record, time or 0.0)
             if isinstance(record, Progress):
                 self.recent.append(event)
         self.status: RunStatus = folding.status if raw else harmless(folding.status)
-        self.past, self.outcome = reading.past, reading.outcome  # None: it has not begun; it is not over

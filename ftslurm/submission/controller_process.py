@@ -27,6 +27,7 @@ from ftslurm.protocol.records import RunFinished
 from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
+from ftslurm.run.replay import Reading
 from ftslurm.security import process_title
 from ftslurm.submission import observing
 from ftslurm.submission.keeper import BAD_INPUT, UNWRITTEN
@@ -130,15 +131,16 @@ def control(
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
-            story = Story(run)
-            if story.outcome in ("succeeded", "failed"):
-                return int(story.outcome == "failed")
+            reading = Reading()
+            story = Story(run, also=reading)
+            if reading.outcome in ("succeeded", "failed"):
+                return int(reading.outcome == "failed")
             known(story.status)
             from ftslurm.controller.loop import Controller
 
             leaf_of = _leaves() if config.cluster.kind != "local" and config.groups.nodes > 1 else {}
             controller = Controller(
-                config, run, allocation, tell, story.past, story.recent, number, signals, after, leaf_of
+                config, run, allocation, tell, reading.past, story.recent, number, signals, after, leaf_of
             )
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)

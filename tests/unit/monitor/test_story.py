@@ -16,6 +16,7 @@ from ftslurm.monitor.story import Story
 from ftslurm.run import leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
+from ftslurm.run.replay import Reading
 from ftslurm.submission import controller_process
 
 
@@ -53,12 +54,12 @@ def test_the_controller_is_heard_while_it_reads_its_past(tmp_path: Path, monkeyp
     run.create()
     config.cluster.kind, config.health.lost_after_s = "local", 0.5
 
-    def read(self: Story, _: RunDir) -> None:
+    def read(_: Story, run: RunDir, also: Reading) -> None:
         until = time.monotonic() + 20
         while not run.alive.exists():
             assert time.monotonic() < until
             time.sleep(0.01)
-        self.outcome = "succeeded"  # then there is nothing left to control
+        also.outcome = "succeeded"  # then there is nothing left to control
 
     monkeypatch.setattr(Story, "__init__", read)
     assert controller_process.control(config, run) == 0

@@ -31,11 +31,12 @@ def test_the_last_progress_tells_the_same_as_all(seed: int, tmp_path: Path, monk
     lines = list(history(dice, dice.choice([1, 3, 20]), 2000, dice.choice([0.0, 0.02, 0.3])))
     monkeypatch.setattr("ftslurm.run.journal._PIECE", dice.choice([200, 5000, 1 << 18]))
     run = write(RunDir(tmp_path / "run"), lines[: dice.randrange(1, len(lines))])
-    story, reading = Story(run), Reading()
+    last, reading = Reading(), Reading()
+    story = Story(run, also=last)
     for event in RunReader(run).iter_new():
         reading.fold(event)
     assert story.status == folded(RunReader(run).iter_new())
-    assert (story.past, story.outcome) == (reading.past, reading.outcome)
+    assert (last.past, last.outcome) == (reading.past, reading.outcome)
 
 
 def test_all_lines_come_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:

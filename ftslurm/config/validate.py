@@ -30,7 +30,7 @@ from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
 
 # What a drill can do: to one rank (the first six), its node, the Slurm step of its group, or the Lighthouse.
-FAULTS = ("kill", "term", "stop", "exit", "oom", "hang", "node", "cancel", "lighthouse")
+FAULTS = ("kill", "term", "stop", "node", "cancel", "lighthouse")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[^\s-]\S*")
 _MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
-from ftslurm.guard import faults, interfaces, stacks
+from ftslurm.guard import interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
@@ -343,7 +343,6 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
             channel.say(report)
 
     outbox.say, outbox.wanted = say_for_group, lambda: task.position.wanted
-    faults.install(task.position)
     watchers.quorums.listen_to(channel.receive)
     task.position.mark(0, Stage.COMPUTING)
 

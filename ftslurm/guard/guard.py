@@ -88,7 +88,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--keeper", type=int, default=None, help="end when this process ends")
     parser.add_argument("--ends-job", action="store_true", help="cancel the Slurm job if the controller is gone")
     parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
-    parser.add_argument("--bind", default=None, metavar="SEAT", help="bind the worker (ftslurm.worker.cpu_binding)")
+    parser.add_argument("--bind", type=int, metavar="N", help="bind each of the N workers to the CPUs near its GPU")
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
     parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
     parser.add_argument("--paced", action="store_true", help="a standby warms up slowly: groups train beside it")
@@ -438,11 +438,11 @@ class Guard:
 
     def _broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end, in its log or the kernel's; None: nothing."""
-        script = dict(pair.partition(b"=")[::2] for pair in os.pread(self.task.environment, 1 << 20, 0).split(b"\0"))
-        visible = script.get(b"CUDA_VISIBLE_DEVICES", os.environb.get(b"CUDA_VISIBLE_DEVICES", b""))
+        words = os.fsdecode(os.pread(self.task.environment, 1 << 20, 0)).split("\0")
+        environ = {**os.environ, **dict(word.partition("=")[::2] for word in words)}
         assign, log = self.wire.notes.assign, self.log.path if self.log else None
         local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
-        return broken_hardware.report(self.kernel, seconds, log, local_rank, os.fsdecode(visible)) or None
+        return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None
 
     def end_tree(self, code: int) -> NoReturn:
         self.kill_descendants()

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ftslurm.core.groups import hardware
+from ftslurm.guard.gpus import pci
 from ftslurm.guard.kernel_tail import KMSG, Tail
 
 LONGEST = 200  # characters of a line that are kept
@@ -43,12 +44,6 @@ def parse(lines: Iterable[str], since: float | None = None) -> list[KernelFault]
         gpu = _GPU.search(text)
         found.append(KernelFault(sign, None if gpu is None else pci(gpu[1]), text[:LONGEST], at))
     return found
-
-
-def pci(address: str) -> str:
-    """Return a PCI address as domain:bus:device in small letters; NVML's has a domain of eight digits."""
-    domain, bus, device = address.lower().partition(".")[0].split(":")
-    return f"{domain[-4:]}:{bus}:{device}"
 
 
 def read(path: str = KMSG, most_s: float = 0.5) -> list[str] | None:

@@ -49,16 +49,6 @@ if "MODULE" == "torch":
             found["cuda_error"] = str(error).splitlines()[0][:300]
 print(json.dumps(found))
 """
-GPU_FIELDS = "index,name,driver_version,ecc.errors.uncorrected.volatile.total,temperature.gpu,memory.used"
-
-
-def output(*command: str, seconds: float = SHORT_S) -> str | None:
-    """Return what a program prints, or None if it fails or is missing."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def facts() -> dict[str, Any]:
@@ -68,10 +58,9 @@ def facts() -> dict[str, Any]:
         "python": sys.executable,
         "python_version": "{}.{}.{}".format(*sys.version_info[:3]),
         "imports": {name: imported(name) for name in ("torch", "torchft", "ftslurm")},
-        "gpus": output("nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader,nounits"),
         "gpu_files": len([name for name in os.listdir("/dev") if re.fullmatch("nvidia[0-9]+", name)]),
         "other_gpus": int(os.environ.get("SLURM_GPUS_ON_NODE") or os.path.exists("/dev/kfd")),  # known to Slurm, AMD's
-        "xids": xids(),
+        "uptime_s": time.clock_gettime(time.CLOCK_MONOTONIC),
         "address": own_address(),
         "interfaces": interfaces(),
         "infiniband": sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else [],
@@ -94,12 +83,6 @@ def imported(name: str) -> dict[str, Any]:
     except (ValueError, IndexError):
         last = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
         return {"error": last[-1][:300]}
-
-
-def xids() -> list[str] | None:
-    """Return the lines of the kernel's log with errors of NVIDIA's driver; None: the log cannot be read."""
-    log = output("dmesg")
-    return None if log is None else re.findall(r"(?:NVRM: Xid|SXid).{1,300}", log)[-50:]
 
 
 def own_address() -> str:
@@ -206,7 +189,7 @@ def fsync(path: str) -> dict[str, Any]:
     return {"median": statistics.median(taken), "longest": max(taken)}
 
 
-def ran(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
+def ran(command: list[str], environ: dict[str, str] | None = None) -> dict[str, Any]:
     """Run a command that ends by itself; return its exit code and what it has printed."""
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return {"code": done.returncode, "said": (done.stdout + done.stderr).decode(errors="replace")}

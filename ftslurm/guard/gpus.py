@@ -74,9 +74,8 @@ def visible(environ: Mapping[str, str], there: Sequence[Gpu]) -> list[Gpu | None
 
 def names(root: Path = Path("/")) -> dict[str, list[str]]:
     """Return the GPUs that this process may open, by the variable that would name them."""
-    nvidia = [path for path in (root / "dev").glob("nvidia[0-9]*") if _usable(path)]
-    found = nvidia or [gpu for gpu in _amd(root) if gpu.usable]
-    return {VARIABLES[not nvidia]: list(map(str, range(len(found))))}
+    nvidia = sum(map(_usable, (root / "dev").glob("nvidia[0-9]*")))
+    return {VARIABLES[not nvidia]: [*map(str, range(nvidia or sum(gpu.usable for gpu in _amd(root))))]}
 
 
 def pci(address: str) -> str:

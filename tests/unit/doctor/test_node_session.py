@@ -13,9 +13,12 @@ from programs import Programs
 
 from ftslurm.doctor import examine
 from ftslurm.doctor.examine import Options
+from ftslurm.doctor.node_checks import NodeFacts
 from ftslurm.doctor.node_session import NodeSession, Silent, program
+from ftslurm.preflight.gpu_readings import GpuReading
 
 PATIENCE_S = 60.0
+OFF_THE_BUS = "[1.2] NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
 TORCH = """
 from types import SimpleNamespace
 __version__, version, cuda = "2.9", SimpleNamespace(cuda=None), SimpleNamespace(device_count=lambda: 0)
@@ -100,14 +103,16 @@ def test_what_nvidia_smi_and_the_kernel_say_is_passed_on(
     (tmp_path / "torch.py").write_text(TORCH)
     (tmp_path / "torchft.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    programs.add("nvidia-smi", body="echo '0, NVIDIA A100, 550.54.15, 3, 31, 4'")
-    programs.add("dmesg", body="echo '[1.2] NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.'")
+    row = "0, GPU-a, NVIDIA A100, 550.54.15, 4, 3, 0, No, No, [N/A], 31, 0x1"
+    programs.add("nvidia-smi", body=f"case $1 in --query-gpu*) echo '{row}';; esac")
+    programs.add("dmesg", body=f"echo '{OFF_THE_BUS}'")
     with examine.sessions_on([("here", [])], options(tmp_path), tmp_path / "x") as (session,):
         assert session.hello(PATIENCE_S)
         (facts,) = examine.measure_nodes([session], options(tmp_path))
-    assert facts.problem == ""
-    assert facts.said["xids"] == ["NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."]
-    assert facts.said["gpus"] == "0, NVIDIA A100, 550.54.15, 3, 31, 4\n"
+        gpus = NodeFacts("here", {"gpu_files": 1})
+        examine.measure_hardware(session, gpus)
+    assert (facts.problem, facts.kernel) == ("", [OFF_THE_BUS])
+    assert gpus.gpus == [GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, ecc=3, rows=0, celsius=31)]
     assert facts.said["imports"]["torch"].items() >= {"version": "2.9", "build": "", "devices": 0}.items()
     assert "error" not in facts.said["imports"]["torchft"]
     assert facts.ahead_s is not None

@@ -75,7 +75,7 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
         from ftslurm.security import process_title
         from ftslurm.submission.controller_process import control  # pilots, which run this module too, stay small
 
-        process_title.of_controller(run.root.name)
+        process_title.of_run("controller", run.root.name)
         return control(config, run)
     from ftslurm.submission import keeper
 

@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     full_disk.outlive()
-    process_title.of_controller(args.run.name)
+    process_title.of_run("controller", args.run.name)
 
     from ftslurm.controller.slurm_requests import PILOT
 

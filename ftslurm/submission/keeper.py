@@ -27,7 +27,7 @@ from ftslurm.protocol.readiness import readable
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
-from ftslurm.security import programs
+from ftslurm.security import process_title, programs
 from ftslurm.slurm.commands import BATCH_PROCESS, is_batch, job_name
 
 COMMAND = programs.module("ftslurm.submission.controller_process")
@@ -95,6 +95,7 @@ def keep(run: RunDir, array: Config | None = None, hand_over: bool = False) -> i
     Returns:
         The exit code of the run.
     """
+    process_title.of_run("keeper", run.root.name)
     job = job_name(os.environ) if "SLURM_JOB_ID" in os.environ else None
     crashes, crash, interrupted = Crashes(), "", False
     number = _take(run, None, job) if array is None else leadership.follow(array, run, job, hand_over)

@@ -126,8 +126,6 @@ def sessions_on(
     try:
         for name, prefix in prefixes:
             started.append(NodeSession(name, [*prefix, *program(options.python, folder)], environ))
-        for session in started:
-            session.start()
         yield started
     finally:
         for session in started:

@@ -18,9 +18,9 @@ from collections.abc import Callable
 
 from ftslurm.guard import processes, stacks
 from ftslurm.protocol.position import Position
+from ftslurm.security import owned_files
 
 SPY_S = 10.0  # longest time that py-spy may take
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StackFiles:
@@ -39,7 +39,8 @@ class StackFiles:
         """
         size, stopped = _size(log), processes.state(pid) == "T"
         stacks.dump(pid, position, log, f"rank {rank}", by)
-        name, file = _new_file(os.path.dirname(log), rank)
+        path, file = owned_files.open_next(os.path.dirname(log), f"stacks-rank-{rank}-{{}}.txt")
+        name = os.path.basename(path)
         with contextlib.suppress(OSError), open(log, "rb") as source:
             source.seek(size)
             os.write(file, source.read())
@@ -87,20 +88,6 @@ def _start(argv: list[str], sink: int) -> int:
         return os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)
     finally:
         os.close(null)
-
-
-def _new_file(folder: str, rank: int) -> tuple[str, int]:
-    """Create the next file of a rank's stacks; return its name and its descriptor.
-
-    Raises:
-        OSError: it cannot be created.
-    """
-    number = 0
-    while True:
-        name = f"stacks-rank-{rank}-{number}.txt"
-        with contextlib.suppress(FileExistsError):
-            return name, os.open(os.path.join(folder, name), _FLAGS, 0o600)
-        number += 1
 
 
 def _size(path: str) -> int:

@@ -111,7 +111,7 @@ def node_check(config: Config, now: float) -> list[str]:
     """
     gpus = (config.groups.gpus or 0) * config.groups.per_node
     return programs.module(
-        *("ftslurm.guard.node_check", f"--sent={now:.3f}", f"--gpus={gpus}"),
+        *("ftslurm.guard.node_check", f"--sent={now:.3f}", f"--gpus={gpus}", f"--log-max-mb={config.logs.max_mb}"),
         json.dumps(node_commands.commands(config)),
     )
 

@@ -62,7 +62,6 @@ def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> N
 def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: Path) -> None:
     folder = tmp_path / "left"
     session = NodeSession("here", program([sys.executable], folder), dict(os.environ))
-    session.start()
     assert session.hello(PATIENCE_S)
     folder.mkdir()
     session.close()
@@ -82,7 +81,6 @@ def test_an_old_folder_of_a_killed_doctor_is_removed_and_a_new_one_is_not(tmp_pa
 def test_what_a_profile_prints_is_ignored_and_a_failed_question_is_named(tmp_path: Path) -> None:
     noisy = ["sh", "-c", 'echo welcome; echo "[1]"; exec "$@"', "sh", *program([sys.executable], tmp_path / "x")]
     session = NodeSession("here", noisy, dict(os.environ))
-    session.start()
     assert session.hello(PATIENCE_S)
     with pytest.raises(Silent, match="FileNotFoundError"):
         session.ask("lock", path=str(tmp_path / "missing"))
@@ -91,7 +89,6 @@ def test_what_a_profile_prints_is_ignored_and_a_failed_question_is_named(tmp_pat
 
 def test_an_interpreter_that_is_missing_is_named_with_sruns_words(tmp_path: Path) -> None:
     session = NodeSession("here", ["sh", "-c", "echo execve: No such file >&2; exit 2"], dict(os.environ))
-    session.start()
     with pytest.raises(Silent, match="execve: No such file"):
         session.hello(PATIENCE_S)
     session.close()

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ftslurm.errors import Distrusted
-from ftslurm.guard.connection import address, complain, end_file, peer_uid
+from ftslurm.errors import Distrusted, complain
+from ftslurm.guard.connection import address, end_file, peer_uid
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security import owned_files, run_key

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ftslurm.errors import complain
 from ftslurm.guard.file_calls import FileCalls
 from ftslurm.protocol import messages
 from ftslurm.security import owned_files
@@ -356,12 +357,6 @@ def write_end_file(path: str, lines: list[bytes]) -> bool:
         complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
         return False
     return True
-
-
-def complain(words: str) -> None:
-    """Write a line to the step's log."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"ftslurm: {words}\n".encode())
 
 
 def boottime() -> float:

@@ -38,8 +38,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
+from ftslurm.errors import complain
 from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stacks
-from ftslurm.guard.connection import Wire, address, boottime, complain, end_file, slurm_step
+from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_tail import Tail
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl

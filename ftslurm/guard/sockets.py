@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 
-from ftslurm.guard.connection import complain
+from ftslurm.errors import complain
 
 CHUNK = 65536  # bytes that are held for a connection that is not there yet; beyond it the sender has to wait
 REST_S = 0.5  # pause when there are no file descriptors or no memory, instead of a busy loop

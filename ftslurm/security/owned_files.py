@@ -125,11 +125,11 @@ def read_text(path: Path, *, own: bool = False, most: int = MOST) -> str:
     return text.decode(errors="surrogateescape")
 
 
-def write_file(path: Path, data: bytes, *, durable: bool = True, secret: bool = False) -> None:
-    """Write a new file of mode 0600; in a folder that is shared with a group (sharing.py) 0640.
+def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
+    """Write a new file.
 
     Args:
-        secret: 0600 in any folder.
+        mode: its mode; None: 0600, in a folder that is shared with a group (sharing.py) 0640.
         durable: sync it to disk before returning.
 
     Raises:
@@ -137,25 +137,27 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, secret: bool = 
     """
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(number, "wb") as file:
-        if not secret:
+        if mode is None:
             sharing.follow(number, path)
+        else:
+            os.fchmod(number, mode)
         file.write(data)
         file.flush()
         if durable:
             os.fsync(number)
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = False, secret: bool = False) -> None:
+def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int | None = None) -> None:
     """Replace a file atomically: readers, also on other nodes, see either the old data or the new.
 
-    Only this user may read it. The temporary file has a random name, so that nobody can place a file or link there.
+    The temporary file has a random name, so that nobody can place a file or link there; arguments as of `write_file`.
 
     Raises:
         OSError: it cannot be written.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        write_file(part, data, durable=durable, secret=secret)
+        write_file(part, data, durable=durable, mode=mode)
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)

@@ -137,7 +137,7 @@ class Attached(Step):
     def __init__(self, folder: Path, *flags: str, step: str = "group-0000/0", task: int = 0):
         self.folder = folder
         if not (folder / "key").exists():
-            owned_files.write_file(folder / "key", key_of(folder), secret=True)
+            owned_files.write_file(folder / "key", key_of(folder), mode=0o600)
         program = [sys.executable, "-m", "ftslurm.guard.attach", f"--step={step}", "--orphan-after-s=60"]
         program.append(f"--log-dir={folder}")
         self._start([*program, *flags], {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_TASK": str(task)})

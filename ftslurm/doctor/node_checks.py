@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ftslurm.guard.interfaces import is_loopback
 from ftslurm.preflight import gpu_verdicts, node_verdicts
 from ftslurm.preflight.finding import Finding, fail, ok, warn
 from ftslurm.preflight.gpu_readings import GpuReading
@@ -219,7 +220,9 @@ def _network(node: NodeFacts, several: bool) -> Iterator[Finding]:
     fast = ", ".join(said.get("infiniband") or [])
     shown += f"; InfiniBand or RoCE: {fast}" if fast else ""
     fix = f"set cluster.interface to one of: {', '.join(found) or 'none is up'}"
-    if several and (not address or address.startswith("127.") or address == "::1"):
+    if "interfaces" not in said:
+        yield warn("network", f"{node.name}: not looked at, ftslurm is missing there", "see the line about its import")
+    elif several and (not address or is_loopback(address)):
         to = address or "no address"
         known = f"{node.name}: its own name stands for {to}, so the route to the controller decides; {shown}"
         yield warn("network", known, fix) if found else fail("network", known, fix)

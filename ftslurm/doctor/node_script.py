@@ -1,7 +1,7 @@
 """Runs on a compute node for `ftslurm doctor`: answers the questions that arrive on stdin, one JSON object a line.
 
-It is started as `python -c SOURCE FOLDER`, so that it works also where ftslurm is missing, and imports only the
-standard library. When stdin ends, because doctor has finished or was killed, it removes FOLDER and exits.
+It is started as `python -c SOURCE FOLDER`, so that it works also where ftslurm is missing, and imports nothing else at
+its start. When stdin ends, because doctor has finished or was killed, it removes FOLDER and exits.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ def facts() -> dict[str, Any]:
         "gpu_files": len([name for name in os.listdir("/dev") if re.fullmatch("nvidia[0-9]+", name)]),
         "other_gpus": int(os.environ.get("SLURM_GPUS_ON_NODE") or os.path.exists("/dev/kfd")),  # known to Slurm, AMD's
         "uptime_s": time.clock_gettime(time.CLOCK_MONOTONIC),
-        "address": own_address(),
-        "interfaces": interfaces(),
+        **network(),
         "infiniband": sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else [],
         "ports": ports(),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -85,36 +84,15 @@ def imported(name: str) -> dict[str, Any]:
         return {"error": last[-1][:300]}
 
 
-def own_address() -> str:
-    """Return the address that this machine's name stands for, or "" if it stands for none."""
+def network() -> dict[str, Any]:
+    """Return the address that this machine's name stands for, and those of its interfaces; {}: ftslurm is missing."""
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-    except OSError:
-        return ""
-    own = [str(where[0]) for *_, where in found]
-    return next((address for address in own if not loopback(address)), own[0] if own else "")
-
-
-def loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
-
-
-def interfaces() -> dict[str, str]:
-    """Return the address of each interface that is up and not loopback: IPv4, or IPv6 if it has that alone."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(sock, 0x8915, name.encode().ljust(256, b"\0"))  # SIOCGIFADDR
-            except OSError:
-                continue
-            found[name] = socket.inet_ntoa(answer[20:24])
-    if os.path.exists("/proc/net/if_inet6"):
-        with open("/proc/net/if_inet6") as file:
-            for digits, _, _, scope, _, name in map(str.split, file):
-                if scope != "20":  # link-local
-                    found.setdefault(name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
-    return {name: address for name, address in found.items() if not loopback(address)}
+        from ftslurm.guard import interfaces as known
+    except ImportError:
+        return {}
+    own = sorted(known.resolve(socket.gethostname()), key=known.is_loopback)
+    there = {name: its[0] for name, its in known.known().items() if its and not known.is_loopback(its[0])}
+    return {"address": own[0] if own else "", "interfaces": there}
 
 
 def ports() -> dict[str, int]:

@@ -94,6 +94,12 @@ def test_an_import_that_fails_or_differs_is_found(name: str, found: dict[str, An
     assert (name, level) in bad(node(imports=SAID["imports"] | {name: found}))
 
 
+def test_the_network_of_a_node_without_ftslurm_is_not_judged() -> None:
+    lacking = {name: value for name, value in SAID.items() if name not in ("address", "interfaces")}
+    found = list(check_node(NodeFacts("n1", lacking, reached={"n2": "refused"}), {}, RANGES, True))
+    assert bad(found) == [("network", Level.WARN), ("ports", Level.FAIL)]
+
+
 def test_gpus_that_torch_does_not_see_are_found() -> None:
     cpu = {"version": "2.13.0+cpu", "seconds": 3.0, "build": "", "devices": 0}
     for here in ({"gpu_files": 4}, {"gpu_files": 0, "gpus": (), "other_gpus": 4}):  # of NVIDIA, or of another kind

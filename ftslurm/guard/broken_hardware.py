@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from ftslurm.guard import gpus
+from ftslurm.core.groups.hardware import Fault, find
+from ftslurm.guard import gpus, kernel_log
 from ftslurm.guard.gpus import Gpu
-from ftslurm.guard.kernel_tail import Tail
+from ftslurm.run.last_words import end_of, is_error
+from ftslurm.security.terminal import visible as printable
 
 RECENT_S = 120.0  # a line of the kernel log that is older does not explain why a worker ends by itself
 LONG_AGO_S = 3600.0  # the same for a worker that hangs
@@ -24,7 +26,7 @@ _SOURCE = re.compile(r"(\[rank\d+\]: )?\s+(?!what\(\):|\|)\S")  # in a traceback
 class KernelWatch:
     """The kernel's lines while a worker runs, with the times at which they were read."""
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, tail: kernel_log.Tail) -> None:
         self.tail = tail
         self.gpus = gpus.known() if tail.readable else []  # now: the driver may not answer about a GPU that is lost
         self.lines: deque[tuple[float, str]] = deque(maxlen=_MOST)
@@ -50,9 +52,6 @@ def in_kernel_log(lines: Iterable[str], there: Sequence[Gpu], own: Sequence[Gpu 
         there: the node's GPUs.
         own: those of the worker; others are of other ones. Empty, or None among them: not known.
     """
-    from ftslurm.core.groups.hardware import Fault
-    from ftslurm.guard import kernel_log
-
     for fault in reversed(kernel_log.parse(lines)):
         gpu = next((one for one in there if one.address == fault.gpu), None)
         if fault.sign.fault is not Fault.NODE or not (gpu is None or not own or None in own or gpu in own):
@@ -73,10 +72,6 @@ def in_log(text: str, local_rank: int | None, visible: str) -> str:
         local_rank: the worker's number on its node.
         visible: CUDA_VISIBLE_DEVICES of the worker.
     """
-    from ftslurm.core.groups.hardware import Fault, find
-    from ftslurm.run.last_words import is_error
-    from ftslurm.security.terminal import visible as printable
-
     for raw in reversed(re.split(r"[\r\n]+", text)):
         if not (is_error(raw) or "NCCL WARN" in raw or raw.startswith("NVRM: ")) or _SOURCE.match(raw):
             continue  # the data and the source of a training may speak of broken GPUs
@@ -100,8 +95,6 @@ def report(
         local_rank: the worker's number on its node.
         environ: of the worker.
     """
-    from ftslurm.run.last_words import end_of
-
     lines = kernel.since(seconds)
     told = in_kernel_log(lines, kernel.gpus, gpus.visible(environ, kernel.gpus)) if lines else ""
     if told or log is None:

@@ -42,7 +42,7 @@ from ftslurm.errors import complain
 from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stacks
 from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
-from ftslurm.guard.kernel_tail import Tail
+from ftslurm.guard.kernel_log import Tail
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from ftslurm.guard.rank_log import RankLog
 from ftslurm.guard.stack_files import StackFiles

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftslurm.guard import guard, kernel_tail
+from ftslurm.guard import guard, kernel_log
 from ftslurm.security import owned_files
 from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session, transfers
 
@@ -181,7 +181,7 @@ class _Watch:
 
 if __name__ == "__main__":
     if "KERNEL_LOG" in os.environ:
-        guard.Tail = partial(kernel_tail.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, misc]
+        guard.Tail = partial(kernel_log.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, misc]
     if os.environ["GUARDED"] != "torch":
         session.import_everything = lambda task, *_: session.Watchers(
             _Observer(),

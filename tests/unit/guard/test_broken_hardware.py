@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.guard import broken_hardware as hw
 from ftslurm.guard.gpus import Gpu
-from ftslurm.guard.kernel_tail import Tail
+from ftslurm.guard.kernel_log import Tail
 
 OFF = "3,7,91500000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 ECC = "4,8,92500000,-;NVRM: Xid (PCI:0000:AF:00): 48, pid=12, name=python, DBE (double bit error) ECC Error"

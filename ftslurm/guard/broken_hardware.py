@@ -31,7 +31,7 @@ class KernelWatch:
         self.gpus = gpus.known() if tail.readable else []  # now: the driver may not answer about a GPU that is lost
         self.lines: deque[tuple[float, str]] = deque(maxlen=_MOST)
 
-    def tend(self) -> None:
+    def update(self) -> None:
         """Read what the kernel has written; guards call it every second."""
         if self.tail.readable:
             now = time.monotonic()
@@ -39,7 +39,7 @@ class KernelWatch:
 
     def since(self, seconds: float) -> list[str]:
         """Return the lines of the last seconds."""
-        self.tend()
+        self.update()
         earliest = time.monotonic() - seconds
         return [line for read, line in self.lines if read >= earliest]
 

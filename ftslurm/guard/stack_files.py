@@ -69,7 +69,7 @@ class StackFiles:
 
         self._spies.append(has_ended)
 
-    def tend(self) -> None:
+    def update(self) -> None:
         """Complete the files whose py-spy has ended, and kill one that takes too long."""
         self._spies = [spy for spy in self._spies if not spy()]
 

@@ -65,7 +65,7 @@ def test_only_what_the_kernel_has_written_lately_counts(tmp_path: Path, monkeypa
     watch = hw.KernelWatch(Tail(str(log)))
     with log.open("a") as kernel:
         kernel.write(f"{OFF}\n")
-    watch.tend()
+    watch.update()
     assert watch.since(10.0) == [OFF]
     now = 111.0
     assert (watch.since(10.0), watch.since(20.0)) == ([], [OFF])

@@ -12,6 +12,7 @@ from ftslurm.code import copying, provenance, record
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.monitor.sentences import few
 from ftslurm.run.directory import RunDir
 
 GiveCode = Callable[[Config, RunDir], None]  # puts the code into a new run directory
@@ -66,10 +67,10 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
         old = record.read(parent.root)
     except OSError as error:
         raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
-    if new or old is None or old.kind == record.NONE or _settings(before) != _settings(config):
+    if new or old.kind == record.NONE or _settings(before) != _settings(config):
         return Inheritance(take, "the code as it is now")
     edited = copying.edited(parent.root, old)
-    since = f"; {record.few(edited)} changed since, --new-code takes the new code" if edited else ""
+    since = f"; {few(edited)} changed since, --new-code takes the new code" if edited else ""
 
     def hand_on(config: Config, run: RunDir) -> None:
         copying.hand_on(parent.root, run.root, old)

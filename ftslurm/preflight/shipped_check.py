@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from ftslurm.guard import kernel_log
 from ftslurm.preflight import gpu_readings, gpu_trial, gpu_verdicts, node_verdicts
 from ftslurm.preflight.finding import Finding, Level, fail, warn
 from ftslurm.preflight.gpu_readings import GpuReading
+from ftslurm.slurm import client
 
 CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "clock", "matmul", "allreduce")
 SMI_S = 30.0  # longest time of a call of nvidia-smi
@@ -117,11 +117,8 @@ def _gpus(args: argparse.Namespace, files: int) -> Iterator[Finding]:
 
 
 def _ask(command: Sequence[str]) -> tuple[int, str]:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SMI_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 1, str(error)
-    return done.returncode, done.stdout + done.stderr
+    answer = client.call(command, SMI_S)
+    return int(not answer.ok), answer.text
 
 
 def _disks() -> list[str]:

@@ -38,7 +38,8 @@ def test_they_are_taken_only_where_slurm_gives_none(
     monkeypatch.setattr(gpus, "names", lambda: there)
     monkeypatch.setenv("FTSLURM_GPUS", who)
     for name in session.GPU_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # noted, so that what choose_gpus sets is undone
+        monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     if who == "slurm":

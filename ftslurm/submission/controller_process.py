@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS
-from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.errors import EnvironmentProblem, FtslurmError, complain
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers import local, srun
 from ftslurm.monitor.status import RunStatus
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     full_disk.outlive()
-    process_title.of_controller(args.run.name)
+    process_title.of_run("controller", args.run.name)
 
     from ftslurm.controller.slurm_requests import PILOT
 
@@ -65,7 +65,7 @@ def main(words: Sequence[str]) -> int:
         output = _Output()
         code = control(configuration.of_run(run), run, output.tell, output.know, args.number, args.signals, args.after)
     except FtslurmError as error:
-        print(f"ftslurm: {error}", file=sys.stderr)
+        complain(error)
         return BAD_INPUT
     if last_event(run.events) == "run_finished":
         output.show_end(run)

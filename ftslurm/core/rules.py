@@ -300,11 +300,11 @@ def _finish(turn: Turn) -> None:
 
 RULES = (  # in this order, with the reason for each place; docs/architecture.md describes each rule
     lost_connections.judge,  # what a probe has shown is known before the verdict that waits for it
-    _release,  # a step's end is known before a rule looks at its unit
     progress_lines.tell,  # a group's progress is journaled before the verdicts of the rules below
     takeover.attach,  # a step whose job is gone gets its verdict before a rule waits for its heartbeat
     silence.watch,  # the rules below place, stop or count groups by its result
     node_fate.judge,  # after `attach` and `watch`, which find the nodes to judge
+    _release,  # after the three that find evidence
     silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node

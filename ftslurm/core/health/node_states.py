@@ -28,7 +28,7 @@ def ask(turn: Turn) -> None:
     if turn.config.cluster.kind in ("slurm", "array") and turn.goes_on:
         if any(_failed(unit) > nodes.asked for unit in turn.attended()):
             about |= nodes.shunned.union(*(allocation.nodes for allocation in turn.state.allocations()))
-            turn.set_nodes(unanswered=True)
+            turn.set_nodes(unanswered=bool(about))
         elif nodes.unanswered and turn.due(nodes.asked + ANSWER_S):
             turn.set_nodes(unanswered=False)
     if about:

@@ -62,10 +62,8 @@ from ftslurm.core.state.events import (
 from ftslurm.core.state.model import Allocation, Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
-from ftslurm.monitor.status_fold import fold_all
+from ftslurm.monitor.story import Story
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader
-from ftslurm.run.journal_filter import Skim
 from ftslurm.run.replay import read_past
 
 SIZES = (100, 1_000)
@@ -185,7 +183,7 @@ def measure_journal(groups: int, lines: int) -> dict[str, float]:
         run = write(RunDir(Path(folder)), history(random.Random(1), groups, lines, FAILURES))  # noqa: S311
 
         def status() -> None:
-            assert len(fold_all(Skim().read(JournalReader(run.events))).groups) == groups
+            assert len(Story(run).status.groups) == groups
 
         return {"status": timed_ms(status) / 1000, "successor": timed_ms(lambda: read_past(run)) / 1000}
 

@@ -116,10 +116,14 @@ def _started(run: Run, cluster: Cluster, groups: int, began: float) -> Row:
     }
 
 
+def _size(files: list[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
 def _calm(run: Run, cluster: Cluster, seconds: float, calls: Path) -> Row:
     """Return what training without faults costs."""
-    journal = run.dir / "events.jsonl"
-    counted_before, size, before, began = _lines(calls), journal.stat().st_size, all_usage(run, cluster), time.time()
+    files = [run.dir / "events.jsonl", run.dir / "progress.jsonl"]
+    counted_before, size, before, began = _lines(calls), _size(files), all_usage(run, cluster), time.time()
     time.sleep(seconds)
     span, after = time.time() - began, all_usage(run, cluster)
     calls_now = Counter(calls.read_text().splitlines()[counted_before:])
@@ -131,7 +135,7 @@ def _calm(run: Run, cluster: Cluster, seconds: float, calls: Path) -> Row:
     row["controller, open files"] = after["controller"].files
     row["Lighthouse, open files"] = after["Lighthouse"].files
     row["srun processes"] = after["srun"].processes
-    row["journal, MB an hour"] = (journal.stat().st_size - size) / span * 3600 / 1e6
+    row["journal, MB an hour"] = (_size(files) - size) / span * 3600 / 1e6
     row["Slurm calls a minute"] = 60 * sum(calls_now.values()) / span
     row["status, CPU s"] = _status(run)
     row["steps a second"] = _pace(run, began, began + span)

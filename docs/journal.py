@@ -1,8 +1,8 @@
 """The page of the journal, and the JSON Schemas of the journal, `status --json` and `report --json`.
 
 `python docs/journal.py` prints the page. The journal's are made from ftslurm/protocol/records.py, the others from
-ftslurm/monitor/status_json.py and ftslurm/report/report_json.py. The
-column "read by" is taken from the code: a reader reads an event if it has a `case` for it that does something.
+ftslurm/monitor/status_json.py and ftslurm/report/report_json.py. The column "read by" is taken from the code: a reader
+reads an event if it has a method for it, or a `case` that does something.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from enum import EnumMeta
 from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from ftslurm.monitor import sentences, status_fold
+from ftslurm.monitor import sentences
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.status_json import StatusJson
 from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
+from ftslurm.report.history_fold import HistoryFold
+from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.report_json import ReportJson
 from ftslurm.run import leadership, replay
+from ftslurm.run.fold import Fold
 from ftslurm.run.journal_lines import members
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 READERS = {
-    "status": status_fold,
+    "status": StatusFold,
+    "report": HistoryFold,
+    "report, of nodes": NodeIntervals,
     "lines for people": sentences,
     "the next controller": replay,
     "candidates": leadership,
@@ -40,8 +46,8 @@ SECTIONS = {
 INTRO = f"""# The journal
 
 `events.jsonl` in the run directory has one JSON object per line: `seq` (from 1), `time` (unix seconds), `event` and the
-fields below. Lines are appended only. They are on disk before the action that they record (`progress`: soon after; all:
-later if the disk is full).
+fields below. Lines are appended only. They are on disk before the action that they record (later if the disk is full).
+`progress` is in `progress.jsonl` beside it; its `seq` is that of the event before it.
 Readers ignore events and fields they do not know. Version {VERSION} of the format; the JSON Schema is
 [schema/events.schema.json](schema/events.schema.json).
 
@@ -139,7 +145,9 @@ def _json_name(kind: object) -> str:
 
 
 def _handled(module: object) -> set[str]:
-    """Return the names of the records for which a module has a `case` that does something."""
+    """Return the names of the records for which a fold has a method, or a module a `case` that does something."""
+    if isinstance(module, type) and issubclass(module, Fold):
+        return {record.__name__ for record in EVENTS if hasattr(module, record.event)}
     tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
     found: set[str] = set()
     for case in (node for node in ast.walk(tree) if isinstance(node, ast.match_case)):

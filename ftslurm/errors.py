@@ -1,5 +1,8 @@
 """What can be wrong, told to the person who can mend it."""
 
+import sys
+from contextlib import suppress
+
 
 class FtslurmError(Exception):
     """Base of every error ftslurm raises on purpose; never raised itself.
@@ -27,3 +30,9 @@ class Distrusted(FtslurmError):
 
 class NotDone(FtslurmError):
     """The controller of a run refuses a command, or does not answer. The command line exits with 1."""
+
+
+def complain(words: object) -> None:
+    """Write a line to the log of this process, which is its stderr. Never raises."""
+    with suppress(OSError, ValueError):
+        print(f"ftslurm: {words}", file=sys.stderr, flush=True)

@@ -70,6 +70,11 @@ class Run:
         self._events += self._reader.read_new()
         return self._events
 
+    @property
+    def progress(self) -> list[dict[str, object]]:
+        """What the groups have told of their progress so far."""
+        return [*JournalReader(self.dir / "progress.jsonl").iter_new()]
+
     def named(self, event: str, **fields: object) -> list[dict[str, object]]:
         """Return the events of this name with these fields."""
         return [e for e in self.events if e["event"] == event and fields.items() <= e.items()]

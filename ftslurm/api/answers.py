@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.resume_state import Story
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent, Scaled, ScaleRefused
 from ftslurm.run import configuration, inbox, liveness
 from ftslurm.run.directory import RunDir
@@ -134,8 +134,7 @@ class Conversation:
 def read_status(run: RunDir) -> tuple[RunStatus, JournalReader]:
     """Return how a run stands, and a reader of what its journal gets from now on."""
     story = Story(run)
-    story.read()
-    return story.shown(), story.journal
+    return story.status, story.reader.journal
 
 
 def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ftslurm.api.answers import Conversation
-from ftslurm.controller.resume_state import Story
 from ftslurm.core.groups import ranks
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.run.directory import RunDir
+from ftslurm.run.replay import read_past
 from ftslurm.security import programs
 from ftslurm.slurm import commands
 
@@ -27,7 +27,7 @@ def attach_command(run: RunDir, group: int, rank: int = 0) -> list[str]:
     for what, number, count in (("group", group, groups), ("rank", rank, size)):
         if not 0 <= number < count:
             raise EnvironmentProblem(f"there is no {what} {number}; this run has {what}s 0 to {count - 1}")
-    past, _ = Story(run).read()
+    past, _ = read_past(run)
     live = next((step for step in past.live if step.unit == group_unit(group)), None) if past is not None else None
     if live is None:
         raise NotDone(f"group {group} does not run now (ftslurm status {run.root})")

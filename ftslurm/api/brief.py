@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from ftslurm.config import compose
 from ftslurm.config.schema import ClusterConfig, Config
-from ftslurm.controller.resume_state import Story
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor.status import aged
+from ftslurm.monitor.story import Story
 from ftslurm.protocol import records
 from ftslurm.run import results
 from ftslurm.run.directory import RunDir
@@ -95,9 +95,7 @@ def _config(run: RunDir) -> Config:
 
 def _unfinished(known: Brief, run: RunDir) -> Brief:
     """Add what the journal of a run that is not over says; raise FtslurmError if it cannot be read."""
-    story = Story(run)
-    story.read()
-    status = aged(story.status, time.time())
+    status = aged(Story(run).status, time.time())
     if status.started is None:
         return known
     return replace(

@@ -24,8 +24,8 @@ from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, S
 from ftslurm.report.report_json import ReportJson
 from ftslurm.run import results
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
+from ftslurm.run.run_reader import RunReader
 from ftslurm.submission import jobs_of_run
 
 FOLLOW_S = 0.2  # how often the journal is read by who follows it
@@ -64,7 +64,7 @@ class Run:
 
     def status(self) -> StatusJson:
         """Return how the run stands, as `ftslurm status --json` prints it."""
-        seen = look(self.config, self.files)
+        seen = look(self.config, self.files, raw=True)
         return to_json(seen.status, seen.moment, seen.note)
 
     def wait(self, timeout: float | None = None) -> StatusJson:
@@ -87,7 +87,7 @@ class Run:
 
     def lines(self, follow: bool = False) -> Iterator[Mapping[str, Any]]:
         """Yield the journal's lines as they are, with `seq`, `time` and `event`. Else as `events`."""
-        reader = JournalReader(self.files.events)
+        reader = RunReader(self.files)
         there = jobs_of_run.still_there(self.config, self.files)
         while True:
             # Asked before the journal is read: its last line is not missed.

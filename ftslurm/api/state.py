@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.resume_state import Story
 from ftslurm.errors import RunNotFound
 from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
 from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.status import RunStatus, with_hooks, without_controller
+from ftslurm.monitor.story import Story
 from ftslurm.report.run_report import Report, read_report
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
@@ -29,18 +29,16 @@ class Look:
     note: str | None  # why the run has not started, or its controller is not heard, for a person
 
 
-def look(config: Config, run: RunDir, harmless: bool = False) -> Look:
+def look(config: Config, run: RunDir, raw: bool = False) -> Look:
     """Read how the run stands.
 
     Args:
-        harmless: without control characters, which could steer a terminal; JSON and repr escape them themselves.
+        raw: leave control characters in it, which could steer a terminal; JSON and repr escape them.
 
     Raises:
         EnvironmentProblem: the journal cannot be read.
     """
-    story, note = Story(run), None
-    story.read()
-    status = with_last_lines(story.shown() if harmless else story.status, run)
+    status, note = with_last_lines(Story(run, raw).status, run), None
     status = with_hooks(replace(status, run_id=status.run_id or run.root.name), run)
     if status.outcome == "running":
         state, note = jobs_of_run.state(config, run)

@@ -6,20 +6,18 @@ from contextlib import suppress
 
 from ftslurm.api import answers, steering
 from ftslurm.config.schema import Config
-from ftslurm.controller.resume_state import Story
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold_all
+from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import Command, JournalEvent, RunRequeued
 from ftslurm.run import configuration, inbox, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, first_line, last_event, last_line
 from ftslurm.run.replay import newest_checkpoint, read_past
 from ftslurm.submission import jobs_of_run, observing, requeue
-
-_MOST = 1 << 24  # bytes of the journal that are read for what is only said
 
 
 def stop(run: RunDir, save: bool = False) -> str:
@@ -73,11 +71,7 @@ def _kept(config: Config, run: RunDir) -> str:
 
     An object store is not asked, it may answer late: of its checkpoints those count that the journal tells of.
     """
-    story = Story(run)
-    if not run.events.exists() or run.events.stat().st_size > story.journal.offset + _MOST:
-        return ""
-    story.read()
-    status = story.status
+    status = Story(run).status
     if status.step == 0:
         return ""
     saved = None if status.checkpoint is None else Saved("", status.checkpoint)

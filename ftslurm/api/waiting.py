@@ -11,7 +11,6 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
-from ftslurm.run.journal_filter import Skim
 from ftslurm.submission import jobs_of_run
 
 END_S = 5.0  # how long a local controller may take to exit after it has written the outcome
@@ -26,11 +25,11 @@ def wait(config: Config, run: RunDir, timeout_s: float | None) -> None:
         EnvironmentProblem: its controller is gone and has written no outcome.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    there, reader, skim = jobs_of_run.still_there(config, run), JournalReader(run.events), Skim()
+    there, reader = jobs_of_run.still_there(config, run), JournalReader(run.events)
     folding = StatusFold(RunStatus())
     while True:
         last = not there()  # called before reading, so that everything written until then is read
-        for event in skim.read(reader):
+        for event in reader.iter_new():
             folding.apply(event)
         if folding.status.outcome != "running":
             break

@@ -13,9 +13,9 @@ from pathlib import Path
 from ftslurm.cli.parser import Parser
 from ftslurm.doctor import examine, node_checks
 from ftslurm.doctor.examine import Options
-from ftslurm.doctor.finding import Finding, Level, fail, ok, warn
 from ftslurm.doctor.slurm_checks import SlurmFacts, check_slurm
 from ftslurm.errors import Distrusted, EnvironmentProblem
+from ftslurm.preflight.finding import Finding, Level, fail, ok, warn
 from ftslurm.security import owned_files
 from ftslurm.slurm import client
 

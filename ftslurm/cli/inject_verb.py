@@ -14,9 +14,6 @@ HARM = {
     "kill": "SIGKILL to one rank, as the kernel or an admin would do it",
     "term": "SIGTERM to one rank",
     "stop": "SIGSTOP to one rank: it stands still until its group is found to hang (health.hang_after_s)",
-    "exit": "one rank ends with an error, as after an exception in the script",
-    "oom": "one rank runs out of memory",
-    "hang": "one rank computes for ever and steps no more (health.hang_after_s)",
     "node": "the node of one rank is lost: all that this run has there stops at once (locally it is back at once)",
     "cancel": "scancel of the whole step of one group; a local run has none and refuses",
     "lighthouse": "SIGKILL to the Lighthouse; no group should notice more than a pause",
@@ -41,13 +38,13 @@ def main(words: list[str]) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise NotDone("nothing is done")
     print(run.inject(args.fault, args.group, args.rank))
-    if args.fault in ("stop", "hang") and run.config.health.hang_after_s == 0:
+    if args.fault == "stop" and run.config.health.hang_after_s == 0:
         print(
             "all groups may wait for it, and nobody looks for who hangs (health.hang_after_s=0): ftslurm inject kill "
             "on the same rank ends it",
             file=sys.stderr,
         )
-    elif args.fault in ("stop", "hang") and run.config.health.hang_after_s == AUTO:
+    elif args.fault == "stop" and run.config.health.hang_after_s == AUTO:
         print(
             "it is found after the limit that `ftslurm status` shows (health.hang_after_s=auto, at least "
             f"{run.config.hang_least_s:g} s)",

@@ -220,12 +220,10 @@ def _bound(config: Config) -> str:
     groups = config.groups
     if binds_itself(config):
         return "as cluster.srun says (--cpu-bind)"
-    if groups.bind == "none":
-        return "no worker: each may use all CPUs of the job on its node (groups.bind=none)"
-    near = "its GPU's NUMA node" if groups.gpus else "NUMA nodes of its own, if the workers can be divided evenly"
-    if groups.bind == "cores":
-        near = "cores of its own" + (" near its GPU" if groups.gpus else "")
-    return f"each worker to {near} (groups.bind={groups.bind})"
+    if groups.bind == "none" or not groups.gpus:
+        why = f"groups.bind={groups.bind}" if groups.gpus else "groups.gpus=0"
+        return f"no worker: each may use all CPUs of the job on its node ({why})"
+    return "each worker to the CPUs near its GPU (groups.bind=auto)"
 
 
 def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:

@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
 
 
 def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
-    seen = look(config, run, harmless=not as_json)  # JSON escapes control characters itself
+    seen = look(config, run, raw=as_json)  # JSON escapes control characters itself
     status, moment, note = seen.status, seen.moment, seen.note
     if as_json:
         print(json.dumps(status_json.to_json(status, moment, note), indent=2))
@@ -68,5 +68,5 @@ def show_live(run: RunDir) -> bool:
     table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, keys=pressed, note=note)
     if pressed is not None and pressed.quit:
         return True
-    console.print(summary.summary(look(config, run, harmless=True).status, run))
+    console.print(summary.summary(look(config, run).status, run))
     return False

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ftslurm.security import owned_files
 
 COPY, NONE = "copy", "none"
 NAME, FOLDER = "code.json", "code"
-MOST_NAMED = 3  # files in a sentence
 
 
 @dataclass(frozen=True)
@@ -46,43 +43,32 @@ def write(run: str | Path, record: CodeRecord) -> None:
     owned_files.write_file(Path(run) / NAME, text.encode(errors="surrogateescape"), durable=False)
 
 
-def read(run: str | Path, own: bool = True) -> CodeRecord | None:
-    """Return the record of a run; None: an older ftslurm has submitted it, and its code is as it lies there.
+def read(run: str | Path, own: bool = True) -> CodeRecord:
+    """Return the record of a run; if there is none, its code is as it lies there.
 
     Raises:
         OSError: it cannot be read, another user can have written it, or it is damaged.
     """
     path = Path(run) / NAME
     try:
-        text = owned_files.read_text(path, own=own)
+        record = CodeRecord(**json.loads(owned_files.read_text(path, own=own)))
+        if not all(isinstance(text, str) for text in (record.root, record.script or "")):
+            raise ValueError("not the record of a run's code")
+        if record.kind not in (COPY, NONE):
+            raise ValueError(f"unknown kind {record.kind!r}")
     except FileNotFoundError:
-        return None
-    try:
-        return _checked(json.loads(text))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return CodeRecord(NONE)
+    except (ValueError, TypeError, RecursionError) as error:
         raise OSError(f"{path} is damaged ({error}): the run does not know its code") from error
-
-
-def _checked(found: dict[str, Any]) -> CodeRecord:
-    """Return the record of a JSON object; fields of a later version are ignored."""
-    known = {name: found[name] for name in CodeRecord.__dataclass_fields__ if name in found}
-    record = CodeRecord(**known)
-    texts = (record.kind, record.root, record.script or "")
-    if not all(isinstance(text, str) for text in texts) or record.kind not in (COPY, NONE):
-        raise ValueError("not the record of a run's code")
     return record
-
-
-def few(paths: Sequence[str]) -> str:
-    """Return the names of some files for a sentence."""
-    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-    return ", ".join(paths[:MOST_NAMED]) + more
 
 
 def original(path: str, run: str, record: CodeRecord) -> str | None:
     """Return of which file a file of the run directory is the copy; None: it is none."""
     copy = os.path.join(run, FOLDER)
-    return os.path.join(record.root, os.path.relpath(path, copy)) if path.startswith(f"{copy}/") else None
+    if record.kind != COPY or not path.startswith(f"{copy}/"):
+        return None
+    return os.path.join(record.root, os.path.relpath(path, copy))
 
 
 def counterpart(path: str, root: str, copy: str) -> str | None:

@@ -21,9 +21,9 @@ from ftslurm.code.record import CodeRecord
 class RunCode:
     """The code of this worker's run."""
 
-    def __init__(self, run: str, of: CodeRecord | None) -> None:
-        """Arguments: the run directory, and its record; None: there is none."""
-        self._of = of or CodeRecord(record.NONE)
+    def __init__(self, run: str, of: CodeRecord) -> None:
+        """Arguments: the run directory, and its record."""
+        self._of = of
         self._copy = os.path.join(run, record.FOLDER) if self._of.kind == record.COPY else None
 
     def place(self, path: str) -> str:

@@ -115,10 +115,9 @@ class GroupsConfig:
     # GPUs on each node of a group; default: workers if the cluster has so many, else 0.
     gpus: int | None = limited(None, 0)
     cpus_per_worker: int = limited(1, 1)  # CPUs of each worker; also its OMP_NUM_THREADS, unless job.env sets that
-    # The CPUs to which each worker is bound. auto: those of its GPU's NUMA node; without GPUs the workers of a node are
-    # divided among its NUMA nodes, if that is even. cores: a part of these CPUs that no other worker of the run has.
-    # none: all of the job's. A --cpu-bind in cluster.srun turns auto off.
-    bind: str = one_of("auto", "cores", "none")
+    # auto: each worker is bound to the CPUs near its GPU, as far as the job has them. none: it may use all of its job.
+    # A --cpu-bind in cluster.srun turns auto off.
+    bind: str = one_of("auto", "none")
     mem: str | None = None  # memory of a group on each of its nodes, as 64G; default: that of the partition
     # How many groups have which role, by id in this order: {server: 1, worker: 2} makes group 0 the server. Only
     # without a Lighthouse (lighthouse=none); with one all groups are alike.

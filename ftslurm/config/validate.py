@@ -17,7 +17,6 @@ from ftslurm.config.schema import (
     MAX_NODES,
     MOST_GROUPS,
     Config,
-    binds_itself,
     fault_kinds,
     members,
     most_groups,
@@ -30,7 +29,7 @@ from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
 
 # What a drill can do: to one rank (the first six), its node, the Slurm step of its group, or the Lighthouse.
-FAULTS = ("kill", "term", "stop", "exit", "oom", "hang", "node", "cancel", "lighthouse")
+FAULTS = ("kill", "term", "stop", "node", "cancel", "lighthouse")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[^\s-]\S*")
 _MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")
@@ -250,10 +249,6 @@ def _check_places(config: Config) -> None:
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:
             raise ConfigError(f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
-    if config.groups.bind == "cores" and binds_itself(config):
-        raise ConfigError(
-            "groups.bind=cores with --cpu-bind in cluster.srun: both bind the workers to CPUs; leave one of them out"
-        )
 
 
 def _check_store(config: Config, url: str) -> None:

@@ -20,7 +20,7 @@ import platform
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -63,7 +63,8 @@ from ftslurm.protocol.causes import Cause
 from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.first_step_report import with_last_lines
-from ftslurm.run.journal import Journal
+from ftslurm.run.journal import Event as Line
+from ftslurm.run.journal_writer import Journal
 from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import begin_with, home, newest_checkpoint
 from ftslurm.security import run_key
@@ -94,6 +95,7 @@ class Controller:
         allocation: Allocation,
         tell: Callable[[Mapping[str, Any]], None],
         past: Past | None = None,
+        recent: Iterable[Line] = (),
         number: int | None = None,
         signals: int | None = None,
         after: str = "",
@@ -104,6 +106,7 @@ class Controller:
         Args:
             tell: called with every event once it is in the journal.
             past: the history of the run, as its earlier controllers have written it.
+            recent: the last progress of the groups that still train.
             number: this controller's leader number; None: a local run, which has one controller only.
             signals: a pipe of signals, see Wakeup.
             after: how the previous controller crashed.
@@ -116,7 +119,7 @@ class Controller:
         self.local = config.cluster.kind == "local"
         self.separate_jobs = array(config) and self.job.isdigit()  # the groups' jobs go on when this job ends
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
-        self.journal = Journal(run.events, self.now, lambda: number is None or leadership.held(run, number))
+        self.journal = Journal(run, self.now, lambda: number is None or leadership.held(run, number), recent)
         with contextlib.suppress(OSError):
             liveness.touch(run.alive)
 
@@ -168,8 +171,9 @@ class Controller:
         try:
             self._check_lead()
             self._record(self.start)
-            if (said := liveness.complaint(self.run_dir)) is not None:
-                text = f"the controller before has died while {said}: what it did then is not known"
+            said = liveness.complaint(self.run_dir)
+            died = said and f"the controller before has died while {said}: what it did then is not known"
+            for text in filter(None, (self.journal.damage, died)):
                 self._record(records.Warned(group=None, text=text))
             due = 0.0
             while not self.state.finished and self.leaving is None:

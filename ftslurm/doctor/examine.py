@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ftslurm.doctor.node_checks import FolderFacts, NodeFacts
 from ftslurm.doctor.node_session import NodeSession, Silent, program
 from ftslurm.doctor.slurm_checks import SlurmFacts, read_accounts, read_nodes, read_records, read_settings
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.preflight import gpu_readings
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import Partition, partition_names, read_gpus
@@ -34,6 +36,7 @@ PATIENCE_S = 40.0  # for a file to be seen on the other side; NFS caches names f
 FACTS_S = 400.0  # three imports that each may take two minutes
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 STEP_S = 60.0
+KERNEL = "dmesg 2>/dev/null | tail -n 4000"  # nothing: it may not be read
 PACKAGES = ("torch", "torchft", "ftslurm")
 
 Tell = Callable[[str], None]
@@ -123,8 +126,6 @@ def sessions_on(
     try:
         for name, prefix in prefixes:
             started.append(NodeSession(name, [*prefix, *program(options.python, folder)], environ))
-        for session in started:
-            session.start()
         yield started
     finally:
         for session in started:
@@ -171,11 +172,31 @@ def measure_nodes(sessions: Sequence[NodeSession], options: Options) -> list[Nod
         with _noting_silence(facts):
             facts.error_s, facts.ahead_s = (0.0, None) if facts.problem else min(_clock(session) for _ in range(5))
         with _noting_silence(facts):
+            measure_hardware(session, facts)
+        with _noting_silence(facts):
             facts.tried = _as_a_run(session, options) if session.job and not facts.problem else {}
         other, there = pairs[i - 1]
         if other is not session and not facts.problem and not there.problem:
             facts.reached = {other.name: _connect(session, other)}
     return found
+
+
+def measure_hardware(session: NodeSession, facts: NodeFacts) -> None:
+    """Note what nvidia-smi says of a node's GPUs, and what stands in the log of its kernel."""
+    if facts.problem:
+        return
+    facts.kernel = _ran(session, ["sh", "-c", KERNEL])[1].splitlines() or None
+    if facts.said.get("gpu_files"):
+        try:
+            facts.gpus = gpu_readings.read(partial(_ran, session), None)
+        except gpu_readings.NoAnswer as why:
+            facts.gpus = str(why)
+
+
+def _ran(session: NodeSession, command: Sequence[str], **environ: object) -> tuple[int, str]:
+    """Run a program on a node; return its exit code and what it has printed."""
+    answer = session.ask("ran", STEP_S + 10, command=["timeout", f"{STEP_S:g}", *command], **environ)
+    return int(answer["code"]), str(answer["said"])
 
 
 @contextmanager
@@ -197,9 +218,8 @@ def _as_a_run(session: NodeSession, options: Options) -> dict[str, str]:
     if client.call(submit).ok:  # else it is the job that is refused, not its place
         tried["sbatch"] = submit
     for check, command in tried.items():
-        words = ["timeout", f"{STEP_S:g}", *command]
-        answer = session.ask("ran", STEP_S + 10, command=words, environ=commands.scrubbed(os.environ))
-        found[check] = answer["code"] and f"{' '.join(answer['said'].split())[-500:]} (exit code {answer['code']})"
+        code, said = _ran(session, command, environ=commands.scrubbed(os.environ))
+        found[check] = f"{' '.join(said.split())[-500:]} (exit code {code})" if code else ""
     return found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftslurm.core.groups import hardware
-from ftslurm.doctor.finding import Finding, fail, ok, warn
+from ftslurm.guard.interfaces import is_loopback
+from ftslurm.preflight import gpu_verdicts, node_verdicts
+from ftslurm.preflight.finding import Finding, fail, ok, warn
+from ftslurm.preflight.gpu_readings import GpuReading
 
 SHARED = "set run.root to a folder that all nodes share"
 BUILD = (
@@ -29,6 +31,7 @@ TRIED = {
         "set cluster=slurm, with cluster.spare_nodes=1 in place of lost nodes",
     ),
 }
+LATELY_H = 24.0  # an older sign in the log of the kernel is only a warning
 SLOW_IMPORT_S = 20.0
 SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 60.0
@@ -44,9 +47,9 @@ class NodeFacts:
     error_s: float = 0.0  # of that measurement
     problem: str = ""  # why something could not be measured
     tried: Mapping[str, str] = field(default_factory=dict)  # what a run does there -> why it fails, "" if it does not
-    reached: Mapping[str, str] = field(
-        default_factory=dict
-    )  # another node -> why it could not be reached, "" if it was
+    reached: Mapping[str, str] = field(default_factory=dict)  # another node -> why it was not reached, "" if it was
+    gpus: Sequence[GpuReading] | str = ()  # those of NVIDIA, or why nvidia-smi says nothing of them
+    kernel: Sequence[str] | None = None  # the lines of its log; None: it may not be read
 
 
 @dataclass
@@ -145,7 +148,7 @@ def check_node(node: NodeFacts, here: Mapping[str, str], ranges: Mapping[str, st
         finding, can, hurts, fix = TRIED[check]
         yield finding(check, f"{node.name}: {hurts}: {why}", fix) if why else ok(check, f"{node.name}: {can}")
     yield from _cuda(node.name, said)
-    yield from _gpus(node.name, said)
+    yield from _hardware(node)
     yield from _network(node, several)
     yield from _limits(node.name, said)
 
@@ -197,35 +200,16 @@ def _cuda(node: str, said: Mapping[str, Any]) -> Iterator[Finding]:
         yield warn("cuda", f"{has} is a CPU build: scripts would train on CPUs", BUILD)
 
 
-def _gpus(node: str, said: Mapping[str, Any]) -> Iterator[Finding]:
-    for line in str(said.get("gpus") or "").splitlines():
-        row = [word.strip() for word in line.split(",")]
-        if len(row) != 6:
-            continue
-        index, name, driver, ecc, celsius, used = row
-        what = f"{node}: GPU {index} {name}, driver {driver}, {celsius} C, {used} MiB in use"
-        if re.fullmatch("[1-9][0-9]*", ecc):
-            broken = f"{what}; {ecc} uncorrected ECC errors since its last reset"
-            yield fail("gpu", broken, f"set cluster.sbatch.exclude={node} and tell your administrator")
-        else:
-            yield ok("gpu", f"{what}; {'no ECC errors' if ecc == '0' else 'ECC is off'}")
-    if said.get("gpus") is None and said.get("gpu_files"):
-        yield warn(
-            "gpu",
-            f"{node} has GPUs, and nvidia-smi fails",
-            f"set cluster.sbatch.exclude={node}, tell your administrator",
-        )
-    signs = [sign for line in said.get("xids") or [] if (sign := hardware.find(str(line))) is not None]
-    hard = {f"{sign.name} ({sign.meaning})" for sign in signs if sign.fault is hardware.Fault.NODE}
-    if hard:
-        what = f"{node}: the kernel's log has {', '.join(sorted(hard))}"
-        yield fail("xid", what, f"set cluster.sbatch.exclude={node} and tell your administrator")
-    elif signs:
-        what = f"{node}: the kernel's log has {', '.join(sorted({sign.name for sign in signs}))}, as scripts can cause"
-        yield warn("xid", what, "look whose jobs they belong to: dmesg | grep Xid")
-    elif said.get("gpu_files"):
-        can = said.get("xids") is not None
-        yield ok("xid", f"{node}: " + ("no Xid in the kernel's log" if can else "the kernel's log cannot be read"))
+def _hardware(node: NodeFacts) -> Iterator[Finding]:
+    """Yield what `ftslurm-preflight` would say of the node's GPUs and of its kernel's log."""
+    found = [*node_verdicts.kernel(node.kernel, float(node.said.get("uptime_s") or 0.0), LATELY_H)]
+    if isinstance(node.gpus, str):
+        found.append(warn("gpus", f"it has GPUs, and nvidia-smi fails: {node.gpus}", gpu_verdicts.RESET))
+    elif node.gpus:
+        found += gpu_verdicts.state(node.gpus, len(node.gpus), 0)
+    for one in found:
+        fix = one.fix and f"set cluster.sbatch.exclude={node.name} and tell your administrator: {one.fix}"
+        yield replace(one, what=f"{node.name}: {one.what}", fix=fix)
 
 
 def _network(node: NodeFacts, several: bool) -> Iterator[Finding]:
@@ -236,7 +220,9 @@ def _network(node: NodeFacts, several: bool) -> Iterator[Finding]:
     fast = ", ".join(said.get("infiniband") or [])
     shown += f"; InfiniBand or RoCE: {fast}" if fast else ""
     fix = f"set cluster.interface to one of: {', '.join(found) or 'none is up'}"
-    if several and (not address or address.startswith("127.") or address == "::1"):
+    if "interfaces" not in said:
+        yield warn("network", f"{node.name}: not looked at, ftslurm is missing there", "see the line about its import")
+    elif several and (not address or is_loopback(address)):
         to = address or "no address"
         known = f"{node.name}: its own name stands for {to}, so the route to the controller decides; {shown}"
         yield warn("network", known, fix) if found else fail("network", known, fix)

@@ -1,7 +1,7 @@
 """Runs on a compute node for `ftslurm doctor`: answers the questions that arrive on stdin, one JSON object a line.
 
-It is started as `python -c SOURCE FOLDER`, so that it works also where ftslurm is missing, and imports only the
-standard library. When stdin ends, because doctor has finished or was killed, it removes FOLDER and exits.
+It is started as `python -c SOURCE FOLDER`, so that it works also where ftslurm is missing, and imports nothing else at
+its start. When stdin ends, because doctor has finished or was killed, it removes FOLDER and exits.
 """
 
 from __future__ import annotations
@@ -49,16 +49,6 @@ if "MODULE" == "torch":
             found["cuda_error"] = str(error).splitlines()[0][:300]
 print(json.dumps(found))
 """
-GPU_FIELDS = "index,name,driver_version,ecc.errors.uncorrected.volatile.total,temperature.gpu,memory.used"
-
-
-def output(*command: str, seconds: float = SHORT_S) -> str | None:
-    """Return what a program prints, or None if it fails or is missing."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def facts() -> dict[str, Any]:
@@ -68,12 +58,10 @@ def facts() -> dict[str, Any]:
         "python": sys.executable,
         "python_version": "{}.{}.{}".format(*sys.version_info[:3]),
         "imports": {name: imported(name) for name in ("torch", "torchft", "ftslurm")},
-        "gpus": output("nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader,nounits"),
         "gpu_files": len([name for name in os.listdir("/dev") if re.fullmatch("nvidia[0-9]+", name)]),
         "other_gpus": int(os.environ.get("SLURM_GPUS_ON_NODE") or os.path.exists("/dev/kfd")),  # known to Slurm, AMD's
-        "xids": xids(),
-        "address": own_address(),
-        "interfaces": interfaces(),
+        "uptime_s": time.clock_gettime(time.CLOCK_MONOTONIC),
+        **network(),
         "infiniband": sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else [],
         "ports": ports(),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -96,42 +84,15 @@ def imported(name: str) -> dict[str, Any]:
         return {"error": last[-1][:300]}
 
 
-def xids() -> list[str] | None:
-    """Return the lines of the kernel's log with errors of NVIDIA's driver; None: the log cannot be read."""
-    log = output("dmesg")
-    return None if log is None else re.findall(r"(?:NVRM: Xid|SXid).{1,300}", log)[-50:]
-
-
-def own_address() -> str:
-    """Return the address that this machine's name stands for, or "" if it stands for none."""
+def network() -> dict[str, Any]:
+    """Return the address that this machine's name stands for, and those of its interfaces; {}: ftslurm is missing."""
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-    except OSError:
-        return ""
-    own = [str(where[0]) for *_, where in found]
-    return next((address for address in own if not loopback(address)), own[0] if own else "")
-
-
-def loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
-
-
-def interfaces() -> dict[str, str]:
-    """Return the address of each interface that is up and not loopback: IPv4, or IPv6 if it has that alone."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(sock, 0x8915, name.encode().ljust(256, b"\0"))  # SIOCGIFADDR
-            except OSError:
-                continue
-            found[name] = socket.inet_ntoa(answer[20:24])
-    if os.path.exists("/proc/net/if_inet6"):
-        with open("/proc/net/if_inet6") as file:
-            for digits, _, _, scope, _, name in map(str.split, file):
-                if scope != "20":  # link-local
-                    found.setdefault(name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
-    return {name: address for name, address in found.items() if not loopback(address)}
+        from ftslurm.guard import interfaces as known
+    except ImportError:
+        return {}
+    own = sorted(known.resolve(socket.gethostname()), key=known.is_loopback)
+    there = {name: its[0] for name, its in known.known().items() if its and not known.is_loopback(its[0])}
+    return {"address": own[0] if own else "", "interfaces": there}
 
 
 def ports() -> dict[str, int]:
@@ -206,7 +167,7 @@ def fsync(path: str) -> dict[str, Any]:
     return {"median": statistics.median(taken), "longest": max(taken)}
 
 
-def ran(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
+def ran(command: list[str], environ: dict[str, str] | None = None) -> dict[str, Any]:
     """Run a command that ends by itself; return its exit code and what it has printed."""
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return {"code": done.returncode, "said": (done.stdout + done.stderr).decode(errors="replace")}

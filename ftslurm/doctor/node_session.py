@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import queue
+import os
 import signal
 import subprocess
-import threading
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any
 
 from ftslurm.doctor import node_script
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
+from ftslurm.protocol.messages import Lines
+from ftslurm.protocol.readiness import readable
 from ftslurm.security import programs
 from ftslurm.security.json_text import read_object
 
@@ -26,22 +28,20 @@ class Silent(Exception):
 
 
 class NodeSession:
-    """The program on one node. `start` begins to read; before that nothing may be asked."""
+    """The program on one node."""
 
     def __init__(self, name: str, command: Sequence[str], environ: dict[str, str]) -> None:
         self.name, self.job, self.seconds = name, "", 0.0
         self._begun = time.monotonic()
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self.said = list[str]()  # srun's stderr
-        self._readers = [threading.Thread(target=f, daemon=True) for f in (self._read_answers, self._read_errors)]
+        self._lines, self._answers = Lines(LONGEST), list[bytes]()
+        self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
         self._process = subprocess.Popen(
             command,
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
-            errors="replace",
             bufsize=1,
             start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
             # If doctor is killed: a first SIGINT takes a job out of the queue and does nothing to a running one, which
@@ -49,10 +49,11 @@ class NodeSession:
             preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGINT),
         )
 
-    def start(self) -> None:
-        """Begin to read. Call it when all sessions have been made: their processes are forked without threads."""
-        for thread in self._readers:
-            thread.start()
+    @property
+    def said(self) -> list[str]:
+        """What srun has said, in lines."""
+        self._errors.seek(0)
+        return self._errors.read(LONGEST).decode(errors="replace").splitlines()
 
     def hello(self, timeout_s: float) -> bool:
         """Return whether the program has started, after waiting at most so long.
@@ -117,37 +118,26 @@ class NodeSession:
                 continue
 
     def _next(self, timeout_s: float) -> dict[str, Any] | None:
-        deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                line = self._lines.get(timeout=left)
-            except queue.Empty:
+        assert self._process.stdout is not None
+        pipe, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
+        while True:
+            while self._answers:
+                if (found := read_object(self._answers.pop(0))) is not None:  # else: what a profile or a prolog prints
+                    return found
+            if not readable(pipe, deadline - time.monotonic()):
                 return None
-            if line is None:
+            data = os.read(pipe, 1 << 16)
+            if not data:
                 raise Silent(self._last_words())
-            if (found := read_object(line)) is not None:  # else: what a profile or a prolog prints
-                return found
-        return None
+            self._answers += self._lines.feed(data)
 
     def _last_words(self) -> str:
         try:
             code: object = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             code = "none"
-        self._readers[1].join(END_S)
         words = [line for line in self.said if "queued and waiting" not in line and "has been allocated" not in line]
         return "; ".join(words[-3:]) or f"its program has ended (srun's exit code: {code})"
-
-    def _read_answers(self) -> None:
-        assert self._process.stdout is not None
-        while line := self._process.stdout.readline(LONGEST):
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        while line := self._process.stderr.readline(LONGEST):
-            self.said = [*self.said[-20:], line.strip()]
 
 
 def program(python: Sequence[str], folder: Path) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from typing_extensions import assert_never
 
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, complain
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run import full_disk
 from ftslurm.run.directory import RunDir
@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
             case _:
                 assert_never(role)
     except FtslurmError as error:
-        print(f"ftslurm: {error}", file=sys.stderr)
+        complain(error)
         return 2
 
 
@@ -75,7 +75,7 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
         from ftslurm.security import process_title
         from ftslurm.submission.controller_process import control  # pilots, which run this module too, stay small
 
-        process_title.of_controller(run.root.name)
+        process_title.of_run("controller", run.root.name)
         return control(config, run)
     from ftslurm.submission import keeper
 

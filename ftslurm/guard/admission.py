@@ -83,17 +83,17 @@ class Admission(Listener):
         for service in list(self.targets):
             self.withdraw(service)
 
-    async def serve(self, near: socket.socket, peer: Host) -> None:
+    async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Have a client prove that it is of the run, and connect it to its server."""
-        service = await self._prove(near, str(peer[0]))
+        service = await self._prove(inbound, str(peer[0]))
         if service is None:
             return
         with TimeLimit(OFFERED_WITHIN_S):
-            far = await self._connect(service, near)
-        if far is not None:
-            await relay(far, near)
+            outbound = await self._connect(service, inbound)
+        if outbound is not None:
+            await relay(outbound, inbound)
 
-    async def _prove(self, near: socket.socket, host: str) -> str | None:
+    async def _prove(self, inbound: socket.socket, host: str) -> str | None:
         """Return the service that a client of the run wants; None: it could not prove that it is one."""
         said, heard = handshake.challenge(), bytearray()
         self._make_room()
@@ -102,12 +102,12 @@ class Admission(Listener):
         why = "could not prove that it is of this run"
         try:
             with limit:
-                await loop.sock_sendall(near, said)
-                answer = await exactly(near, handshake.ANSWER, heard)
+                await loop.sock_sendall(inbound, said)
+                answer = await exactly(inbound, handshake.ANSWER, heard)
                 key = self.key()
                 admitted = handshake.admit(key, said, answer, self.host_port) if key else None
                 if admitted is not None:
-                    await loop.sock_sendall(near, admitted.proof)
+                    await loop.sock_sendall(inbound, admitted.proof)
                     return admitted.service
         except TimeoutError:
             if limit not in self.unproven:  # it was pushed out, which is told
@@ -137,20 +137,20 @@ class Admission(Listener):
         oldest.end()
         self.refusals.tell("flood", f"{count} connections from {busiest} at a time that do not prove themselves")
 
-    async def _connect(self, service: str, near: socket.socket) -> End | None:
+    async def _connect(self, service: str, inbound: socket.socket) -> End | None:
         """Connect to the server of a service, once it is there; None: the server was given the connection itself."""
         while True:
             while (target := self.targets.get(service)) is None:
                 await self.offered.wait()
             try:
                 if isinstance(target, socket.socket):
-                    socket.send_fds(target, [b"\0"], [near.fileno()])
+                    socket.send_fds(target, [b"\0"], [inbound.fileno()])
                     return None
                 with target.admitted() as connection:
-                    far = End()
+                    outbound = End()
                     await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", target.port))
-                    await far.attach(connection)
-                    return far
+                    await outbound.attach(connection)
+                    return outbound
             except BlockingIOError:  # it does not take connections as fast as they come
                 await asyncio.sleep(BUSY_S)
 

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ftslurm.errors import Distrusted
-from ftslurm.guard.connection import address, complain, end_file, peer_uid
+from ftslurm.errors import Distrusted, complain
+from ftslurm.guard.connection import address, end_file, peer_uid
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security import owned_files, run_key
@@ -64,12 +64,12 @@ def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket 
     """Connect to the guard. Return the reason if that fails; do not wait for a guard that has left an end file."""
     deadline = time.monotonic() + patience_s
     while True:
-        near = socket.socket(socket.AF_UNIX)
+        guard = socket.socket(socket.AF_UNIX)
         try:
-            near.connect(name)
-            return near
+            guard.connect(name)
+            return guard
         except OSError as error:
-            near.close()
+            guard.close()
             if time.monotonic() >= deadline or os.path.exists(left_behind):
                 return f"its guard does not answer ({error.strerror}): it has ended, or never began"
             time.sleep(0.1)

@@ -8,9 +8,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from ftslurm.guard.kernel_tail import Tail
+from ftslurm.core.groups.hardware import Fault, find
+from ftslurm.guard import gpus, kernel_log
+from ftslurm.guard.gpus import Gpu
+from ftslurm.run.last_words import end_of, is_error
+from ftslurm.security.terminal import visible as printable
 
 RECENT_S = 120.0  # a line of the kernel log that is older does not explain why a worker ends by itself
 LONG_AGO_S = 3600.0  # the same for a worker that hangs
@@ -18,18 +21,17 @@ _MOST = 1000  # lines of the kernel log that are kept
 _TAIL = 16_384  # bytes of the worker's log that are read
 _LONGEST = 200  # characters of what is told
 _SOURCE = re.compile(r"(\[rank\d+\]: )?\s+(?!what\(\):|\|)\S")  # in a traceback
-_DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 class KernelWatch:
     """The kernel's lines while a worker runs, with the times at which they were read."""
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, tail: kernel_log.Tail) -> None:
         self.tail = tail
-        self.gpus = devices() if tail.readable else {}  # now: the driver may not answer about a GPU that is lost
+        self.gpus = gpus.known() if tail.readable else []  # now: the driver may not answer about a GPU that is lost
         self.lines: deque[tuple[float, str]] = deque(maxlen=_MOST)
 
-    def tend(self) -> None:
+    def update(self) -> None:
         """Read what the kernel has written; guards call it every second."""
         if self.tail.readable:
             now = time.monotonic()
@@ -37,30 +39,27 @@ class KernelWatch:
 
     def since(self, seconds: float) -> list[str]:
         """Return the lines of the last seconds."""
-        self.tend()
+        self.update()
         earliest = time.monotonic() - seconds
         return [line for read, line in self.lines if read >= earliest]
 
 
-def in_kernel_log(lines: Iterable[str], gpus: Mapping[str, int], own: Sequence[int]) -> str:
+def in_kernel_log(lines: Iterable[str], there: Sequence[Gpu], own: Sequence[Gpu | None]) -> str:
     """Return the latest line of the kernel log that blames the node's hardware, with the GPU; empty: there is none.
 
     Args:
         lines: of the kernel log.
-        gpus: the PCI addresses of the node's GPUs, with the numbers of their devices.
-        own: the devices of this step; others are of other jobs. Empty: not known.
+        there: the node's GPUs.
+        own: those of the worker; others are of other ones. Empty, or None among them: not known.
     """
-    from ftslurm.core.groups.hardware import Fault
-    from ftslurm.guard import kernel_log
-
     for fault in reversed(kernel_log.parse(lines)):
-        device = gpus.get(fault.gpu or "")
-        if fault.sign.fault is not Fault.NODE or (device is not None and own and device not in own):
+        gpu = next((one for one in there if one.address == fault.gpu), None)
+        if fault.sign.fault is not Fault.NODE or not (gpu is None or not own or None in own or gpu in own):
             continue
         is_xid = fault.sign.name.startswith("XID ")
         what = f"{fault.sign.name}, {fault.sign.meaning}" if is_xid else fault.text
         where = "" if fault.gpu is None else f"GPU {fault.gpu}"
-        where += "" if device is None else f" (/dev/nvidia{device})"
+        where += "" if gpu is None else f" ({gpu.device})"
         return f"{where}: {what}"[:_LONGEST] if where else f"the kernel says: {what}"[:_LONGEST]
     return ""
 
@@ -73,10 +72,6 @@ def in_log(text: str, local_rank: int | None, visible: str) -> str:
         local_rank: the worker's number on its node.
         visible: CUDA_VISIBLE_DEVICES of the worker.
     """
-    from ftslurm.core.groups.hardware import Fault, find
-    from ftslurm.run.last_words import is_error
-    from ftslurm.security.terminal import visible as printable
-
     for raw in reversed(re.split(r"[\r\n]+", text)):
         if not (is_error(raw) or "NCCL WARN" in raw or raw.startswith("NVRM: ")) or _SOURCE.match(raw):
             continue  # the data and the source of a training may speak of broken GPUs
@@ -86,7 +81,9 @@ def in_log(text: str, local_rank: int | None, visible: str) -> str:
     return ""
 
 
-def report(kernel: KernelWatch, seconds: float, log: str | None, local_rank: int | None, visible: str) -> str:
+def report(
+    kernel: KernelWatch, seconds: float, log: str | None, local_rank: int | None, environ: Mapping[str, str]
+) -> str:
     """Return the line that blames the node's hardware for the end of a worker; empty: there is none.
 
     The kernel log knows best which GPU it is.
@@ -96,42 +93,14 @@ def report(kernel: KernelWatch, seconds: float, log: str | None, local_rank: int
         seconds: how old its lines may be.
         log: the worker's log.
         local_rank: the worker's number on its node.
-        visible: CUDA_VISIBLE_DEVICES of the worker.
+        environ: of the worker.
     """
-    from ftslurm.run.last_words import end_of
-
     lines = kernel.since(seconds)
-    told = in_kernel_log(lines, kernel.gpus, own_devices(os.environ, visible)) if lines else ""
+    told = in_kernel_log(lines, kernel.gpus, gpus.visible(environ, kernel.gpus)) if lines else ""
     if told or log is None:
         return told
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     return in_log(end_of(log, _TAIL).decode(errors="replace"), local_rank, visible)
-
-
-def devices(folder: Path = _DRIVER) -> dict[str, int]:
-    """Return the PCI addresses of the node's NVIDIA GPUs with the numbers of their devices (/dev/nvidia3: 3)."""
-    found = {}
-    for information in folder.glob("*/information"):
-        with suppress(OSError):
-            match = re.search(r"(?m)^Device Minor:\s*(\d{1,4})\s*$", information.read_text())
-            if match is not None:
-                found[information.parent.name.lower().partition(".")[0]] = int(match[1])
-    return found
-
-
-def own_devices(given: Mapping[str, str], visible: str) -> tuple[int, ...]:
-    """Return the numbers of the GPUs that a worker has; empty: not known.
-
-    Args:
-        given: the environment in which Slurm has started the task.
-        visible: CUDA_VISIBLE_DEVICES of the worker: its group's share of them.
-    """
-    numbers = (given.get("SLURM_STEP_GPUS") or given.get("SLURM_JOB_GPUS") or "").split(",")
-    if not all(number.isdecimal() for number in numbers):
-        return ()
-    names, share = given.get("CUDA_VISIBLE_DEVICES", "").split(","), visible.split(",")
-    if len(names) == len(numbers) and set(share) <= set(names):
-        return tuple(int(numbers[names.index(name)]) for name in share)
-    return tuple(map(int, numbers))
 
 
 def shared_memory(folder: str = "/dev/shm") -> str:  # noqa: S108 nothing is written there

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ftslurm.errors import complain
 from ftslurm.guard.file_calls import FileCalls
 from ftslurm.protocol import messages
 from ftslurm.security import owned_files
@@ -114,7 +115,7 @@ class TakeoverNotes:
         )
 
 
-class Wire:
+class ControlChannel:
     """Sends lines to the controller and receives from it: `receive` gets the bytes, and b"" at the end of stdin."""
 
     def __init__(
@@ -135,11 +136,11 @@ class Wire:
         self.reported = messages.Lines()
         self.listener: socket.socket | None = None
         self.peer: socket.socket | None = None
-        self.far: int | None = 1  # descriptor that lines go to; None: the attached process is gone
+        self.sink: int | None = 1  # descriptor that lines go to; None: the attached process is gone
         self.unsent = bytearray()
         self.attached: Callable[[], None] = lambda: None
-        self.story: Callable[[], list[bytes]] = list
-        self.blame: Callable[[], str | None] = lambda: None
+        self.takeover: Callable[[], list[bytes]] = list
+        self.hardware: Callable[[], str | None] = lambda: None
         self.end: str | None = None
         self.left = True  # the end file is written, if one is needed
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
@@ -148,20 +149,20 @@ class Wire:
         self,
         reports: int,
         attached: Callable[[], None],
-        story: Callable[[], list[bytes]],
+        takeover: Callable[[], list[bytes]],
         end: str,
-        blame: Callable[[], str | None] = lambda: None,
+        hardware: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Forward the worker's messages, and let new controllers attach once there is a name to listen at.
 
         Args:
             reports: the pipe into which the worker writes whole lines.
             attached: called when a controller has attached.
-            story: returns the messages that a new controller needs.
+            takeover: returns the messages that a new controller needs.
             end: the path of the end file (`end_file`).
-            blame: returns what blames the node's hardware for an exception that the worker reports.
+            hardware: returns what blames the node's hardware for an exception that the worker reports.
         """
-        self.story, self.end, self.blame, self.attached = story, end, blame, attached
+        self.takeover, self.end, self.hardware, self.attached = takeover, end, hardware, attached
         with contextlib.suppress(OSError):
             self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
         os.set_blocking(reports, False)
@@ -192,8 +193,8 @@ class Wire:
                 os.write(1, line)
             return
         if self.notes.reported(line) in LEFT:
-            self.left = self.files.result(partial(write_end_file, self.end, self.story()), late=False)
-        if self.far is not None and len(self.unsent) < MOST_UNSENT:
+            self.left = self.files.result(partial(write_end_file, self.end, self.takeover()), late=False)
+        if self.sink is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line
             self._flush()
 
@@ -208,9 +209,9 @@ class Wire:
                 self.selector.unregister(self.reports)
                 self.reports = None
             for line in self.reported.feed(data):
-                self.say((self._blaming(line) or line) + b"\n")
+                self.say((self._with_hardware(line) or line) + b"\n")
 
-    def _blaming(self, line: bytes) -> bytes | None:
+    def _with_hardware(self, line: bytes) -> bytes | None:
         """Return the report of an exception with what blames the hardware; None: it is another one, or nothing does.
 
         The controller kills the step as soon as it has the report, so the guard's own last message may not reach it.
@@ -219,9 +220,9 @@ class Wire:
             return None
         with contextlib.suppress(messages.BadMessage):  # the controller reports it
             failed = messages.FROM_WORKER.decode(messages.parse(line))
-            if isinstance(failed, messages.Failed) and failed.started and (words := self.blame()):
-                blaming = messages.Failed(**(vars(failed) | {"hardware": words}))
-                return messages.encode_report(blaming, failed.task).rstrip(b"\n")
+            if isinstance(failed, messages.Failed) and failed.started and (words := self.hardware()):
+                told = messages.Failed(**(vars(failed) | {"hardware": words}))
+                return messages.encode_report(told, failed.task).rstrip(b"\n")
         return None
 
     def finish(self, orphan_after_s: float) -> None:
@@ -283,7 +284,7 @@ class Wire:
             return
         self._leave()
         peer.setblocking(False)
-        self.peer, self.far, self.heard = peer, peer.fileno(), self.clock()
+        self.peer, self.sink, self.heard = peer, peer.fileno(), self.clock()
         self.selector.register(peer, selectors.EVENT_READ, self._serve)
         self.attached()
 
@@ -316,13 +317,13 @@ class Wire:
         if self.peer is not None:
             self.selector.unregister(self.peer)
             self.peer.close()
-        self.peer = self.far = None
+        self.peer = self.sink = None
         self.unsent.clear()
 
     def _flush(self) -> None:
         try:
-            while self.unsent and self.far is not None:
-                del self.unsent[: os.write(self.far, self.unsent)]
+            while self.unsent and self.sink is not None:
+                del self.unsent[: os.write(self.sink, self.unsent)]
         except BlockingIOError:
             pass
         except OSError:
@@ -330,7 +331,7 @@ class Wire:
         if self.peer is not None:
             waits = selectors.EVENT_WRITE if self.unsent else 0
             self.selector.modify(self.peer, selectors.EVENT_READ | waits, self._serve)
-        elif self.far is not None and bool(self.unsent) != (1 in self.selector.get_map()):
+        elif self.sink is not None and bool(self.unsent) != (1 in self.selector.get_map()):
             if self.unsent:
                 self.selector.register(1, selectors.EVENT_WRITE, lambda _: self._flush())
             else:
@@ -356,12 +357,6 @@ def write_end_file(path: str, lines: list[bytes]) -> bool:
         complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
         return False
     return True
-
-
-def complain(words: str) -> None:
-    """Write a line to the step's log."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"ftslurm: {words}\n".encode())
 
 
 def boottime() -> float:

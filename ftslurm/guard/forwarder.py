@@ -99,7 +99,7 @@ class Forwarder(Listener):
         """Close a connection whose client has hung up, but whose server has not noticed."""
         next((client.abort for client in self.clients if client.has_ended), lambda: None)()
 
-    async def serve(self, near: socket.socket, peer: Host) -> None:
+    async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Connect a client of this user to the server."""
         owner = socket_owners.uid_of_client(peer, self.address)
         if owner != os.getuid():
@@ -108,17 +108,17 @@ class Forwarder(Listener):
                 self.refusals.tell("forwarder", words)
             return
         client = End()
-        await client.attach(near)
+        await client.attach(inbound)
         self.clients[client] = False
         loop = asyncio.get_running_loop()
         loop.call_later(SILENT_FOR_S, lambda: None if client.has_spoken else client.abort())
         loop.call_later(TELL_S, self._tell_if_out_of_reach, client, time.monotonic())
         try:
-            far = await self._reach(client)
-            if far is not None:
+            outbound = await self._reach(client)
+            if outbound is not None:
                 self.clients[client] = True
-                with far:
-                    await relay(client, far)
+                with outbound:
+                    await relay(client, outbound)
         finally:
             del self.clients[client]
             client.abort()
@@ -128,8 +128,8 @@ class Forwarder(Listener):
         tries = 0
         while not client.transport.is_closing():
             if self.addresses and (self.away_since is None or not self.moves):
-                if (far := await self._dial()) is not None:
-                    return far
+                if (outbound := await self._dial()) is not None:
+                    return outbound
                 tries += 1
                 if not self.moves and tries >= len(self.addresses):
                     return None
@@ -139,8 +139,12 @@ class Forwarder(Listener):
                     await self._look_up()
                 elif self.away_since is not None:
                     await self._pause(self.next_dial - time.monotonic())
-                    if not client.transport.is_closing() and self.addresses and (far := await self._dial()) is not None:
-                        return far
+                    if (
+                        not client.transport.is_closing()
+                        and self.addresses
+                        and (outbound := await self._dial()) is not None
+                    ):
+                        return outbound
         return None
 
     async def _pause(self, seconds: float | None) -> None:
@@ -176,15 +180,15 @@ class Forwarder(Listener):
         self.dials.add(limit)
         try:
             with contextlib.ExitStack() as opened, limit:
-                far = opened.enter_context(socket.socket(address[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-                await asyncio.get_running_loop().sock_connect(far, address[1])
+                outbound = opened.enter_context(socket.socket(address[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                await asyncio.get_running_loop().sock_connect(outbound, address[1])
                 # On one machine a socket can connect to itself at a port without a listener; no server could bind it.
-                if far.getsockname() == far.getpeername():
+                if outbound.getsockname() == outbound.getpeername():
                     raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-                await self._prove(far)
+                await self._prove(outbound)
                 self.is_settled, self.away_since = True, None
                 opened.pop_all()
-                return far
+                return outbound
         except OSError as error:
             if isinstance(error, handshake.Refused):
                 self.refusals.tell("server", str(error))
@@ -194,7 +198,7 @@ class Forwarder(Listener):
         finally:
             self.dials.discard(limit)
 
-    async def _prove(self, far: socket.socket) -> None:
+    async def _prove(self, outbound: socket.socket) -> None:
         """Answer the server's challenge, then check its proof.
 
         Raises:
@@ -202,10 +206,10 @@ class Forwarder(Listener):
         """
         if self.where is None or self.where.service is None:
             return
-        said = await exactly(far, handshake.CHALLENGE)
+        said = await exactly(outbound, handshake.CHALLENGE)
         sent, expected = handshake.answer(self.key(), said, self.where.dialled)
-        await asyncio.get_running_loop().sock_sendall(far, sent)
-        if not hmac.compare_digest(await exactly(far, handshake.PROOF), expected):
+        await asyncio.get_running_loop().sock_sendall(outbound, sent)
+        if not hmac.compare_digest(await exactly(outbound, handshake.PROOF), expected):
             raise handshake.Refused(f"{self.where.dialled} is held by something that is not of this run")
 
     def _failed(self, address: Resolved, why: str) -> None:

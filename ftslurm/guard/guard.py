@@ -38,10 +38,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
+from ftslurm.errors import complain
 from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stacks
-from ftslurm.guard.connection import Wire, address, boottime, complain, end_file, slurm_step
+from ftslurm.guard.connection import ControlChannel, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
-from ftslurm.guard.kernel_tail import Tail
+from ftslurm.guard.kernel_log import Tail
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from ftslurm.guard.rank_log import RankLog
 from ftslurm.guard.stack_files import StackFiles
@@ -88,7 +89,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--keeper", type=int, default=None, help="end when this process ends")
     parser.add_argument("--ends-job", action="store_true", help="cancel the Slurm job if the controller is gone")
     parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
-    parser.add_argument("--bind", default=None, metavar="SEAT", help="bind the worker (ftslurm.worker.cpu_binding)")
+    parser.add_argument("--bind", type=int, metavar="N", help="bind each of the N workers to the CPUs near its GPU")
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
     parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
     parser.add_argument("--paced", action="store_true", help="a standby warms up slowly: groups train beside it")
@@ -198,7 +199,7 @@ class Guard:
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
         self.stack_files = StackFiles()
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
-        self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
+        self.channel = ControlChannel(self.selector, self.receive, time.monotonic if local else boottime)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
         self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
@@ -211,12 +212,12 @@ class Guard:
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
-        self.wire.say(self.hello())
+        self.channel.say(self.hello())
         options = self.task.options
         if self.reports is not None:
-            self.wire.be_adoptable(
-                *(self.reports, self.adopted, self.story, end_file(options.log_dir, self.task.index)),
-                blame=lambda: self.broken_hardware(broken_hardware.RECENT_S),
+            self.channel.be_adoptable(
+                *(self.reports, self.adopted, self.takeover, end_file(options.log_dir, self.task.index)),
+                hardware=lambda: self.broken_hardware(broken_hardware.RECENT_S),
             )
         if options.keeper is not None:
             pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
@@ -226,11 +227,11 @@ class Guard:
             if status is not None:
                 self.exit_like(status)
             now = time.monotonic()
-            if self.wire.is_silent(options.orphan_after_s):
+            if self.channel.is_silent(options.orphan_after_s):
                 self.exit_orphaned(
                     f"no word from the controller for {options.orphan_after_s:g} s (six times health.lost_after_s)"
                 )
-            if options.keeper is None and self.wire.is_cut():
+            if options.keeper is None and self.channel.is_cut():
                 self.exit_orphaned("slurmstepd is gone")
             if now >= next_alive and self.task.local_index == 0:
                 next_alive = now + options.heartbeat_s
@@ -238,9 +239,9 @@ class Guard:
             if now >= next_mark:
                 next_mark = now + 1.0
                 if self.log is not None:
-                    self.wire.files.start(self.log.tend)
-                self.stack_files.tend()
-                self.kernel.tend()
+                    self.channel.files.start(self.log.update)
+                self.stack_files.update()
+                self.kernel.update()
                 self.tell_room()
                 while self.network.warnings:
                     self.warn(self.network.warnings.popleft())
@@ -281,7 +282,7 @@ class Guard:
             case messages.Dump(by):
                 who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                 log = self.log.path if self.log else None
-                self.wire.files.result(partial(stacks.dump, self.worker, self.task.position, log, who, by), None)
+                self.channel.files.result(partial(stacks.dump, self.worker, self.task.position, log, who, by), None)
                 self.say(messages.Dumped())
             case messages.TakeStacks():
                 self.take_stacks(order)
@@ -290,7 +291,7 @@ class Guard:
                     self.inject(fault)
             case messages.RunKey(key):
                 self.network.learn(key)
-                self.wire.listen(address(self.network.key, os.environ.get("FTSLURM_STEP"), self.task.index))
+                self.channel.listen(address(self.network.key, os.environ.get("FTSLURM_STEP"), self.task.index))
             case messages.LighthouseMoved(url):
                 self.network.moved(url)
             case messages.Servers(urls):
@@ -298,7 +299,7 @@ class Guard:
             case messages.Assign():
                 self.assign(order)
             case messages.Begin():
-                self.wire.notes.begin = order
+                self.channel.notes.begin = order
                 self.pass_on(self.network.begun(order))
             case messages.Broken():
                 self.pass_on(order, may_drop=True)  # a script without torchft does not read these
@@ -314,7 +315,7 @@ class Guard:
             self.say(messages.StacksTaken(order.command, file))
 
         try:
-            if self.wire.files.result(partial(os.stat, self.log.path), None) is None:
+            if self.channel.files.result(partial(os.stat, self.log.path), None) is None:
                 raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer", self.log.path)
             self.stack_files.take(self.worker, self.task.position, self.log.path, self.rank, order.by, taken)
         except OSError as error:
@@ -322,9 +323,9 @@ class Guard:
 
     def assign(self, assign: messages.Assign) -> None:
         """Give the worker its assignment, and maintain its log from now on."""
-        if self.wire.notes.assign is not None:
+        if self.channel.notes.assign is not None:
             return  # a repetition: a new controller does not know what the previous one has sent
-        self.wire.notes.assign = assign
+        self.channel.notes.assign = assign
         self.imported_mb = memory.private_mb(self.worker)
         self.task.position.reached = 0  # a standby may have the value of an earlier lineage
         self.task.position.wanted = 0
@@ -352,7 +353,7 @@ class Guard:
             self.say(messages.Injected(fault))
             time.sleep(0.2)  # slurmstepd passes the answer on before it is killed
             faults.lose_node(dict(os.environ))
-        self.say(messages.Injected(fault, faults.inflict(fault, self.worker, self.task.position)))
+        self.say(messages.Injected(fault, faults.inflict(fault, self.worker)))
 
     def signal_worker(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -374,13 +375,13 @@ class Guard:
         """Report how the worker has ended, kill its remaining processes, and exit in the same way."""
         code = os.waitstatus_to_exitcode(status)
         self.over = True
-        self.wire.pass_reports()
+        self.channel.pass_reports()
         if code == ExitCode.CUT_OFF:
             code = 0
             self.say(messages.Notice(CUT_OFF.format(self.rank)))
         killed = code < 0
         crashed = code > 0 or -code in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-        words = self.wire.files.result(partial(self.close_log, crashed), "")
+        words = self.channel.files.result(partial(self.close_log, crashed), "")
         if -code == signal.SIGBUS:
             words = "; ".join(filter(None, (words, broken_hardware.shared_memory())))
         oom = killed and processes.oom_kills() > self.oom_kills
@@ -390,7 +391,7 @@ class Guard:
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.close()  # other groups must see at once that the worker is gone
         self.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
-        self.wire.finish(self.task.options.orphan_after_s)
+        self.channel.finish(self.task.options.orphan_after_s)
         if not killed:
             os._exit(code)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
@@ -402,7 +403,7 @@ class Guard:
     def close_log(self, crashed: bool) -> str:
         """Write the last time mark of the log; return its line to quote."""
         if self.log is not None:
-            self.log.tend(last=True)
+            self.log.update(last=True)
         return last_words.of_log(self.log.path) if crashed and self.log else ""
 
     def exit_orphaned(self, why: str) -> NoReturn:
@@ -434,15 +435,15 @@ class Guard:
 
     def broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end; None: nothing, or its log cannot be read."""
-        return self.wire.files.result(partial(self._broken_hardware, seconds), None)
+        return self.channel.files.result(partial(self._broken_hardware, seconds), None)
 
     def _broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end, in its log or the kernel's; None: nothing."""
-        script = dict(pair.partition(b"=")[::2] for pair in os.pread(self.task.environment, 1 << 20, 0).split(b"\0"))
-        visible = script.get(b"CUDA_VISIBLE_DEVICES", os.environb.get(b"CUDA_VISIBLE_DEVICES", b""))
-        assign, log = self.wire.notes.assign, self.log.path if self.log else None
+        words = os.fsdecode(os.pread(self.task.environment, 1 << 20, 0)).split("\0")
+        environ = {**os.environ, **dict(word.partition("=")[::2] for word in words)}
+        assign, log = self.channel.notes.assign, self.log.path if self.log else None
         local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
-        return broken_hardware.report(self.kernel, seconds, log, local_rank, os.fsdecode(visible)) or None
+        return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None
 
     def end_tree(self, code: int) -> NoReturn:
         self.kill_descendants()
@@ -488,7 +489,7 @@ class Guard:
         return self.line(messages.Hello(self.task.node, self.worker, slurm_step()))
 
     def say(self, report: messages.Report) -> None:
-        self.wire.say(self.line(report))
+        self.channel.say(self.line(report))
 
     def line(self, report: messages.Report) -> bytes:
         return messages.encode_report(report, self.task.index)
@@ -498,12 +499,12 @@ class Guard:
         words = f"{self.task.node} {words}"
         complain(words)
         if self.log is not None:
-            self.wire.files.result(partial(self.log.note, words), None)
+            self.channel.files.result(partial(self.log.note, words), None)
         self.say(messages.Notice(words))
 
-    def story(self) -> list[bytes]:
+    def takeover(self) -> list[bytes]:
         """Return all messages that a new controller needs to take over this task."""
-        place, told = self.task.position.read(), self.wire.notes
+        place, told = self.task.position.read(), self.channel.notes
         return [
             self.hello(),
             self.line(told.adopted(self.task.node, self.rank, place and place.step)),
@@ -514,8 +515,8 @@ class Guard:
     def adopted(self) -> None:
         """Handle that another controller has attached."""
         self.lines = messages.Lines()
-        for line in self.story():
-            self.wire.say(line)
+        for line in self.takeover():
+            self.channel.say(line)
 
 
 def _drain(pipe: int) -> None:

@@ -1,17 +1,24 @@
-"""Finds the signs of broken hardware in the kernel log.
+"""Reads the kernel log, as far as this user may, without waiting, and finds the signs of broken hardware in it.
 
-The times in it are those of the kernel's own clock, which drifts from CLOCK_MONOTONIC by minutes within weeks.
+Most clusters let only the administrator read it (kernel.dmesg_restrict=1): then a Tail says so, which is not the same
+as a log without faults. The times in it are those of the kernel's own clock, which drifts from CLOCK_MONOTONIC by
+minutes within weeks.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ftslurm.core.groups import hardware
-from ftslurm.guard.kernel_tail import KMSG, Tail
+from ftslurm.guard.gpus import pci
 
+KMSG = "/dev/kmsg"
+_RECORD = 8192  # bytes; the kernel refuses to fill a smaller buffer
 LONGEST = 200  # characters of a line that are kept
 _KMSG = re.compile(r"^\d+,\d+,(\d+),[^;]*;(.*)$")  # level and facility, number, microseconds since the boot, flags
 _DMESG = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\](?:\[[^\]]*\])?\s?(.*)$")
@@ -45,12 +52,6 @@ def parse(lines: Iterable[str], since: float | None = None) -> list[KernelFault]
     return found
 
 
-def pci(address: str) -> str:
-    """Return a PCI address as domain:bus:device in small letters; NVML's has a domain of eight digits."""
-    domain, bus, device = address.lower().partition(".")[0].split(":")
-    return f"{domain[-4:]}:{bus}:{device}"
-
-
 def read(path: str = KMSG, most_s: float = 0.5) -> list[str] | None:
     """Return the lines that the kernel log has now; None: this user may not read it.
 
@@ -71,3 +72,46 @@ def _split(line: str) -> tuple[float | None, str]:
     if match := _DMESG.match(line):
         return float(match[1]), match[2]
     return None, line
+
+
+class Tail:
+    """The lines that the kernel writes from now on."""
+
+    def __init__(self, path: str = KMSG, *, from_the_start: bool = False) -> None:
+        self._fd: int | None = None
+        with contextlib.suppress(OSError):  # kernel.dmesg_restrict, or a container without it
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            self._fd = fd
+            if not from_the_start:
+                os.lseek(fd, 0, os.SEEK_END)
+
+    @property
+    def readable(self) -> bool:
+        """Whether this user may read the kernel log."""
+        return self._fd is not None
+
+    def lines(self, most_s: float = 0.1) -> list[str]:
+        """Return the lines since the last call; a flood of them ends after most_s seconds."""
+        found: list[str] = []
+        deadline = time.monotonic() + most_s
+        while self._fd is not None and time.monotonic() < deadline:
+            try:
+                record = os.read(self._fd, _RECORD)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                continue  # the kernel has overwritten records that were not read yet
+            except OSError:
+                self.close()
+                break
+            if not record:
+                break
+            # One record of /dev/kmsg is a line, and below it indented lines about the device.
+            found += [line for line in record.decode(errors="replace").splitlines() if line[:1] != " "]
+        return found
+
+    def close(self) -> None:
+        """Close the kernel log."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -51,16 +51,16 @@ class FilteredListener:
         """
         if len(self.ports) >= MOST:
             raise BlockingIOError(errno.EAGAIN, "too many connections are being set up")
-        far = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        outbound = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         port = 0
         try:
-            far.bind(("127.0.0.1", 0))
-            port = far.getsockname()[1]
+            outbound.bind(("127.0.0.1", 0))
+            port = outbound.getsockname()[1]
             self.ports.add(port)
             self._allow()
-            yield far
+            yield outbound
         except BaseException:
-            far.close()
+            outbound.close()
             raise
         finally:
             self.ports.discard(port)

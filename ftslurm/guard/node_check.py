@@ -2,7 +2,7 @@
 
 The controller starts it with a separate srun before anything is placed on the node. What the commands print goes to a
 log in the run directory, whose size is limited; the result is one line of JSON on stdout. The commands run one after
-the other; the first one that fails, and the time-out, end the check. Imports only the standard library.
+the other; the first one that fails, and the time-out, end the check.
 """
 
 import argparse
@@ -18,57 +18,33 @@ from collections.abc import Mapping, Sequence
 
 from ftslurm.guard import processes
 from ftslurm.protocol.readiness import readable
-from ftslurm.security import sharing
+from ftslurm.run import log_cap
+from ftslurm.security import owned_files
 
-HEAD, TAIL = 1 << 20, 1 << 16  # bytes of a log that are kept: its first, and its last
 PREFLIGHT_S = 120.0  # for all commands of health.preflight on a node; then they are killed, and the node has failed
-MOST_LOGS = 1000  # of one node
 LONGEST = 400  # characters of a reason
 END_S = 5.0  # for killed processes to end
 
 
 class Log:
-    """The output of a check: all of it goes to the file, as far as there is room; the last line is remembered."""
+    """The output of a check: it goes to a file, as far as there is room; its end is remembered."""
 
-    def __init__(self, folder: str, node: str) -> None:
+    def __init__(self, folder: str, node: str, max_mb: int) -> None:
         """Make the next log of a node, as preflight-n1-0.log. Without one the check goes on."""
-        self.name, self._file, self._size, self._tail = "", -1, 0, b""
-        for number in range(MOST_LOGS):
-            name = f"preflight-{node}-{number}.log"
-            path = os.path.join(folder, name)
-            try:
-                self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
-            except FileExistsError:
-                continue
-            except OSError:
-                return
-            sharing.follow(self._file, path)
-            self.name = name
-            return
+        self.path, self._max_mb, self._file, self._end = "", max_mb, -1, b""
+        with contextlib.suppress(OSError):
+            self.path, self._file = owned_files.open_next(folder, f"preflight-{node}-{{}}.log")
 
     def write(self, data: bytes) -> None:
-        room = max(0, HEAD - self._size)
-        self._put(data[:room])
-        self._size += len(data)
-        self._tail = (self._tail + data)[-TAIL:]
-
-    def close(self) -> None:
-        """Write the end of what did not fit, and how much is missing before it."""
-        rest = self._size - HEAD
-        if rest > 0:
-            end = self._tail[-min(rest, TAIL) :]
-            self._put(f"\nftslurm: {rest - len(end)} bytes of this log were dropped here\n".encode() + end)
-        if self._file >= 0:
-            os.close(self._file)
-
-    def last_line(self) -> str:
-        lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1][-LONGEST:] if lines else ""
-
-    def _put(self, data: bytes) -> None:
-        if self._file >= 0 and data:
+        self._end = (self._end + data)[-8 * LONGEST :]
+        if self.path:
             with contextlib.suppress(OSError):  # a full disk; the check itself goes on
                 os.write(self._file, data)
+            log_cap.cut(self.path, self._max_mb)
+
+    def last_line(self) -> str:
+        lines = [line.strip() for line in self._end.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1][-LONGEST:] if lines else ""
 
 
 def run(commands: Sequence[Sequence[str]], environ: Mapping[str, str], log: Log, timeout_s: float) -> str | None:
@@ -132,6 +108,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--timeout-s", type=float, default=PREFLIGHT_S)
     parser.add_argument("--sent", type=float, required=True, help="when the controller has started this, in unix time")
     parser.add_argument("--gpus", type=int, default=0, help="how many GPUs the run uses on this node")
+    parser.add_argument("--log-max-mb", type=int, default=0, help="the log grows not beyond this (0: no cap)")
     parser.add_argument("commands", help="a JSON list of lists")
     args = parser.parse_args(words)
     skew_s, begun = time.time() - args.sent, time.monotonic()
@@ -144,7 +121,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
     node = processes.node_of(os.environ) or os.uname().nodename
-    log = Log(os.path.join(os.environ.get("FTSLURM_RUN_DIR", ""), "logs"), node)
+    log = Log(os.path.join(os.environ.get("FTSLURM_RUN_DIR", ""), "logs"), node, args.log_max_mb)
     environ = {
         **os.environ,
         "FTSLURM_NODE": node,
@@ -152,12 +129,11 @@ def main(words: Sequence[str] | None = None) -> None:
         "FTSLURM_PREFLIGHT_SKEW_S": f"{skew_s:.3f}",  # of the clocks, plus the time that srun takes
     }
     reason = run(json.loads(args.commands), environ, log, args.timeout_s)
-    log.close()
     answer = {
         "type": "node_check",
         "node": node,
         "seconds": round(time.monotonic() - begun, 3),
-        "log": f"logs/{log.name}" if log.name else "",
+        "log": log.path and f"logs/{os.path.basename(log.path)}",
         "reason": reason,
     }
     sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")

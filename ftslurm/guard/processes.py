@@ -6,11 +6,14 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from queue import Empty, SimpleQueue
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
+STUCK_S = 1.0  # longest wait for the environment of one process
 
 
 def prctl(option: int, value: int) -> None:
@@ -76,19 +79,42 @@ def of_run(run: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def having(name: str, value: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (pid, environment at its start) of every process of this user with this variable on this machine."""
-    mark = os.fsencode(f"{name}={value}")
-    for pid in _pids():
-        try:
-            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
-                continue
+    """Yield (pid, environment at its start) of every process of this user with this variable on this machine.
+
+    Leaves out a process whose memory is locked (by a driver or a file server that does not answer): reading its
+    environment would block as long. The thread that has tried stays behind.
+    """
+    mark, todo = os.fsencode(f"{name}={value}"), _pids()
+    left, read = len(todo), SimpleQueue[tuple[int, list[bytes]]]()
+
+    def look() -> None:
+        with contextlib.suppress(IndexError):  # another thread has taken the last one
+            while todo:
+                pid = todo.pop()
+                read.put((pid, _environ(pid)))
+
+    while left:
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        with contextlib.suppress(Empty):
+            while left:
+                pid, words = read.get(timeout=STUCK_S)
+                left -= 1
+                if mark in words:
+                    pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if word)
+                    yield pid, {key: text for key, _, text in pairs}
+            thread.join()  # the guard forks next
+        if not todo:
+            return
+
+
+def _environ(pid: int) -> list[bytes]:
+    """Return the words of a process's environment; none: it is gone, unreadable or another user's."""
+    with contextlib.suppress(OSError):
+        if os.stat(f"/proc/{pid}").st_uid == os.geteuid():
             with open(f"/proc/{pid}/environ", "rb") as file:
-                words = file.read().split(b"\0")
-        except OSError:
-            continue  # it is gone, or has made itself unreadable
-        if mark in words:
-            pairs = (word.decode(errors="surrogateescape").partition("=") for word in words)
-            yield pid, {key: text for key, _, text in pairs}
+                return file.read().split(b"\0")
+    return []
 
 
 def node_of(environ: Mapping[str, str]) -> str | None:

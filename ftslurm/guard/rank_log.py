@@ -26,7 +26,7 @@ class RankLog:
         self._sink: IO[str] | None = None  # of the marks
         self._due = 0.0
 
-    def tend(self, last: bool = False) -> None:
+    def update(self, last: bool = False) -> None:
         """Note the log's size and the time, and cut it if it is too large. Called about once a second."""
         with contextlib.suppress(OSError):
             if self._log is None:

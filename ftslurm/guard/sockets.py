@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 
-from ftslurm.guard.connection import complain
+from ftslurm.errors import complain
 
 CHUNK = 65536  # bytes that are held for a connection that is not there yet; beyond it the sender has to wait
 REST_S = 0.5  # pause when there are no file descriptors or no memory, instead of a busy loop
@@ -79,7 +79,7 @@ class Listener:
         self.listener = listener
         self._await_next()
 
-    async def serve(self, near: socket.socket, peer: Host) -> None:
+    async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Serve one connection, which is closed afterwards.
 
         Raises:
@@ -113,23 +113,23 @@ class Listener:
             pause_s = FULL_S
         else:
             try:
-                near, peer = listener.accept()
+                inbound, peer = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError:
                 pause_s = REST_S
             else:
-                near.setblocking(False)
-                task = loop.create_task(self._serve(near, peer))
+                inbound.setblocking(False)
+                task = loop.create_task(self._serve(inbound, peer))
                 self.tasks.add(task)
                 task.add_done_callback(self._ended)
         if pause_s:
             loop.remove_reader(listener)
             loop.call_later(pause_s, self._await_next)
 
-    async def _serve(self, near: socket.socket, peer: Host) -> None:
-        with near, contextlib.suppress(OSError):
-            await self.serve(near, peer)
+    async def _serve(self, inbound: socket.socket, peer: Host) -> None:
+        with inbound, contextlib.suppress(OSError):
+            await self.serve(inbound, peer)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)

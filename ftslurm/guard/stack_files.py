@@ -12,15 +12,16 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from ftslurm.guard import processes, stacks
 from ftslurm.protocol.position import Position
+from ftslurm.security import owned_files
 
 SPY_S = 10.0  # longest time that py-spy may take
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StackFiles:
@@ -37,9 +38,10 @@ class StackFiles:
             by: the requester, for the heading.
             taken: called with the name of the file when it is complete.
         """
-        size, stopped = _size(log), processes.state(pid) == "T"
+        size, stopped = os.path.getsize(log) if os.path.exists(log) else 0, processes.state(pid) == "T"
         stacks.dump(pid, position, log, f"rank {rank}", by)
-        name, file = _new_file(os.path.dirname(log), rank)
+        path, file = owned_files.open_next(os.path.dirname(log), f"stacks-rank-{rank}-{{}}.txt")
+        name = os.path.basename(path)
         with contextlib.suppress(OSError), open(log, "rb") as source:
             source.seek(size)
             os.write(file, source.read())
@@ -51,7 +53,8 @@ class StackFiles:
         os.write(file, b"\nftslurm: the same from outside, by py-spy:\n")
         # It cannot pause a process that is stopped already (py-spy 0.4).
         still = ["--nonblocking"] if stopped else []
-        child = _start([spy, "dump", *still, "--pid", str(pid)], file)
+        command = [spy, "dump", *still, "--pid", str(pid)]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file).pid  # the guard reaps it
         due = time.monotonic() + SPY_S
 
         def has_ended() -> bool:
@@ -68,43 +71,12 @@ class StackFiles:
 
         self._spies.append(has_ended)
 
-    def tend(self) -> None:
+    def update(self) -> None:
         """Complete the files whose py-spy has ended, and kill one that takes too long."""
         self._spies = [spy for spy in self._spies if not spy()]
 
 
 def find_spy() -> str | None:
     """Return the path of py-spy: that of this interpreter's environment, else one on the PATH; None: there is none."""
-    own = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return own if os.access(own, os.X_OK) else shutil.which("py-spy")
-
-
-def _start(argv: list[str], sink: int) -> int:
-    """Start a program whose output goes to a file; the guard reaps it with its other children."""
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, sink, 1), (os.POSIX_SPAWN_DUP2, sink, 2)]
-        return os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)
-    finally:
-        os.close(null)
-
-
-def _new_file(folder: str, rank: int) -> tuple[str, int]:
-    """Create the next file of a rank's stacks; return its name and its descriptor.
-
-    Raises:
-        OSError: it cannot be created.
-    """
-    number = 0
-    while True:
-        name = f"stacks-rank-{rank}-{number}.txt"
-        with contextlib.suppress(FileExistsError):
-            return name, os.open(os.path.join(folder, name), _FLAGS, 0o600)
-        number += 1
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
+    folders = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+    return shutil.which("py-spy", path=os.pathsep.join(folders))

@@ -31,7 +31,7 @@ def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) 
         fence=tuple(str(step) for step in action.fence),
         log_dir=str(log_dir),
         gpus=None if action.id.unit == unit or not gpus else launcher.gpus(action.group, action.slot),
-        bind=None if action.id.unit == unit else step_command.bind(config, action.group, action.slot),
+        bind=None if action.id.unit == unit else step_command.bind(config),
         lighthouse=action.lighthouse,
         script=job.script,
         module=job.module,

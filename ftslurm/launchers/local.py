@@ -11,11 +11,11 @@ from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import Allocation
 from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
+from ftslurm.guard.gpus import VARIABLES, names
 from ftslurm.launchers import step_command
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
-from ftslurm.worker import topology
 
 
 @dataclass
@@ -65,10 +65,10 @@ class LocalLauncher:
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return the GPUs that this process may use, and before them the variable that names them."""
-    for name in topology.VARIABLES:
+    for name in VARIABLES:
         if name in environ:
             return name, [gpu for gpu in environ[name].split(",") if gpu]
-    return next(iter(topology.visible_gpus().items()))
+    return next(iter(names().items()))
 
 
 def allocation(config: Config) -> Allocation:

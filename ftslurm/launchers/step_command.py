@@ -16,7 +16,6 @@ from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, p
 from ftslurm.config.schema import (
     Config,
     binds_itself,
-    most_groups,
     slurm_knows_gpus,
     standby_each,
 )
@@ -28,7 +27,6 @@ from ftslurm.launchers import container
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
-from ftslurm.worker.cpu_binding import Seat
 
 TICK_MS = 20  # how often the Lighthouse looks for a quorum; its CPU load is negligible
 CONNECT_S = 60.0  # the least for connecting to the Lighthouse or a manager
@@ -79,8 +77,8 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         return programs.module("ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}")
     shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
-    if launch.group is not None and (seat := bind(config, launch.group, launch.place.slot)):
-        shared += [f"--bind={seat}"]
+    if launch.group is not None and (workers := bind(config)):
+        shared += [f"--bind={workers}"]
     if is_standby(launch):  # the assignment brings its share of the GPUs and CPUs
         own = ["--standby", *(["--paced"] if standby_each(config) else [])]
         own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
@@ -91,17 +89,10 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     return programs.module("ftslurm.worker", *shared, *own, python=staging.start(config))
 
 
-def bind(config: Config, group: int, slot: int) -> str | None:
-    """Return the seat of a group's workers on a machine (ftslurm.worker.cpu_binding); None: they are not bound."""
+def bind(config: Config) -> int | None:
+    """Return how many workers of a group on a node are bound to the CPUs near their GPUs; None: they are not bound."""
     groups = config.groups
-    if groups.bind == "none" or binds_itself(config):
-        return None
-    if config.cluster.kind == "local":  # all nodes are this machine
-        each = groups.nodes * groups.workers
-        first, total = group * each, most_groups(config) * each
-    else:
-        first, total = slot * groups.workers, groups.per_node * groups.workers
-    return str(Seat(groups.bind, first, total, groups.workers, groups.gpus or 0))
+    return groups.workers if groups.gpus and groups.bind == "auto" and not binds_itself(config) else None
 
 
 def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:
@@ -120,7 +111,7 @@ def node_check(config: Config, now: float) -> list[str]:
     """
     gpus = (config.groups.gpus or 0) * config.groups.per_node
     return programs.module(
-        *("ftslurm.guard.node_check", f"--sent={now:.3f}", f"--gpus={gpus}"),
+        *("ftslurm.guard.node_check", f"--sent={now:.3f}", f"--gpus={gpus}", f"--log-max-mb={config.logs.max_mb}"),
         json.dumps(node_commands.commands(config)),
     )
 

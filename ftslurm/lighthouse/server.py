@@ -363,7 +363,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
     redirect(task)
     raise_file_limit()
-    process_title.entitle(f"ftslurm Lighthouse: {os.path.basename(options['folder'])}", "ft:lighthouse")
+    process_title.of_run("Lighthouse", os.path.basename(options["folder"]))
 
     def report(message: messages.Report) -> None:
         if isinstance(message, messages.QuorumIssued) and not writable(reports):

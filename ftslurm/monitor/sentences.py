@@ -426,14 +426,7 @@ def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
         return f"the node {drill.node or ''}".rstrip() + (f" lost, with {whom}" if whom else " lost")
     if kind == "cancel":
         return "scancel of the step" + (f" of group {group}" if group is not None else "")
-    what = {
-        "kill": "SIGKILL",
-        "term": "SIGTERM",
-        "stop": "SIGSTOP",
-        "exit": "an exit",
-        "oom": "an out-of-memory end",
-        "hang": "a hang",
-    }.get(kind, kind)
+    what = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP"}.get(kind, kind)
     return what + (f" of {whom}" if whom else "")
 
 

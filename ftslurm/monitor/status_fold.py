@@ -1,21 +1,18 @@
 """Folds the journal of a run into its status: the same lines always give the same status.
 
-StatusFold applies lines one by one. The cost of a line does not grow with the number of groups; that of a snapshot
-(`StatusFold.status`) does. Unknown events and fields are ignored, so that an old client can watch a newer controller.
+The cost of a line does not grow with the number of groups; that of a snapshot (`StatusFold.status`) does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-
-from typing_extensions import assert_never
+from typing import Any
 
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.core.state.values import replace
 from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import (
-    TOLD_EVERY_S,
     GroupStatus,
     HangLimit,
     JobStatus,
@@ -26,12 +23,12 @@ from ftslurm.monitor.status import (
 )
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
-from ftslurm.run.journal import Event, number
-from ftslurm.run.journal_filter import RATE_WINDOW_S
-from ftslurm.run.journal_lines import read
+from ftslurm.run.fold import Fold
+from ftslurm.run.journal import Event
+from ftslurm.run.journal_writer import TOLD_EVERY_S
+from ftslurm.run.run_reader import RATE_WINDOW_S
 
 SCRIPT_RUNS = ("script", "quorum", "step")  # stages of step_starting after script_begun
-UnitEvent = records.StepLaunched | records.StepReady | records.StepExited | records.LaunchRefused
 
 
 def fold(status: RunStatus, *events: Event) -> RunStatus:
@@ -47,7 +44,7 @@ def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunSta
     return folding.status
 
 
-class StatusFold:
+class StatusFold(Fold):
     """Computes a run's status from the lines of its journal."""
 
     def __init__(self, status: RunStatus | None = None) -> None:
@@ -75,61 +72,19 @@ class StatusFold:
             )
         return self._snapshot
 
-    def apply(self, event: Event) -> None:
-        """Apply the next line."""
-        time, record = number(event, "time"), read(event)
-        self._snapshot = None
-        if time is not None:
-            self._updated = time
-        if isinstance(record, records.RunEvent):
-            self._apply_to_run(record, time)
-        elif isinstance(record, records.ClusterEvent):
-            self._apply_to_cluster(record)
-        elif isinstance(record, records.StepEvent):
-            self._apply_to_step(record, time)
-        elif isinstance(record, records.TrainingEvent):
-            self._apply_to_training(record, time)
-        elif isinstance(record, (records.DrillEvent, records.UnknownEvent)):
-            pass
-        else:
-            assert_never(record)
+    def take(self, record: records.JournalRecord, time: float | None) -> None:
+        """Take in the record of the next line."""
+        self._snapshot, self._updated = None, self._updated if time is None else time
+        super().take(record, time)
 
     # --- the run and its controllers -----------------------------------------------------------------------------
 
-    def _apply_to_run(self, record: records.RunEvent, time: float | None) -> None:
-        match record:
-            case records.RunStarted():
-                self._run_started(record, time)
-            case records.ControllerError():
-                self._warn(controller_error(record))
-            case records.Warned():
-                self._warn(record.text or "?")
-            case records.Command():
-                if record.what.split()[:1] == ["stop"]:
-                    self._each_group(_stopping)
-            case records.Scaled():
-                self._scaled(record.groups or 1, time)
-            case records.RunRequeued():
-                self._each_group(lambda group: replace(group, waiting_for="nodes"))
-            case records.RunFinished():
-                self._run_finished(record, time)
-            case (
-                records.ControllerLeft()
-                | records.ScaleRefused()
-                | records.CommandDone()
-                | records.CommandRefused()
-                | records.RollOver()
-            ):
-                pass
-            case _:
-                assert_never(record)
-
-    def _run_started(self, record: records.RunStarted, time: float | None) -> None:
+    def run_started(self, record: records.RunStarted) -> None:
         sizes = {role: min(size, record.groups) for role, size in record.roles.items()}
         roles: list[str | None] = [role for role, size in sizes.items() for _ in range(size)]
         roles += [None] * record.groups
         for n in range(len(self._groups), record.groups):
-            self._groups.append(GroupStatus(n, waiting_for="nodes", since=time, role=roles[n]))
+            self._groups.append(GroupStatus(n, waiting_for="nodes", since=self.time, role=roles[n]))
         run = self._run
         self._run = replace(
             run,
@@ -141,7 +96,7 @@ class StatusFold:
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
             limits=record.limits,
-            started=time if run.started is None else run.started,  # a controller that takes over continues the run
+            started=self.time if run.started is None else run.started,  # one that takes over continues the run
             outcome="running",
             reason="",
             finished=None,
@@ -150,97 +105,103 @@ class StatusFold:
         if record.after is not None:
             self._warn(f"{record.after}; another one went on with all that ran")
 
-    def _run_finished(self, record: records.RunFinished, time: float | None) -> None:
+    def run_requeued(self, _: records.RunRequeued) -> None:
+        self._each_group(lambda group: replace(group, waiting_for="nodes"))
+
+    def run_finished(self, record: records.RunFinished) -> None:
         self._lighthouse(Phase.SUCCEEDED)
-        if record.steps is not None:
-            self._step = record.steps
+        self._step = self._step if record.steps is None else record.steps
         restarts = self._run.restarts if record.restarts is None or self._run.scaled else record.restarts
         outcome = record.outcome or "failed"
-        self._run = replace(self._run, outcome=outcome, reason=record.reason, finished=time, restarts=restarts)
+        self._run = replace(self._run, outcome=outcome, reason=record.reason, finished=self.time, restarts=restarts)
         self._each_group(_at_the_end)
 
-    def _scaled(self, count: int, time: float | None) -> None:
-        """Mark the groups beyond `count` as leaving; add new ones, which wait for their nodes."""
+    def command(self, record: records.Command) -> None:
+        if record.what.split()[:1] == ["stop"]:
+            self._each_group(_stopping)
+
+    def scaled(self, record: records.Scaled) -> None:
+        """Mark the groups beyond the new number as leaving; add new ones, which wait for their nodes."""
+        count, waiting_for = record.groups or 1, "a job of its own" if self._run.mode == "array" else "nodes"
         self._each_group(lambda group: replace(group, leaves=group.group >= count))
-        waiting_for = "a job of its own" if self._run.mode == "array" else "nodes"
-        self._groups += (GroupStatus(n, waiting_for=waiting_for, since=time) for n in range(len(self._groups), count))
+        new = range(len(self._groups), count)
+        self._groups += (GroupStatus(n, waiting_for=waiting_for, since=self.time) for n in new)
         self._drop_left()
         self._run = replace(self._run, scaled=True)
+
+    def controller_error(self, record: records.ControllerError) -> None:
+        self._warn(controller_error(record))
+
+    def warning(self, record: records.Warned) -> None:
+        self._warn(record.text or "?")
 
     def _warn(self, text: str) -> None:
         self._run = replace(self._run, warnings=_with(self._run.warnings, text))
 
     # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
 
-    def _apply_to_cluster(self, record: records.ClusterEvent) -> None:
-        run = self._run
-        match record:
-            case records.NodeExcluded(node=node):
-                self._run = replace(run, excluded_nodes=_with(run.excluded_nodes, node))
-            case records.NodeRestored(node=node):
-                unfit = tuple(pair for pair in run.unfit_nodes if pair[0] != node)
-                self._run = replace(run, excluded_nodes=_without(run.excluded_nodes, node), unfit_nodes=unfit)
-            case records.NodeCheckFailed(node=node):
-                why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
-                unfit = (*(pair for pair in run.unfit_nodes if pair[0] != node), (node, why))
-                self._run = replace(run, excluded_nodes=_with(run.excluded_nodes, node), unfit_nodes=unfit)
-            case records.NodeShunned(node=node):
-                self._run = replace(run, draining_nodes={**run.draining_nodes, node: record.reason or ""})
-            case records.NodeUnshunned(node=node):
-                rest = {name: why for name, why in run.draining_nodes.items() if name != node}
-                self._run = replace(run, draining_nodes=rest)
-            case records.NodeDrained(node=node):
-                self._run = replace(run, drained_nodes=_with(run.drained_nodes, node))
-            case records.NodeUndrained(node=node):
-                self._run = replace(run, drained_nodes=_without(run.drained_nodes, node))
-            case records.AllocationGranted(pool=None):
-                self._each_group(lambda g: replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g)
-            case records.AllocationRequested(count=count):
-                self._run = replace(run, jobs=replace(run.jobs, asked=run.jobs.asked + count))
-            case records.AllocationRefused(pool=pool, reason=reason):
-                refused = {**run.jobs.refused, pool: reason or "no reason given"}
-                self._run = replace(run, jobs=replace(run.jobs, refused=refused))
-            case (
-                records.PilotRestarted()
-                | records.AllocationRequeued()
-                | records.NodeSilent()
-                | records.NodeChecksStarted()
-                | records.NodeCheckPassed()
-            ):
-                pass
-            case _:
-                self._apply_to_job(record)
+    def node_excluded(self, record: records.NodeExcluded) -> None:
+        self._run = replace(self._run, excluded_nodes=_with(self._run.excluded_nodes, record.node))
 
-    def _apply_to_job(
-        self,
-        record: records.AllocationPending
-        | records.AllocationGranted
-        | records.AllocationEnds
-        | records.AllocationLeaving
-        | records.AllocationLost,
-    ) -> None:
-        name, known = record.allocation, self._jobs.get(record.allocation)
-        old = known or JobStatus(name, getattr(record, "pool", None) or 0)
-        match record:
-            case records.AllocationPending():
-                self._put_job(replace(old, reason=record.reason, nodes=(), ends=None, leaving=None))
-            case records.AllocationGranted():
-                self._put_job(JobStatus(name, old.pool, record.nodes, ends=record.ends))
-            case records.AllocationEnds():
-                if known is not None:
-                    self._put_job(replace(known, ends=record.ends))
-            case records.AllocationLeaving():
-                self._put_job(replace(old, leaving=record.cause or None))
-            case records.AllocationLost():
-                requeued = record.state == "PENDING"
-                if requeued:
-                    self._put_job(JobStatus(name, old.pool))
-                else:
-                    self._jobs.pop(name, None)
-                taken_away = requeued or bool(old.nodes and record.state)
-                self._run = replace(self._run, jobs=replace(self._run.jobs, lost=self._run.jobs.lost + taken_away))
-            case _:
-                assert_never(record)
+    def node_restored(self, record: records.NodeRestored) -> None:
+        run, unfit = self._run, tuple(pair for pair in self._run.unfit_nodes if pair[0] != record.node)
+        self._run = replace(run, excluded_nodes=_without(run.excluded_nodes, record.node), unfit_nodes=unfit)
+
+    def node_check_failed(self, record: records.NodeCheckFailed) -> None:
+        why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
+        unfit = {**dict(self._run.unfit_nodes), record.node: why}
+        excluded = _with(self._run.excluded_nodes, record.node)
+        self._run = replace(self._run, excluded_nodes=excluded, unfit_nodes=tuple(unfit.items()))
+
+    def node_shunned(self, record: records.NodeShunned) -> None:
+        self._run = replace(self._run, draining_nodes={**self._run.draining_nodes, record.node: record.reason or ""})
+
+    def node_unshunned(self, record: records.NodeUnshunned) -> None:
+        rest = {name: why for name, why in self._run.draining_nodes.items() if name != record.node}
+        self._run = replace(self._run, draining_nodes=rest)
+
+    def node_drained(self, record: records.NodeDrained) -> None:
+        self._run = replace(self._run, drained_nodes=_with(self._run.drained_nodes, record.node))
+
+    def node_undrained(self, record: records.NodeUndrained) -> None:
+        self._run = replace(self._run, drained_nodes=_without(self._run.drained_nodes, record.node))
+
+    def allocation_requested(self, record: records.AllocationRequested) -> None:
+        self._run = replace(self._run, jobs=replace(self._run.jobs, asked=self._run.jobs.asked + record.count))
+
+    def allocation_refused(self, record: records.AllocationRefused) -> None:
+        refused = {**self._run.jobs.refused, record.pool: record.reason or "no reason given"}
+        self._run = replace(self._run, jobs=replace(self._run.jobs, refused=refused))
+
+    def allocation_pending(self, record: records.AllocationPending) -> None:
+        job = self._job(record.allocation, record.pool)
+        self._put_job(replace(job, reason=record.reason, nodes=(), ends=None, leaving=None))
+
+    def allocation_granted(self, record: records.AllocationGranted) -> None:
+        if record.pool is None:
+            self._each_group(lambda g: replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g)
+        else:
+            pool = self._job(record.allocation, record.pool).pool
+            self._put_job(JobStatus(record.allocation, pool, record.nodes, ends=record.ends))
+
+    def allocation_ends(self, record: records.AllocationEnds) -> None:
+        if record.allocation in self._jobs:
+            self._put_job(replace(self._jobs[record.allocation], ends=record.ends))
+
+    def allocation_leaving(self, record: records.AllocationLeaving) -> None:
+        self._put_job(replace(self._job(record.allocation), leaving=record.cause or None))
+
+    def allocation_lost(self, record: records.AllocationLost) -> None:
+        old, requeued = self._job(record.allocation), record.state == "PENDING"
+        if requeued:
+            self._put_job(JobStatus(old.name, old.pool))
+        else:
+            self._jobs.pop(old.name, None)
+        taken_away = requeued or bool(old.nodes and record.state)
+        self._run = replace(self._run, jobs=replace(self._run.jobs, lost=self._run.jobs.lost + taken_away))
+
+    def _job(self, name: str, pool: int | None = None) -> JobStatus:
+        return self._jobs.get(name) or JobStatus(name, pool or 0)
 
     def _put_job(self, job: JobStatus) -> None:
         jobs = self._run.jobs
@@ -251,123 +212,102 @@ class StatusFold:
 
     # --- Slurm steps ---------------------------------------------------------------------------------------------
 
-    def _apply_to_step(self, record: records.StepEvent, time: float | None) -> None:
-        match record:
-            case records.StepLaunched() | records.StepReady() | records.StepExited() | records.LaunchRefused():
-                if record.unit == LIGHTHOUSE:
-                    self._lighthouse_step(record, time)
-                elif record.unit.startswith(STANDBY):
-                    self._standby_step(record)
-                else:
-                    self._group_step(record, time)
-            case records.StepStarting():
-                if (group := self._current(record)) is not None and not group.joined:
-                    self._starting(record, group)
-            case records.ScriptBegun():
-                if (group := self._current(record)) is not None:
-                    self._put(replace(group, phase=Phase.RUNNING, since=time, starting=None))
-            case records.StepAdopted():
-                if (group := self._current(record)) is not None:
-                    self._put(replace(group, start=self._run.starts))
-            case records.StepRecalled():
-                group = None if record.group is None else self._group(record.group)
-                if group is not None and group.attempt == record.attempt:
-                    self._put(replace(group, phase=Phase.STOPPING, waiting_for=None))
-            case records.RestartScheduled():
-                wait = record.due - (time or 0.0)
-                waiting_for = f"backoff of {wait:.0f} s" if wait >= 1 else "launch"
-                group = _remembering(self._group(record.group))
-                backoff_s = wait if wait >= 1 else None
-                self._put(replace(group, phase=Phase.PENDING, waiting_for=waiting_for, since=time, backoff_s=backoff_s))
-            case records.GroupWaits():
-                group = self._group(record.group)
-                if group.phase is Phase.PENDING:
-                    job = record.allocation or group.job
-                    waits = group.since is not None and group.backoff_s is None
-                    since = group.since if waits else time  # a limit counts from the first of these lines
-                    reason = record.reason or "a node"
-                    self._put(replace(group, waiting_for=reason, job=job, since=since, backoff_s=None))
-            case records.GroupGivenUp():
-                group = _remembering(self._group(record.group))
-                self._put(replace(group, phase=Phase.FAILED, waiting_for=None, given_up=record.reason or "unknown"))
-            case records.StandbyGivenUp() | records.StacksTaken():
-                pass
-            case _:
-                assert_never(record)
+    def step_launched(self, record: records.StepLaunched) -> None:
+        if record.unit == LIGHTHOUSE:
+            self._lighthouse(Phase.STARTING, attempt=record.attempt, nodes=record.nodes)
+        elif record.unit.startswith(STANDBY):
+            self._put_standby(StandbyStatus(record.unit, Phase.STARTING, record.attempt, record.nodes))
+        elif record.group is not None:
+            self._group_launched(record, self._group(record.group))
 
-    def _lighthouse_step(self, record: UnitEvent, time: float | None) -> None:
-        match record:
-            case records.StepLaunched():
-                self._lighthouse(Phase.STARTING)
-                if (known := self._run.lighthouse) is not None:
-                    launched = replace(known, attempt=record.attempt, nodes=record.nodes)
-                    self._run = replace(self._run, lighthouse=launched)
-            case records.StepReady():
-                self._lighthouse(Phase.RUNNING)
-            case records.StepExited():
-                self._lighthouse(Phase.SUCCEEDED if record.cause == "ok" else Phase.PENDING)
-                if (known := self._run.lighthouse) is not None:
-                    self._run = replace(self._run, lighthouse=replace(known, ended=time, last_cause=record.cause))
-            case records.LaunchRefused():
-                self._lighthouse(Phase.PENDING)
-            case _:
-                assert_never(record)
+    def step_ready(self, record: records.StepReady) -> None:
+        if record.unit == LIGHTHOUSE:
+            self._lighthouse(Phase.RUNNING)
+        elif (group := self._current(record)) is not None:
+            waiting_for = "first step" if self._run.lighthouse is not None else None
+            self._put(replace(group, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None))
+        else:
+            self._standby(record.unit, record.attempt, Phase.RUNNING)
 
-    def _lighthouse(self, phase: Phase) -> None:
+    def step_exited(self, record: records.StepExited) -> None:
+        if record.unit == LIGHTHOUSE:
+            phase = Phase.SUCCEEDED if record.cause == "ok" else Phase.PENDING
+            self._lighthouse(phase, ended=self.time, last_cause=record.cause)
+        elif (group := self._current(record)) is not None:
+            self._group_exited(record, group)
+        else:
+            self._standby(record.unit, record.attempt)
+
+    def launch_refused(self, record: records.LaunchRefused) -> None:
+        if record.unit == LIGHTHOUSE:
+            self._lighthouse(Phase.PENDING)
+        elif (group := self._current(record)) is not None:
+            waiting_for = f"srun ({record.reason or None})"
+            pending = replace(group, phase=Phase.PENDING, since=self.time, starting=None)
+            self._put(replace(pending, waiting_for=waiting_for))
+        else:
+            self._standby(record.unit, record.attempt)
+
+    def step_starting(self, record: records.StepStarting) -> None:
+        group = self._current(record)
+        if group is not None and not group.joined:
+            rank = record.missing[0] if record.missing else 0
+            starting = Starting(record.stage, max(1, record.tasks), record.lacks, rank, record.other)
+            phase = Phase.RUNNING if record.stage in SCRIPT_RUNS else Phase.STARTING
+            since = group.since if record.since is None else record.since
+            self._put(replace(group, phase=phase, since=since, starting=starting))
+
+    def script_begun(self, record: records.ScriptBegun) -> None:
+        if (group := self._current(record)) is not None:
+            self._put(replace(group, phase=Phase.RUNNING, since=self.time, starting=None))
+
+    def step_adopted(self, record: records.StepAdopted) -> None:
+        if (group := self._current(record)) is not None:
+            self._put(replace(group, start=self._run.starts))
+
+    def step_recalled(self, record: records.StepRecalled) -> None:
+        if (group := self._current(record)) is not None:
+            self._put(replace(group, phase=Phase.STOPPING, waiting_for=None))
+
+    def restart_scheduled(self, record: records.RestartScheduled) -> None:
+        wait = record.due - (self.time or 0.0)
+        group = replace(_remembering(self._group(record.group)), phase=Phase.PENDING, since=self.time)
+        if wait >= 1:
+            self._put(replace(group, waiting_for=f"backoff of {wait:.0f} s", backoff_s=wait))
+        else:
+            self._put(replace(group, waiting_for="launch", backoff_s=None))
+
+    def group_waits(self, record: records.GroupWaits) -> None:
+        group = self._group(record.group)
+        if group.phase is Phase.PENDING:
+            waits = group.since is not None and group.backoff_s is None
+            since = group.since if waits else self.time  # a limit counts from the first of these lines
+            waiting_for, job = record.reason or "a node", record.allocation or group.job
+            self._put(replace(group, waiting_for=waiting_for, job=job, since=since, backoff_s=None))
+
+    def group_given_up(self, record: records.GroupGivenUp) -> None:
+        group = _remembering(self._group(record.group))
+        self._put(replace(group, phase=Phase.FAILED, waiting_for=None, given_up=record.reason or "unknown"))
+
+    def _lighthouse(self, phase: Phase, **changes: Any) -> None:
         if self._run.lighthouse is not None:
-            self._run = replace(self._run, lighthouse=replace(self._run.lighthouse, phase=phase))
+            self._run = replace(self._run, lighthouse=replace(self._run.lighthouse, phase=phase, **changes))
 
-    def _standby_step(self, record: UnitEvent) -> None:
-        known = {unit.name: unit for unit in self._run.standbys}
-        unit = known.get(record.unit, StandbyStatus(record.unit))
-        if isinstance(record, records.StepLaunched):
-            unit = StandbyStatus(record.unit, Phase.STARTING, record.attempt, record.nodes)
-        elif record.attempt == unit.attempt:
-            ready = isinstance(record, records.StepReady)
-            phase, nodes = (Phase.RUNNING, unit.nodes) if ready else (Phase.PENDING, ())
-            unit = replace(unit, phase=phase, nodes=nodes)
-        known[record.unit] = unit
+    def _standby(self, unit: str, attempt: int, phase: Phase = Phase.PENDING) -> None:
+        """Change the phase of a standby, unless it is about an earlier attempt."""
+        for known in self._run.standbys:
+            if (known.name, known.attempt) == (unit, attempt):
+                self._put_standby(replace(known, phase=phase, nodes=known.nodes if phase is Phase.RUNNING else ()))
+
+    def _put_standby(self, unit: StandbyStatus) -> None:
+        known = {one.name: one for one in self._run.standbys} | {unit.name: unit}
         self._run = replace(self._run, standbys=tuple(known[name] for name in sorted(known)))
 
-    def _group_step(self, record: UnitEvent, time: float | None) -> None:
-        if isinstance(record, records.StepLaunched):
-            if record.group is not None:
-                self._group_launched(record, record.group, time)
-            return
-        group = self._current(record)
-        if group is None:
-            return
-        match record:
-            case records.StepReady():
-                waiting_for = "first step" if self._run.lighthouse is not None else None
-                self._put(replace(group, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None))
-            case records.StepExited():
-                self._group_exited(record, group, time)
-            case records.LaunchRefused():
-                reason = record.reason or None
-                pending = replace(group, phase=Phase.PENDING, since=time, starting=None)
-                self._put(replace(pending, waiting_for=f"srun ({reason})"))
-            case _:
-                assert_never(record)
-
-    def _starting(self, record: records.StepStarting, group: GroupStatus) -> None:
-        rank = record.missing[0] if record.missing else 0
-        starting = Starting(record.stage, max(1, record.tasks), record.lacks, rank, record.other)
-        begun = record.stage in SCRIPT_RUNS
-        phase = Phase.RUNNING if begun else Phase.STARTING
-        since = group.since if record.since is None else record.since
-        self._put(replace(group, phase=phase, since=since, starting=starting))
-
-    def _group_launched(self, record: records.StepLaunched, number_: int, time: float | None) -> None:
-        group, run = self._group(number_), self._run
+    def _group_launched(self, record: records.StepLaunched, group: GroupStatus) -> None:
         if record.standby is not None:  # the standby's Slurm step has become the group's
-            standbys = (
-                replace(unit, phase=Phase.PENDING, nodes=())
-                if f"{unit.name}/{unit.attempt}" == record.standby
-                else unit
-                for unit in run.standbys
-            )
-            self._run = run = replace(run, standbys=tuple(standbys))
+            name, _, attempt = record.standby.partition("/")
+            self._standby(name, int(attempt) if attempt.isdecimal() else -1)
+        run = self._run
         refused_before = record.attempt == group.attempt
         # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
         # restart.
@@ -376,9 +316,8 @@ class StatusFold:
             if failed:
                 detail = group.error or record.reason or "unknown"
                 cause = "unknown" if group.last is None else group.last.cause or "unknown"
-                recovery = Recovery(group.group, record.attempt, None, cause, detail)
                 self._recovery_of[group.group, record.attempt] = len(self._recoveries)
-                self._recoveries.append(recovery)
+                self._recoveries.append(Recovery(group.group, record.attempt, None, cause, detail))
             self._run = run = replace(run, restarts=run.restarts + failed)
             group = replace(group, restarts=group.restarts + failed, again=True)
         runs_at_once = record.standby is not None and run.lighthouse is None  # its script need not report anything
@@ -387,7 +326,7 @@ class StatusFold:
                 group,
                 phase=Phase.RUNNING if runs_at_once else Phase.STARTING,
                 waiting_for=None if runs_at_once else "workers",
-                since=time,
+                since=self.time,
                 backoff_s=None,
                 starting=None,
                 attempt=record.attempt,
@@ -402,27 +341,28 @@ class StatusFold:
             )
         )
 
-    def _group_exited(self, record: records.StepExited, group: GroupStatus, time: float | None) -> None:
+    def _group_exited(self, record: records.StepExited, group: GroupStatus) -> None:
         ok = record.cause == "ok"
         if not group.joined:
-            self._time_recovery(record.group, record.attempt, None, record.phases)
-        gap = group.longest_gap_s
-        if not ok and group.joined and group.stepped is not None and time is not None:
-            longest = max(time - group.stepped - TOLD_EVERY_S, gap or 0.0)  # the time without a step before its end
-            gap = round(longest, 3) if longest > 0 else gap
+            self._time_recovery(record)
+        elif record.step is not None:
+            group = replace(group, step=record.step)
+            self._put(group)  # the run has come as far as the group, of which no progress may have been read
         group = replace(
             group,
             phase=Phase.SUCCEEDED if ok else Phase.PENDING,
             waiting_for=None,
-            since=time,
+            since=self.time,
             starting=None,
             aside=None,
             steps_per_s=None,
             samples=(),
             participants=None,
+            quorum_id=None,
             sessions=None,
-            ended=time,
-            longest_gap_s=gap,
+            stepped=None,
+            ended=self.time,
+            longest_gap_s=_longer(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
         at_work = group.joined or self._run.lighthouse is None
@@ -432,75 +372,76 @@ class StatusFold:
 
     # --- the training --------------------------------------------------------------------------------------------
 
-    def _apply_to_training(self, record: records.TrainingEvent, time: float | None) -> None:
-        match record:
-            case records.Progress():
-                if (group := self._current(record)) is not None:
-                    self._progressed(group, record, time)
-            case records.GroupJoined():
-                self._joined(record, time)
-            case records.Serving() | records.SessionOpened():
-                self._serves(record)
-            case records.NoFirstStep():
-                self._run = replace(self._run, no_step=no_first_step(record))
-            case records.CheckpointSaved(step=step) | records.CheckpointRestored(step=step):
-                self._run = replace(self._run, checkpoint=step)
-            case records.FullRestart(step=step, checkpoint_step=back):
-                restarts = (*self._run.full_restarts, (step or 0, back))
-                self._run = replace(self._run, checkpoint=back, full_restarts=restarts, no_step=None)
-            case records.HangLimit(in_step_s=in_step, between_s=between):
-                if in_step is not None and between is not None:
-                    limit = HangLimit(in_step, between, record.steps or 0, record.longest_s or 0.0)
-                    self._run = replace(self._run, hang_limit=limit)
-            case records.GroupSetAside() | records.GroupHeardAgain():
-                if (group := self._current(record)) is not None and time is not None:
-                    silent = isinstance(record, records.GroupSetAside)
-                    self._put(replace(group, aside=time - (record.seconds or 0.0) if silent else None))
-            case records.HangFound() | records.QuorumRefused() | records.CheckpointFailed():
-                pass
-            case _:
-                assert_never(record)
-
-    def _serves(self, record: records.Serving | records.SessionOpened) -> None:
-        """Mark a group as running: its parameter server is up, or it has a session with one."""
-        group = self._current(record)
-        if group is None:
-            return
-        if not group.joined:
-            self._time_recovery(record.group, record.attempt, record.recovery_s, record.phases)
-        sessions = record.sessions if isinstance(record, records.SessionOpened) else None
-        self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, sessions=sessions))
-
-    def _joined(self, record: records.GroupJoined, time: float | None) -> None:
+    def group_joined(self, record: records.GroupJoined) -> None:
         group = self._current(record)
         if group is None:
             return
         first_step = record.step if self._run.first_step is None else self._run.first_step
         self._run = replace(self._run, first_step=first_step, no_step=None)
-        self._time_recovery(record.group, record.attempt, record.recovery_s, record.phases)
+        self._time_recovery(record, record.recovery_s)
         gap = group.longest_gap_s
         if not self._live and record.recovery_s is not None:  # no group has trained since it failed
-            gap = max(record.recovery_s, gap or 0.0)
+            gap = _longer(gap, record.recovery_s)
         joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
-        self._progressed(joined, record, time)
+        self._progressed(joined, record, self.time)
+
+    def progress(self, record: records.Progress) -> None:
+        if (group := self._current(record)) is not None:
+            sessions = group.sessions if record.sessions is None else record.sessions
+            longest = _longer(group.longest_gap_s, record.longest_gap_s) if group.joined else group.longest_gap_s
+            time = self.time if record.at is None else record.at
+            self._progressed(replace(group, sessions=sessions, longest_gap_s=longest), record, time)
+
+    def serving(self, record: records.Serving | records.SessionOpened, sessions: int | None = None) -> None:
+        """Mark a group as running: its parameter server is up, or it has a session with one."""
+        if (group := self._current(record)) is not None:
+            if not group.joined:
+                self._time_recovery(record, record.recovery_s)
+            self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, sessions=sessions))
+
+    def session_opened(self, record: records.SessionOpened) -> None:
+        self.serving(record, record.sessions)
+
+    def no_first_step(self, record: records.NoFirstStep) -> None:
+        self._run = replace(self._run, no_step=no_first_step(record))
+
+    def checkpoint_saved(self, record: records.CheckpointSaved | records.CheckpointRestored) -> None:
+        self._run = replace(self._run, checkpoint=record.step)
+
+    checkpoint_restored = checkpoint_saved
+
+    def full_restart(self, record: records.FullRestart) -> None:
+        back, restarts = record.checkpoint_step, (*self._run.full_restarts, (record.step or 0, record.checkpoint_step))
+        self._run = replace(self._run, checkpoint=back, full_restarts=restarts, no_step=None)
+
+    def hang_limit(self, record: records.HangLimit) -> None:
+        if record.in_step_s is not None and record.between_s is not None:
+            limit = HangLimit(record.in_step_s, record.between_s, record.steps or 0, record.longest_s or 0.0)
+            self._run = replace(self._run, hang_limit=limit)
+
+    def group_set_aside(self, record: records.GroupSetAside) -> None:
+        if (group := self._current(record)) is not None and self.time is not None:
+            self._put(replace(group, aside=self.time - (record.seconds or 0.0)))
+
+    def group_heard_again(self, record: records.GroupHeardAgain) -> None:
+        if (group := self._current(record)) is not None and self.time is not None:
+            self._put(replace(group, aside=None))
 
     def _time_recovery(
-        self, group: int | None, attempt: int, seconds: float | None, phases: dict[str, float | None] | None
+        self,
+        record: records.GroupJoined | records.Serving | records.SessionOpened | records.StepExited,
+        seconds: float | None = None,
     ) -> None:
         """Set the duration and the phases of a recovery."""
-        n = self._recovery_of.get((-1 if group is None else group, attempt))
+        n = self._recovery_of.get((-1 if record.group is None else record.group, record.attempt))
         if n is not None:
             recovery = self._recoveries[n]
-            self._recoveries[n] = recovery._replace(seconds=seconds, phases=phases or recovery.phases)
+            self._recoveries[n] = recovery._replace(seconds=seconds, phases=record.phases or recovery.phases)
 
     def _progressed(
         self, group: GroupStatus, record: records.Progress | records.GroupJoined, time: float | None
     ) -> None:
-        step, gap = record.step, None
-        if isinstance(record, records.Progress):
-            time, gap = time if record.at is None else record.at, record.gap_s
-            if record.sessions is not None:
-                group = replace(group, sessions=record.sessions)
+        step = record.step
         if step is None or time is None:
             self._put(group)
             return
@@ -523,7 +464,6 @@ class StatusFold:
                 samples=samples,
                 # A line without a new step does not change the rate: steps may take longer than lines are apart.
                 steps_per_s=steps / span if span >= 0.5 and steps > 0 else group.steps_per_s,
-                longest_gap_s=group.longest_gap_s if gap is None else max(gap, group.longest_gap_s or 0.0),
             )
         )
 
@@ -532,24 +472,11 @@ class StatusFold:
     def _group(self, group: int) -> GroupStatus:
         return self._groups[group] if group < len(self._groups) else GroupStatus(group)
 
-    def _current(
-        self,
-        record: records.StepReady
-        | records.StepStarting
-        | records.ScriptBegun
-        | records.StepAdopted
-        | records.StepExited
-        | records.LaunchRefused
-        | records.GroupJoined
-        | records.Progress
-        | records.Serving
-        | records.SessionOpened
-        | records.GroupSetAside
-        | records.GroupHeardAgain,
-    ) -> GroupStatus | None:
+    def _current(self, record: records.JournalRecord) -> GroupStatus | None:
         """Return the group of a record; None if the record is about no group, or not about its current attempt."""
-        group = None if record.group is None else self._group(record.group)
-        return group if group is not None and group.attempt == record.attempt else None
+        number, attempt = getattr(record, "group", None), getattr(record, "attempt", None)
+        group = None if number is None else self._group(number)
+        return group if group is not None and group.attempt == attempt else None
 
     def _put(self, group: GroupStatus) -> None:
         """Replace a group and update the run's step: the highest of all live groups, or the last known one.
@@ -600,6 +527,10 @@ def _remembering(group: GroupStatus) -> GroupStatus:
 def _at_the_end(group: GroupStatus) -> GroupStatus:
     """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
     return replace(group, phase=Phase.FAILED if group.down else group.phase, waiting_for=None, steps_per_s=None)
+
+
+def _longer(one: float | None, other: float | None) -> float | None:
+    return max((gap for gap in (one, other) if gap is not None), default=None)
 
 
 def _with(items: tuple[str, ...], item: str) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Annotated, TypedDict
 
 from ftslurm.core.state.model import Phase
-from ftslurm.monitor.starting import wait_of
-from ftslurm.monitor.status import GroupStatus, JobStatus, LighthouseStatus, Recovery, RunStatus, StandbyStatus, aged
-from ftslurm.run.deliveries import Delivery
+from ftslurm.monitor.packing import packed
+from ftslurm.monitor.starting import Wait, wait_of
+from ftslurm.monitor.status import GroupStatus, RunStatus, aged
 
 PhaseOfUnit = Annotated[Phase, "phase of its current or last attempt"]
 AttemptOrNone = Annotated[int | None, "number of the attempt, from 0; null: never launched"]
@@ -147,110 +147,32 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
         note: why the run has not started, or that its controller is silent.
     """
     status = aged(status, now)
-    return StatusJson(
-        run_id=status.run_id,
-        name=status.name,
-        parent=status.parent,
-        mode=status.mode,
-        job_id=status.job_id,
+    limit, gap = status.hang_limit, status.longest_gap
+    return packed(
+        StatusJson,
+        status,
         job_starts=status.starts,
-        outcome=status.outcome,
-        reason=status.reason,
-        step=status.step,
-        total_steps=status.total_steps,
-        steps_per_s=_rounded(status.steps_per_s),
-        left_s=_rounded(status.left_s),
-        started=status.started,
-        updated=status.updated,
-        finished=status.finished,
-        restarts=status.restarts,
-        longest_gap_s=_rounded(status.longest_gap[0] if status.longest_gap else None),
-        excluded_nodes=list(status.excluded_nodes),
-        unfit_nodes=dict(status.unfit_nodes),
-        drained_nodes=list(status.drained_nodes),
-        draining_nodes=list(status.draining_nodes),
-        warnings=list(status.cautions),
-        checkpoint=status.checkpoint,
-        lighthouse=None if status.lighthouse is None else _lighthouse(status.lighthouse),
-        standbys=[_standby(standby) for standby in status.standbys],
-        jobs=[_job(job) for job in status.jobs.there],
-        jobs_refused={str(pool): why for pool, why in status.jobs.refused.items()},
+        longest_gap_s=None if gap is None else gap[0],
+        warnings=status.cautions,
+        jobs=status.jobs.there,
+        jobs_refused=status.jobs.refused,
         jobs_asked=status.jobs.asked,
         jobs_lost=status.jobs.lost,
         groups=[_group(group, status) for group in status.groups],
-        recoveries=[_recovery(recovery) for recovery in status.recoveries],
-        hang_limit_s=None if status.hang_limit is None else status.hang_limit.in_step_s,
-        hang_limit_between_s=None if status.hang_limit is None else status.hang_limit.between_s,
-        hooks=[_hook(hook) for hook in status.hooks],
+        hang_limit_s=None if limit is None else limit.in_step_s,
+        hang_limit_between_s=None if limit is None else limit.between_s,
         note=note,
     )
 
 
-def _lighthouse(lighthouse: LighthouseStatus) -> LighthouseJson:
-    return LighthouseJson(phase=lighthouse.phase, attempt=lighthouse.attempt, nodes=list(lighthouse.nodes))
-
-
-def _standby(standby: StandbyStatus) -> StandbyJson:
-    return StandbyJson(
-        name=standby.name,
-        phase=standby.phase,
-        attempt=standby.attempt,
-        nodes=list(standby.nodes),
-        ready=standby.ready,
-    )
-
-
-def _job(job: JobStatus) -> JobJson:
-    return JobJson(
-        name=job.name, pool=job.pool, nodes=list(job.nodes), reason=job.reason, ends=job.ends, leaving=job.leaving
-    )
-
-
 def _group(group: GroupStatus, status: RunStatus) -> GroupJson:
-    wait = wait_of(group, status)
-    return GroupJson(
-        group=group.group,
-        role=group.role,
-        phase=group.phase,
-        step=group.step,
-        participants=group.participants,
-        quorum_id=group.quorum_id,
-        sessions=group.sessions,
-        attempt=group.attempt,
-        nodes=list(group.nodes),
-        restarts=group.restarts,
-        steps_per_s=_rounded(group.steps_per_s),
-        still_s=_rounded(group.still_s),
-        longest_gap_s=_rounded(group.longest_gap_s),
+    last, wait = group.last, wait_of(group, status) or Wait("", None)
+    return packed(
+        GroupJson,
+        wait,
+        group,
         last_error=group.error,
-        last_evidence=[] if group.last is None else list(group.last.evidence),
-        last_traceback=None if group.last is None else group.last.traceback,
-        waits_for=None if wait is None else wait.what,
-        since=None if wait is None else wait.since,
-        limit_s=None if wait is None else wait.limit_s,
-        setting=None if wait is None else wait.setting,
-        last_line=group.last_line,
-        waiting_for=group.waiting_for,
-        job=group.job,
+        last_evidence=() if last is None else last.evidence,
+        last_traceback=None if last is None else last.traceback,
+        waits_for=wait.what or None,
     )
-
-
-def _recovery(recovery: Recovery) -> RecoveryJson:
-    return RecoveryJson(
-        group=recovery.group,
-        attempt=recovery.attempt,
-        seconds=recovery.seconds,
-        cause=recovery.cause,
-        detail=recovery.detail,
-        phases=None if recovery.phases is None else dict(recovery.phases),
-    )
-
-
-def _hook(hook: Delivery) -> HookJson:
-    return HookJson(
-        name=hook.name, done=hook.done, failed=hook.failed, dropped=hook.dropped, last_error=hook.last_error
-    )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

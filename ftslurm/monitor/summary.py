@@ -131,7 +131,7 @@ def _to_mend(status: RunStatus, run: RunDir) -> str | None:
         return None
     for frame in reversed(traces.frames(blamed[0].traceback or "")):
         roots = dict.fromkeys((str(run.root.absolute()), str(run.root.resolve())))
-        for file in (record.original(frame.file, root, code) for root in roots if code is not None):
+        for file in (record.original(frame.file, root, code) for root in roots):
             if file is not None:
                 return f"mend: {visible(file)}, line {frame.line} (the traceback names the run's copy)"
     return None

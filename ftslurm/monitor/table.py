@@ -34,9 +34,9 @@ from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, JournalReader, number
-from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
+from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
 
 _LINE_STYLES: dict[type[records.JournalRecord], str] = {
@@ -169,7 +169,7 @@ def follow(
     Raises:
         KeyboardInterrupt: passed on, after the terminal has been restored.
     """
-    reader = JournalReader(run.events)
+    reader = RunReader(run)
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
     starting = StartingLines()
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
@@ -178,7 +178,7 @@ def follow(
         while True:
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
-            for event in map(readable, reader.iter_new() if history is None else Skim().read(reader)):
+            for event in map(readable, reader.iter_new() if history is None else reader.up_to_now()):
                 lines.extend(starting.before(event, folding.status))
                 folding.apply(event)
                 if event.get("event") == records.StepStarting.event:

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, complain
 from ftslurm.observer.observer import Observer
 from ftslurm.run.directory import RunDir
 
@@ -25,7 +25,7 @@ def main() -> int:
     try:
         Observer(RunDir(args.run), args.leader).run()
     except FtslurmError as error:
-        print(f"ftslurm: {error}", file=sys.stderr)
+        complain(error)
         return 2
     return 0
 

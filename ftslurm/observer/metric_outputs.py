@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import re
-import secrets
 import socket
 import stat
 import threading
@@ -22,6 +21,7 @@ from ftslurm.config.receivers import endpoint
 from ftslurm.config.schema import MetricsConfig
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
 
 CLIENT_S = 5.0  # how long a client may take for its request
 log = logging.getLogger("ftslurm.observer")
@@ -44,16 +44,9 @@ class Textfile:
 
     def update(self) -> None:
         """Replace the file."""
-        part = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
         try:
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, 0o644)  # node_exporter is another user
-                file.write(self._render())
-            part.replace(self._path)
+            owned_files.replace_file(self._path, self._render(), mode=0o644)  # node_exporter is another user
         except OSError as error:
-            with suppress(OSError):
-                part.unlink()
             self.delivery = _failed(self.delivery, error.strerror or str(error))
         else:
             self.delivery = replace(self.delivery, done=self.delivery.done + 1)

@@ -31,9 +31,9 @@ from ftslurm.protocol import occurrences, readiness, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, JournalReader, number, text
-from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal import Event, number, text
 from ftslurm.run.journal_lines import read
+from ftslurm.run.run_reader import RunReader
 from ftslurm.security.json_text import read_object
 from ftslurm.security.terminal import readable
 
@@ -90,12 +90,11 @@ class Observer:
         ]
 
     def _observe(self) -> None:
-        journal = JournalReader(self.run_dir.events)
-        journal.offset = min((sink.delivery.offset for sink in self.sinks), default=0)
-        self.folding, self.folded = _folded_until(journal)
+        reader, self.folding = RunReader(self.run_dir), StatusFold()
+        known = min((sink.delivery.offset for sink in self.sinks), default=0)  # byte up to which all have been told
         collector = RunCollector(self.run_dir.root.name, lambda: self.status)
         self.outputs = list(outputs(self.config.metrics, self.run_dir, lambda: rendered(collector)))
-        ends, last = False, None
+        ends, last, new = False, None, reader.up_to_now
         while not ends and self._leads():
             given = _given(POLL_S)
             ends = given == b""  # before the last read, so that all that was written until then is told
@@ -103,10 +102,13 @@ class Observer:
                 self.ahead.add(line.get("seq"))
                 self._tell(readable(line), None)
             try:
-                for line in journal.iter_new():
-                    if line.get("seq") not in self.ahead:
-                        self._tell(readable(line), journal.offset)
-                    last = text(line, "event")
+                for line in map(readable, new()):
+                    if (name := text(line, "event")) == records.Progress.event:
+                        self.folding.apply(line)
+                    elif line.get("seq") not in self.ahead:
+                        self._tell(line, reader.journal.offset, reader.journal.offset > known)
+                    last = last if name == records.Progress.event else name
+                new = reader.iter_new
             except EnvironmentProblem as problem:
                 log.warning("%s", problem)
             self._measure(at_once=ends)
@@ -143,9 +145,10 @@ class Observer:
     def _leads(self) -> bool:
         return self.leader is None or leadership.held(self.run_dir, self.leader)
 
-    def _tell(self, line: Event, offset: int | None) -> None:
-        if offset is None or offset > self.folded:
-            self.folding.apply(line)
+    def _tell(self, line: Event, offset: int | None, new: bool = True) -> None:
+        self.folding.apply(line)
+        if not new:
+            return
         record, name = read(line), text(line, "event") or ""
         found = occurrences.of(record)
         kinds = frozenset({name} - occurrences.OCCURRENCES.keys() | ({found.kind} if found else set()))
@@ -180,15 +183,6 @@ def _plain(line: Event) -> str:
     if isinstance(record, records.CheckpointSaved):
         return f"checkpoint of step {record.step} saved" + (f" in {record.path}" if record.path else "")
     return (text(line, "event") or "").replace("_", " ")
-
-
-def _folded_until(journal: JournalReader) -> tuple[StatusFold, int]:
-    """Return the status up to now and the offset of the journal that it is for; at the start of a run: nothing."""
-    folding, skimmed = StatusFold(), JournalReader(journal.path)
-    if journal.offset:
-        for line in Skim().read(skimmed):
-            folding.apply(readable(line))
-    return folding, skimmed.offset
 
 
 def _given(timeout_s: float) -> bytes | None:

@@ -1,21 +1,31 @@
-"""What NVIDIA's management library (NVML) says of the GPUs of this node, as values.
+"""What nvidia-smi says of the GPUs of a node, as values.
 
 Readings that a GPU or driver does not support are None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-T = TypeVar("T")
-# Bits of NVML's clock event reasons: the hardware slows itself down because of heat, or of the power supply.
+FIELDS = (
+    *("index", "uuid", "name", "driver_version", "memory.used", "ecc.errors.uncorrected.volatile.total"),
+    *("remapped_rows.uncorrectable", "remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending"),
+    *("temperature.gpu", "clocks_throttle_reasons.active"),  # newer drivers take this name, too
+)
+GPUS = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
+PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
+LINKS = ("nvidia-smi", "nvlink", "--status")
+# Bits of the reasons: the hardware slows itself down because of heat, or of the power supply.
 SLOWED = {0x40: "heat", 0x80: "the power supply"}
+_LOST = re.compile(r"\[?([\w ]*(?:unknown error|lost|requires reset|err!)[\w ]*)\]?", re.IGNORECASE)
+
+Ask = Callable[[Sequence[str]], tuple[int, str]]  # runs a program; returns its exit code and what it has printed
 
 
-class NoNvml(Exception):
-    """NVML cannot be used; the message says why."""
+class NoAnswer(Exception):
+    """nvidia-smi says nothing of the GPUs; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -25,48 +35,35 @@ class GpuReading:
     index: int
     uuid: str
     name: str
+    driver: str = ""
     used_mb: int | None = None  # memory in use
-    processes: tuple[int, ...] | None = None  # PIDs that compute on it
+    processes: tuple[int, ...] = ()  # PIDs that compute on it
     ecc: int | None = None  # uncorrected errors since its last reset
-    rows: tuple[int, int, bool, bool] | None = None  # remapped: correctable, uncorrectable; pending; failed
-    pages_pending: bool | None = None  # older GPUs: memory pages will be retired at its next reset
-    links: tuple[bool, ...] | None = None  # NVLinks: whether each is active; None or empty: it has none
+    rows: int | None = None  # memory rows that were replaced after uncorrectable errors
+    is_pending: bool = False  # rows or pages of memory will be replaced at its next reset
+    rows_failed: bool = False  # replacing one has failed
+    links: int | None = None  # active NVLinks
     celsius: int | None = None
     slowed: tuple[str, ...] = ()  # why the hardware slows itself down now
     problem: str = ""  # why it could not be read
 
 
-def load() -> Any:
-    """Return the module pynvml, initialized.
-
-    Raises:
-        NoNvml: it or NVIDIA's library is missing, or does not answer.
-    """
-    try:
-        import pynvml
-    except ImportError:
-        raise NoNvml("nvidia-ml-py is not installed here (pip install 'ftslurm[gpu]')") from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise NoNvml(f"NVML: {error}") from error
-    return pynvml
-
-
-def read(nvml: Any, visible: str | None) -> list[GpuReading]:
+def read(ask: Ask, visible: str | None) -> list[GpuReading]:
     """Return the GPUs that this process may use.
 
     Args:
-        nvml: the module pynvml.
+        ask: runs nvidia-smi.
         visible: CUDA_VISIBLE_DEVICES; None: all.
 
     Raises:
-        NoNvml: NVML does not even count them.
+        NoAnswer: nvidia-smi is missing, or fails.
     """
-    try:
-        found = [_read_one(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    except nvml.NVMLError as error:
-        raise NoNvml(f"NVML: {error}") from error
+    code, said = ask(GPUS)
+    rows = [row for line in said.splitlines() if len(row := line.split(", ")) == len(FIELDS)]
+    if code or not rows:
+        raise NoAnswer(" ".join(said.split())[:300] or f"exit code {code}")
+    processes, links = ask(PROCESSES)[1], ask(LINKS)[1]
+    found = [_reading(row, processes, links) for row in rows]
     if visible is None or "MIG-" in visible:  # a share of a GPU has a name of its own
         return found
     wanted = [word.strip() for word in visible.split(",") if word.strip()]
@@ -77,54 +74,32 @@ def _is(gpu: GpuReading, word: str) -> bool:
     return word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
 
 
-def _read_one(nvml: Any, index: int) -> GpuReading:
-    try:
-        device = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, name = _text(nvml.nvmlDeviceGetUUID(device)), _text(nvml.nvmlDeviceGetName(device))
-    except nvml.NVMLError as error:
-        return GpuReading(index, "", "", problem=str(error))
-
-    def ask(question: Callable[[], T]) -> T | None:
-        try:
-            return question()
-        except (nvml.NVMLError, AttributeError):  # not supported by the GPU, or by this version of the library
-            return None
-
-    memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(device))
-    rows = ask(lambda: nvml.nvmlDeviceGetRemappedRows(device))
-    pages = ask(lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(device)) if rows is None else None
-    running = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device))
-    reasons = ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(device)) or 0
+def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
+    index, uuid, name, driver, *told = (word.strip() for word in row)
+    used, ecc, rows, pending, failed, pages, celsius, reasons = told
+    lost = _LOST.search(", ".join(told))
+    pids = re.findall(rf"^{re.escape(uuid)}, (\d+)", processes, re.MULTILINE)
+    bits = _number(reasons) or 0
     return GpuReading(
-        index,
-        uuid,
-        name,
-        used_mb=None if memory is None else int(memory.used) >> 20,
-        processes=None if running is None else tuple(int(one.pid) for one in running),
-        ecc=ask(
-            lambda: int(
-                nvml.nvmlDeviceGetTotalEccErrors(
-                    device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-                )
-            )
-        ),
-        rows=None if rows is None else (int(rows[0]), int(rows[1]), bool(rows[2]), bool(rows[3])),
-        pages_pending=None if pages is None else bool(pages),
-        links=_links(nvml, device, ask),
-        celsius=ask(lambda: int(nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU))),
-        slowed=tuple(why for bit, why in SLOWED.items() if reasons & bit),
+        *(int(index), uuid, name, driver, _number(used)),
+        processes=tuple(map(int, pids)),
+        ecc=_number(ecc),
+        rows=_number(rows),
+        is_pending="Yes" in (pending, pages),
+        rows_failed=failed == "Yes",
+        links=_active(links, uuid),
+        celsius=_number(celsius),
+        slowed=tuple(why for bit, why in SLOWED.items() if bits & bit),
+        problem=lost[1].strip() if lost else "",
     )
 
 
-def _links(nvml: Any, device: Any, ask: Callable[[Callable[[], Any]], Any]) -> tuple[bool, ...] | None:
-    found = []
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        active = ask(lambda link=link: nvml.nvmlDeviceGetNvLinkState(device, link))  # type: ignore[misc]
-        if active is None:
-            break  # it has no link of this number
-        found.append(bool(active))
-    return tuple(found) or None
+def _number(word: str) -> int | None:
+    return int(word, 0) if re.fullmatch(r"\d+|0x[0-9a-fA-F]+", word) else None
 
 
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _active(links: str, uuid: str) -> int | None:
+    """Return how many NVLinks of a GPU are active; None: it has none."""
+    section = re.search(rf"\(UUID: {re.escape(uuid)}\)\n((?:\s+Link .*\n?)*)", links)
+    lines = section[1].splitlines() if section is not None else []
+    return sum("GB/s" in line for line in lines) if lines else None

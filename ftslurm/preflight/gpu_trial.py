@@ -13,10 +13,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ftslurm.preflight import gpu_verdicts
+from ftslurm.preflight.finding import Finding, fail, ok
 from ftslurm.security import programs
 
 SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
@@ -58,6 +60,36 @@ def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cu
             return replace(Trial(**found), tflops=tuple(found["tflops"]), wrong=tuple(found["wrong"]))
     how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
     return Trial(problem=f"the trial of the GPUs has ended without a result ({how})")
+
+
+def judge(found: Trial, slow_share: float) -> Iterator[Finding]:
+    """Yield what the matrix products and the allreduce have shown.
+
+    Args:
+        slow_share: a GPU with less than this share of the median speed has failed.
+    """
+    if found.problem:
+        yield fail("matmul", found.problem, "see the log of the check; compare the driver with torch's CUDA version")
+        return
+    middle = sorted(found.tflops)[len(found.tflops) // 2] if found.tflops else 0.0
+    bad = False
+    for index, (tflops, wrong) in enumerate(zip(found.tflops, found.wrong, strict=True)):
+        if wrong:
+            bad = True
+            yield fail("matmul", f"GPU {index} has computed a wrong product: {wrong}", gpu_verdicts.REPLACE)
+        elif tflops < slow_share * middle:
+            bad = True
+            what = f"GPU {index} is slow: {tflops:.3g} TFLOP/s, the others {middle:.3g}"
+            yield fail("matmul", what, "see its clocks and temperature: nvidia-smi -q -d PERFORMANCE")
+    if found.tflops and not bad:
+        yield ok(
+            "matmul", f"the products of {len(found.tflops)} GPUs are right, {min(found.tflops):.3g} TFLOP/s or more"
+        )
+    if found.allreduce_problem:
+        fix = "see NCCL's words in the log of the check; NCCL_DEBUG=INFO tells more"
+        yield fail("allreduce", found.allreduce_problem, fix)
+    elif found.allreduce_gb_s is not None:
+        yield ok("allreduce", f"among the GPUs of the node: {found.allreduce_gb_s:.3g} GB/s")
 
 
 def _products(torch: Any, device: Any, seconds: float, size: int) -> tuple[float, str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ftslurm.doctor.finding import Finding, fail, ok, warn
+from ftslurm.preflight.finding import Finding, fail, ok, warn
 from ftslurm.preflight.gpu_readings import GpuReading
-from ftslurm.preflight.gpu_trial import Trial
 
 RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
 REPLACE = "drain the node; the GPU has to be replaced"
@@ -29,7 +28,7 @@ def present(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[F
         yield fail("gpus", what, "see nvidia-smi on the node, and whether the job has asked for its GPUs")
     elif all(not gpu.problem for gpu in gpus):
         kinds = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-        yield ok("gpus", f"{sound} GPUs answer ({kinds})")
+        yield ok("gpus", f"{sound} GPUs answer ({kinds}, driver {', '.join({gpu.driver for gpu in gpus})})")
         if len({gpu.name for gpu in gpus}) > 1:
             yield warn("gpus", f"they are not all alike: {kinds}", "")
 
@@ -38,7 +37,7 @@ def idle(gpus: Sequence[GpuReading], most_used_mb: int) -> Iterator[Finding]:
     """Yield which GPUs others use."""
     busy = False
     for gpu in gpus:
-        pids = gpu.processes or ()
+        pids = gpu.processes
         fix = "end these processes, or ask for whole nodes (cluster.sbatch={exclusive: true}); or --allow-busy"
         if pids:
             busy = True
@@ -59,28 +58,28 @@ def memory(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
         if problem is not None:
             bad = True
             yield fail("memory", *problem)
-        elif gpu.rows is not None and gpu.rows[1]:
-            what = f"GPU {gpu.index}: {gpu.rows[1]} memory rows were replaced after uncorrectable errors"
+        elif gpu.rows:
+            what = f"GPU {gpu.index}: {gpu.rows} memory rows were replaced after uncorrectable errors"
             yield warn("memory", what, "watch it")
-    known = [gpu for gpu in gpus if (gpu.ecc, gpu.rows, gpu.pages_pending) != (None, None, None)]
+    known = [gpu for gpu in gpus if (gpu.ecc, gpu.rows) != (None, None)]
     if known and not bad:
         yield ok("memory", f"no uncorrected error and no pending repair of {len(known)} GPUs")
 
 
 def _memory_problem(gpu: GpuReading) -> tuple[str, str] | None:
     """Return what is wrong with the memory of a GPU, and what to do."""
-    if gpu.rows is not None and gpu.rows[3]:
+    if gpu.rows_failed:
         return f"GPU {gpu.index}: replacing a memory row has failed: no spare row is left", REPLACE
     if gpu.ecc:
         return f"GPU {gpu.index} has had {gpu.ecc} uncorrected ECC errors since its last reset", RESET
-    if (gpu.rows is not None and gpu.rows[2]) or gpu.pages_pending:
+    if gpu.is_pending:
         return f"GPU {gpu.index} has to be reset to replace bad memory (row remap or page retirement pending)", RESET
     return None
 
 
 def links(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
     """Yield which GPUs have fewer active NVLinks than the others of the node."""
-    active = {gpu.index: sum(gpu.links) for gpu in gpus if gpu.links is not None}
+    active = {gpu.index: gpu.links for gpu in gpus if gpu.links is not None}
     if not active or max(active.values()) == 0:
         return
     most = max(active.values())
@@ -101,31 +100,8 @@ def speed(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
             yield warn("speed", what, "see the cooling and the power supply of the node")
 
 
-def trial(found: Trial, slow_share: float) -> Iterator[Finding]:
-    """Yield what the matrix products and the allreduce have shown.
-
-    Args:
-        slow_share: a GPU with less than this share of the median speed has failed.
-    """
-    if found.problem:
-        yield fail("matmul", found.problem, "see the log of the check; compare the driver with torch's CUDA version")
-        return
-    middle = sorted(found.tflops)[len(found.tflops) // 2] if found.tflops else 0.0
-    bad = False
-    for index, (tflops, wrong) in enumerate(zip(found.tflops, found.wrong, strict=True)):
-        if wrong:
-            bad = True
-            yield fail("matmul", f"GPU {index} has computed a wrong product: {wrong}", REPLACE)
-        elif tflops < slow_share * middle:
-            bad = True
-            what = f"GPU {index} is slow: {tflops:.3g} TFLOP/s, the others {middle:.3g}"
-            yield fail("matmul", what, "see its clocks and temperature: nvidia-smi -q -d PERFORMANCE")
-    if found.tflops and not bad:
-        yield ok(
-            "matmul", f"the products of {len(found.tflops)} GPUs are right, {min(found.tflops):.3g} TFLOP/s or more"
-        )
-    if found.allreduce_problem:
-        fix = "see NCCL's words in the log of the check; NCCL_DEBUG=INFO tells more"
-        yield fail("allreduce", found.allreduce_problem, fix)
-    elif found.allreduce_gb_s is not None:
-        yield ok("allreduce", f"among the GPUs of the node: {found.allreduce_gb_s:.3g} GB/s")
+def state(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[Finding]:
+    """Yield what is to be said of GPUs, whoever uses them; arguments as for `present`."""
+    yield from present(gpus, files, expected)
+    for check in (memory, links, speed):
+        yield from check(gpus)

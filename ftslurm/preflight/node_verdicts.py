@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from ftslurm.core.groups.hardware import Fault
-from ftslurm.doctor.finding import Finding, fail, ok, warn
 from ftslurm.guard import kernel_log
+from ftslurm.preflight.finding import Finding, fail, ok, warn
 
 GB = 1 << 30
 CLOCK_WARN_S = 2.0

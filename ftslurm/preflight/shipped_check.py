@@ -6,16 +6,20 @@ import argparse
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-from ftslurm.doctor.finding import Finding, Level, warn
 from ftslurm.guard import kernel_log
 from ftslurm.preflight import gpu_readings, gpu_trial, gpu_verdicts, node_verdicts
+from ftslurm.preflight.finding import Finding, Level, fail, warn
+from ftslurm.preflight.gpu_readings import GpuReading
+from ftslurm.slurm import client
 
 CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "clock", "matmul", "allreduce")
+SMI_S = 30.0  # longest time of a call of nvidia-smi
 _EPILOG = """\
 Exit code 0: the node is sound, warnings included. 1: a check has failed. The last line sums up.
 On a node without GPUs their checks are left out, unless the run uses GPUs there.
@@ -92,24 +96,29 @@ def _findings(args: argparse.Namespace, disks: Sequence[tuple[str, float]]) -> I
     if (files or args.gpus or os.path.exists("/dev/kfd")) and {"matmul", "allreduce"} - {*args.skip}:
         skipped = [name for name in ("matmul", "allreduce") if name in args.skip]
         found = gpu_trial.run(skipped, args.seconds, args.trial_timeout_s)
-        yield from gpu_verdicts.trial(found, args.slow_share)
+        yield from gpu_trial.judge(found, args.slow_share)
 
 
 def _gpus(args: argparse.Namespace, files: int) -> Iterator[Finding]:
-    """Yield what NVIDIA's library says of the GPUs."""
-    try:
-        gpus = gpu_readings.read(gpu_readings.load(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    except gpu_readings.NoNvml as error:
-        if files < args.gpus and not os.path.exists("/dev/kfd"):
-            yield from gpu_verdicts.present([], files, args.gpus)
-        else:
-            yield warn("gpus", f"their state is not checked: {error}", "")
+    """Yield what nvidia-smi says of the GPUs."""
+    gpus = list[GpuReading]()
+    if files and shutil.which("nvidia-smi"):
+        try:
+            gpus = gpu_readings.read(_ask, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        except gpu_readings.NoAnswer as error:
+            yield fail("gpus", f"nvidia-smi fails: {error}", gpu_verdicts.RESET)
+            return
+    elif files >= args.gpus or os.path.exists("/dev/kfd"):
+        yield warn("gpus", "their state is not checked: there is no nvidia-smi here", "")
         return
-    yield from gpu_verdicts.present(gpus, files, args.gpus)
+    yield from gpu_verdicts.state(gpus, files, args.gpus)
     if not args.allow_busy:
         yield from gpu_verdicts.idle(gpus, args.max_used_mb)
-    for check in (gpu_verdicts.memory, gpu_verdicts.links, gpu_verdicts.speed):
-        yield from check(gpus)
+
+
+def _ask(command: Sequence[str]) -> tuple[int, str]:
+    answer = client.call(command, SMI_S)
+    return int(not answer.ok), answer.text
 
 
 def _disks() -> list[str]:

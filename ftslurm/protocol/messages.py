@@ -381,7 +381,7 @@ class Assign(Message, kind="assign"):
     fence: tuple[Plain, ...] = ()
     role: Role | None = None
     servers: tuple[Plain, ...] = ()
-    bind: Plain | None = None
+    bind: Count | None = None
 
 
 class Begin(Message, kind="store"):

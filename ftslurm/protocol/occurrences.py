@@ -145,7 +145,8 @@ OCCURRENCES: Mapping[str, type[Occurrence]] = {
         *(GroupGivenUp, AllRestart, SavedCheckpoint, NodeLeftOut, Caution),
     )
 }
-EVENTS = (*OCCURRENCES, *(record.event for record in records.EVENTS if record.event not in OCCURRENCES))
+_OTHERS = (record.event for record in records.EVENTS if record is not records.Progress)  # which is no event
+EVENTS = tuple(dict.fromkeys((*OCCURRENCES, *_OTHERS)))
 DEFAULT_EVENTS = tuple(
     kind for kind in OCCURRENCES if kind not in ("group_starting", "group_started", "group_shut_down")
 )

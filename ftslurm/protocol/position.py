@@ -14,7 +14,7 @@ from ftslurm.protocol.stages import Stage
 
 _PLACE = struct.Struct("@QQQ")  # step and stage in one, when, and both mixed: a torn read does not add up
 _SIZE = 4096
-_FAULT, _LOG, _REACHED, _WANTED = 64, 72, 80, 88  # where the other numbers lie
+_LOG, _REACHED, _WANTED = 64, 72, 80  # where the other numbers lie
 
 
 class Place(NamedTuple):
@@ -65,15 +65,6 @@ class Position:
                     else None
                 )
         return None
-
-    @property
-    def fault(self) -> int:
-        """The number of the fault that the worker is to suffer; see guard/faults.py."""
-        return int(struct.unpack_from("@Q", self._page, _FAULT)[0])
-
-    @fault.setter
-    def fault(self, number: int) -> None:
-        struct.pack_into("@Q", self._page, _FAULT, number)
 
     @property
     def log(self) -> int:

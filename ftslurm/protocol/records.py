@@ -466,6 +466,7 @@ class StepExited(JournalRecord):
     traceback: Annotated[str | None, "the end of the script's traceback; of several ranks, each below `rank N:`"]
     phases: Annotated[Phases, "as in group_joined, of an attempt that never committed a step; else null"]
     log: Annotated[str | None, "log of the rank that failed first"] = None
+    longest_gap_s: Annotated[float | None, "longest time without a commit, of an attempt that has joined"] = None
 
 
 class StepRecalled(JournalRecord):
@@ -537,7 +538,7 @@ class GroupJoined(JournalRecord):
 
 
 class Progress(JournalRecord):
-    """How far a group is: at most one line a second of each, and about eight a second of all."""
+    """How far a group is: in progress.jsonl, at most one line a second of each, and about eight a second of all."""
 
     group: Group
     attempt: Attempt
@@ -549,6 +550,7 @@ class Progress(JournalRecord):
     gap_s: Annotated[float | None, "longest time between two commits since the last line"]
     sessions: Annotated[int | None, "open sessions of a parameter server"] = None
     at: Annotated[float | None, "when the group has reported it, if that was before `time`"] = None
+    longest_gap_s: Annotated[float | None, "longest time between two commits of the attempt so far"] = None
 
 
 class Serving(JournalRecord):

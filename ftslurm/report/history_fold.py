@@ -1,24 +1,17 @@
-"""Computes the history of a run in one pass over its journal.
-
-Unknown events and fields are ignored, so that a journal of another version can be read. Nearly all lines of a large
-journal are `progress`; those are read by a regular expression, without parsing their JSON.
-"""
+"""Computes the history of a run in one pass over its journal."""
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from typing_extensions import assert_never
-
 from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.report.history import (
@@ -34,41 +27,19 @@ from ftslurm.report.history import (
 )
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.timeline import Timeline, stalled
-from ftslurm.run.journal import Event, JournalReader, number
-from ftslurm.run.journal_lines import read
-from ftslurm.security.json_text import read_object
+from ftslurm.run.fold import Fold
+from ftslurm.run.journal import Event
 
-PROGRESS = re.compile(
-    rb'\{"seq":\d+,"time":([\d.]+),"event":"progress","group":(\d+),"attempt":(\d+),"step":(\d+),'
-    rb'"quorum_id":(-?\d+|null),"participants":(\d+),"committed":(\d+|null),"aborted":(\d+|null),'
-    rb'"gap_s":([\d.]+|null)(?:,"at":([\d.]+))?\}'
-)
 STALL_TIMES, STALL_LEAST_S = 2.0, 0.05  # a step stalls if it takes so many times the typical step, and so much longer
 
 
-def read_history(journal: JournalReader, submitted: float | None = None, now: float | None = None) -> History:
-    """Return the history of a run.
-
-    Args:
-        submitted: when the run was submitted; the groups wait for their nodes from then on.
-        now: the end of the report if the run goes on; default: the last line.
-
-    Raises:
-        EnvironmentProblem: there is a journal, and it cannot be read.
-    """
-    folding = HistoryFold(submitted)
-    for block in journal.blocks():
-        folding.feed(block)
-    return folding.history(now)
-
-
-class HistoryFold:
-    """Applies the lines of a journal one by one."""
+class HistoryFold(Fold):
+    """Computes a run's history from the lines of its journal."""
 
     def __init__(self, submitted: float | None = None) -> None:
         self._run = History()
         self._submitted = submitted
-        self._time = 0.0  # of the last line
+        self._last = 0.0  # the latest time of a line
         self._silent_since: float | None = None  # the last line before the controller that leads now
         self._ended: float | None = None  # when the run was over
         self._quorums = True  # there is a Lighthouse
@@ -89,46 +60,15 @@ class HistoryFold:
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
         self._scaled: list[tuple[float, int]] = []
 
-    def feed(self, block: bytes) -> None:
-        """Apply whole lines."""
-        match, progress = PROGRESS.fullmatch, self._progress
-        for line in block.split(b"\n"):
-            found = match(line)
-            if found is not None:
-                time, group, attempt, step, quorum, size, committed, aborted, gap, at = found.groups()
-                self._time = float(time)
-                n = int(group)
-                if n < len(self._lines) and self._lines[n].attempt == int(attempt):
-                    counts = (0 if committed == b"null" else int(committed), 0 if aborted == b"null" else int(aborted))
-                    gap_s = None if gap == b"null" else float(gap)
-                    when = self._time if at is None else float(at)
-                    progress(n, when, int(step), None if quorum == b"null" else int(quorum), int(size), counts, gap_s)
-            elif line and (event := read_object(line)) is not None:
-                self.apply(event)
-
-    def apply(self, event: Event) -> None:
-        """Apply one line."""
-        time, record = number(event, "time"), read(event)
-        time = self._time if time is None else time
-        if isinstance(record, records.RunEvent):
-            self._of_run(record, time)
-        elif isinstance(record, records.ClusterEvent):
-            self._nodes.apply(record, time)
-        elif isinstance(record, records.StepEvent):
-            self._of_step(record, time)
-        elif isinstance(record, records.TrainingEvent):
-            self._of_training(record, time)
-        elif isinstance(record, records.DrillEvent):
-            if isinstance(record, records.FaultInjected):
-                unit = LIGHTHOUSE if record.group is None else _unit(record.group)
-                self._drills[unit] = record.kind or "fault"
-        elif not isinstance(record, records.UnknownEvent):
-            assert_never(record)
-        self._time = max(time, self._time)
+    def take(self, record: records.JournalRecord, time: float | None) -> None:
+        """Take in the record of the next line."""
+        super().take(record, self._last if time is None else time)
+        self._nodes.take(record, self.time)
+        self._last = max(self.now, self._last)
 
     def history(self, now: float | None = None) -> History:
         """Return the history after the lines so far."""
-        end = self._ended if self._ended is not None else max(self._time, now or 0.0)
+        end = self._ended if self._ended is not None else max(self._last, now or 0.0)
         stalls, typical = self._stalls()
         groups = tuple(
             GroupHistory(n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), *self._counts[n])
@@ -154,30 +94,24 @@ class HistoryFold:
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
-    def _of_run(self, record: records.RunEvent, time: float) -> None:
-        match record:
-            case records.RunStarted():
-                self._run_started(record, time)
-            case records.RunRequeued():
-                self._none_trains(time)
-                for line in self._lines:
-                    line.leave(time, QUEUED)
-                self._nodes.job_ended(time)
-            case records.RunFinished():
-                self._ended = time
-                self._step = self._step if record.steps is None else record.steps
-                self._run = replace(self._run, outcome=record.outcome or "failed", reason=record.reason)
-                self._none_trains(time)
-                for line in self._lines:
-                    line.leave(time, FINISHED)
-                    line.stopped()
-                self._nodes.close(time)
-            case records.Scaled():
-                self._scale(record.groups or 1, time)
-            case _:
-                pass  # commands, warnings and errors inside ftslurm cost no time by themselves
+    def run_requeued(self, _: records.RunRequeued) -> None:
+        self._none_trains(self.now)
+        for line in self._lines:
+            line.leave(self.now, QUEUED)
+        self._nodes.job_ended(self.now)
 
-    def _run_started(self, record: records.RunStarted, time: float) -> None:
+    def run_finished(self, record: records.RunFinished) -> None:
+        self._ended = self.now
+        self._step = self._step if record.steps is None else record.steps
+        self._run = replace(self._run, outcome=record.outcome or "failed", reason=record.reason)
+        self._none_trains(self.now)
+        for line in self._lines:
+            line.leave(self.now, FINISHED)
+            line.stopped()
+        self._nodes.close(self.now)
+
+    def run_started(self, record: records.RunStarted) -> None:
+        time = self.now
         run, again = self._run, bool(self._lines)
         begin = time if again or self._submitted is None else min(time, self._submitted)
         if self._ended is not None:  # the run is resumed; the time in between is not its own
@@ -197,14 +131,14 @@ class HistoryFold:
             reason="",
         )
         self._ended, self._quorum_id = None, -1
-        self._silent_since = self._time if again else None
+        self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin, record.roles)
         if record.after is None and again:
-            self._nodes.job_ended(self._time)
+            self._nodes.job_ended(self._last)
         if record.after is not None:
-            lost = _failure(self._time, "controller", record.after)
-            self._failures.append(replace(lost, node=record.host or None, back=time, recovery_s=time - self._time))
+            lost = _failure(self._last, "controller", record.after)
+            self._failures.append(replace(lost, node=record.host or None, back=time, recovery_s=time - self._last))
 
     def _enter(self, count: int, time: float, roles: dict[str, int]) -> None:
         """Add groups up to this number."""
@@ -214,7 +148,8 @@ class HistoryFold:
             self._counts.append([0, 0])
         self._scaled.append((time, count))
 
-    def _scale(self, count: int, time: float) -> None:
+    def scaled(self, record: records.Scaled) -> None:
+        count, time = record.groups or 1, self.now
         for n, line in enumerate(self._lines):
             if n >= count:
                 self._leaving.add(n)
@@ -229,61 +164,51 @@ class HistoryFold:
 
     # --- Slurm steps -----------------------------------------------------------------------------------------------
 
-    def _of_step(self, record: records.StepEvent, time: float) -> None:
-        match record:
-            case records.StepLaunched():
-                self._launched(record, time)
-            case records.LaunchRefused():
-                if (line := self._line(record.group)) is not None and line.attempt == record.attempt:
-                    line.refused()
-            case records.StepReady():
-                if record.unit == LIGHTHOUSE:
-                    self._back(LIGHTHOUSE, time, None)
-                elif record.group is not None and not self._quorums:
-                    self._joined(record.group, record.attempt, time, None, None)
-            case records.StepExited():
-                self._exited(record, time)
-            case records.GroupGivenUp():
-                if (line := self._line(record.group)) is not None:
-                    line.leave(time, GIVEN_UP)
-            case _:
-                pass  # a restart that waits, or a step that another controller has reached, changes nothing
-
-    def _launched(self, record: records.StepLaunched, time: float) -> None:
+    def step_launched(self, record: records.StepLaunched) -> None:
         self._drills.pop(record.unit, None)
         self._answered.update(self._open.get(record.unit, ()))
         if record.unit == LIGHTHOUSE:
             self._quorum_id = -1  # torchft's own counts from 0 again
         elif record.unit.startswith(STANDBY):
-            self._nodes.standby(record.unit, time, record.nodes)
+            self._nodes.standby(record.unit, self.now, record.nodes)
         elif (line := self._line(record.group)) is not None:
             if line.trains:  # its exit was not recorded
                 self._training -= 1
-            line.launched(time, record.attempt, record.nodes)
+            line.launched(self.now, record.attempt, record.nodes)
             if record.standby is not None:
-                self._nodes.standby(record.standby.partition("/")[0], time)
+                self._nodes.standby(record.standby.partition("/")[0], self.now)
 
-    def _exited(self, record: records.StepExited, time: float) -> None:
+    def launch_refused(self, record: records.LaunchRefused) -> None:
+        if (line := self._current(record)) is not None:
+            line.refused()
+
+    def step_ready(self, record: records.StepReady) -> None:
+        if record.unit == LIGHTHOUSE:
+            self._back(LIGHTHOUSE, None)
+        elif not self._quorums:
+            self._joined(record)
+
+    def group_given_up(self, record: records.GroupGivenUp) -> None:
+        if (line := self._line(record.group)) is not None:
+            line.leave(self.now, GIVEN_UP)
+
+    def step_exited(self, record: records.StepExited) -> None:
+        line, noticed = self._current(record), min(self.now, record.noticed or self.now)
         if record.unit.startswith(STANDBY):
-            self._nodes.standby(record.unit, time)
-            return
-        noticed = min(time, record.noticed or time)
-        line = self._line(record.group)
-        if record.unit != LIGHTHOUSE and (line is None or line.attempt != record.attempt):
-            return
-        if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
-            self._open.setdefault(record.unit, []).append(len(self._failures))
-            failed = _failure(noticed, record.unit, describe(record))
-            failed = replace(failed, group=record.group, attempt=record.attempt, cause=record.cause or "unknown")
-            failed = replace(failed, node=record.node, log=record.log, step=record.step)
-            moved = not is_failure(record.cause)
-            self._failures.append(replace(failed, moved=moved, drill=self._drills.pop(record.unit, None)))
-        if line is not None and record.group is not None:
-            self._group_exited(record, record.group, line, noticed, time)
+            self._nodes.standby(record.unit, self.now)
+        elif record.unit == LIGHTHOUSE or line is not None:
+            if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
+                self._open.setdefault(record.unit, []).append(len(self._failures))
+                failed = _failure(noticed, record.unit, describe(record))
+                failed = replace(failed, group=record.group, attempt=record.attempt, cause=record.cause or "unknown")
+                failed = replace(failed, node=record.node, log=record.log, step=record.step)
+                moved = not is_failure(record.cause)
+                self._failures.append(replace(failed, moved=moved, drill=self._drills.pop(record.unit, None)))
+            if line is not None:
+                self._group_exited(record, line, noticed)
 
-    def _group_exited(
-        self, record: records.StepExited, group: int, line: Timeline, noticed: float, time: float
-    ) -> None:
+    def _group_exited(self, record: records.StepExited, line: Timeline, noticed: float) -> None:
+        time = self.now
         if line.trains:
             self._training -= 1
             if self._training == 0:
@@ -295,77 +220,70 @@ class HistoryFold:
         node = node if is_failure(record.cause) else None  # which is not to blame
         silent_since = self._silent_since if record.with_job else None
         line.failed(noticed, time, record.cause or "unknown", node, silent_since)
-        if group in self._leaving:
+        if record.group in self._leaving:
             line.leave(time, FINISHED)
 
     # --- the training ----------------------------------------------------------------------------------------------
 
-    def _of_training(self, record: records.TrainingEvent, time: float) -> None:
-        match record:
-            case records.GroupJoined():
-                self._joined(record.group, record.attempt, time, record.step, record.phases)
-                if record.participants is not None:
-                    self._in_quorum(time, record.quorum_id, record.participants)
-            case records.Serving() | records.SessionOpened():
-                self._joined(record.group, record.attempt, time, None, record.phases)
-            case records.Progress():
-                line = self._line(record.group)
-                if line is not None and line.attempt == record.attempt and record.step is not None:
-                    counts = record.committed or 0, record.aborted or 0
-                    when = time if record.at is None else record.at
-                    size = record.participants or 0
-                    self._progress(record.group, when, record.step, record.quorum_id, size, counts, record.gap_s)
-            case records.CheckpointSaved():
-                run = self._run
-                took = run.checkpoint_s + (record.seconds or 0.0)
-                self._run = replace(run, checkpoints=run.checkpoints + 1, checkpoint_s=took)
-            case records.FullRestart():
-                self._quorum_id = -1
-                for line in self._lines:
-                    if line.cause == "cancelled":
-                        line.cause = FULL_RESTART
-            case _:
-                pass
+    def group_joined(self, record: records.GroupJoined) -> None:
+        self._joined(record, record.step, record.phases)
+        if record.participants is not None:
+            self._in_quorum(self.now, record.quorum_id, record.participants)
+
+    def serving(self, record: records.Serving | records.SessionOpened) -> None:
+        self._joined(record, phases=record.phases)
+
+    session_opened = serving
+
+    def checkpoint_saved(self, record: records.CheckpointSaved) -> None:
+        took = self._run.checkpoint_s + (record.seconds or 0.0)
+        self._run = replace(self._run, checkpoints=self._run.checkpoints + 1, checkpoint_s=took)
+
+    def full_restart(self, _: records.FullRestart) -> None:
+        self._quorum_id = -1
+        for line in self._lines:
+            if line.cause == "cancelled":
+                line.cause = FULL_RESTART
+
+    def fault_injected(self, record: records.FaultInjected) -> None:
+        self._drills[LIGHTHOUSE if record.group is None else group_unit(record.group)] = record.kind or "fault"
+
+    def progress(self, record: records.Progress) -> None:
+        line, time = self._current(record), self.now if record.at is None else record.at
+        if line is None or record.step is None:
+            return
+        count = self._counts[record.group]
+        count[0] += record.committed or 0
+        count[1] += record.aborted or 0
+        if not line.trains:
+            return  # it has a quorum, but has not committed a step itself
+        if record.step > self._step and self._quorums:
+            self._rise(time, record.step)
+        if record.quorum_id is None or record.quorum_id >= self._quorum_id:
+            self._in_quorum(time, record.quorum_id, record.participants or 0)
+        if record.gap_s is not None:
+            times, gaps, groups = self._gaps
+            times.append(time)
+            gaps.append(record.gap_s)
+            groups.append(record.group)
 
     def _joined(
-        self, group: int, attempt: int, time: float, step: int | None, phases: dict[str, float | None] | None
+        self,
+        record: records.JournalRecord,
+        step: int | None = None,
+        phases: dict[str, float | None] | None = None,
     ) -> None:
-        line = self._line(group)
-        if line is None or line.attempt != attempt or line.trains:
+        line = self._current(record)
+        if line is None or line.trains:
             return
         if step is not None and self._quorums:
             if self._training == 0 and self._step >= step > 0:  # all groups were down: they resume from a checkpoint
                 self._undo(step - 1)
             self._first_step = step if self._first_step is None else self._first_step
-            self._rise(time, step)
-        line.joined(time, phases)
+            self._rise(self.now, step)
+        line.joined(self.now, phases)
         self._training += 1
-        self._back(_unit(group), time, phases)
-
-    def _progress(
-        self,
-        group: int,
-        time: float,
-        step: int,
-        quorum_id: int | None,
-        participants: int,
-        counts: tuple[int, int],
-        gap_s: float | None,
-    ) -> None:
-        count = self._counts[group]
-        count[0] += counts[0]
-        count[1] += counts[1]
-        if not self._lines[group].trains:
-            return  # it has a quorum, but has not committed a step itself
-        if step > self._step and self._quorums:
-            self._rise(time, step)
-        if quorum_id is None or quorum_id >= self._quorum_id:
-            self._in_quorum(time, quorum_id, participants)
-        if gap_s is not None:
-            times, gaps, groups = self._gaps
-            times.append(time)
-            gaps.append(gap_s)
-            groups.append(group)
+        self._back(group_unit(self._lines.index(line)), phases)
 
     def _rise(self, time: float, step: int) -> None:
         if step > self._step or not self._reached:
@@ -378,7 +296,7 @@ class HistoryFold:
     def _undo(self, kept: int) -> None:
         """Mark what was trained after step `kept` as undone."""
         at = bisect_left(self._reached, kept + 1, key=lambda point: point[1])
-        since = self._reached[at][0] if at < len(self._reached) else self._time
+        since = self._reached[at][0] if at < len(self._reached) else self._last
         self._undone += self._step - kept
         self._step = kept
         for line in self._lines:
@@ -414,20 +332,23 @@ class HistoryFold:
                 found.setdefault(group, []).append((time - gap + typical, time, cause, node))
         return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}, typical
 
-    def _back(self, unit: str, time: float, phases: dict[str, float | None] | None) -> None:
+    def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:
         """Note that a unit has recovered from its failures."""
         open_ = self._open.pop(unit, [])
         for n in open_:
             failure = self._failures[n]
             took = phases if n == open_[-1] else None
-            self._failures[n] = replace(failure, back=time, recovery_s=round(time - failure.time, 3), phases=took)
+            self._failures[n] = replace(
+                failure, back=self.now, recovery_s=round(self.now - failure.time, 3), phases=took
+            )
 
     def _line(self, group: int | None) -> Timeline | None:
         return self._lines[group] if group is not None and group < len(self._lines) else None
 
-
-def _unit(group: int) -> str:
-    return f"group-{group:04d}"
+    def _current(self, record: records.JournalRecord) -> Timeline | None:
+        """Return the group of a record; None if the record is about no group, or not about its current attempt."""
+        line = self._line(getattr(record, "group", None))
+        return line if line is not None and line.attempt == getattr(record, "attempt", None) else None
 
 
 def _failure(time: float, unit: str, detail: str) -> Failure:
@@ -436,7 +357,12 @@ def _failure(time: float, unit: str, detail: str) -> Failure:
 
 
 def fold_history(events: Iterable[Event], submitted: float | None = None, now: float | None = None) -> History:
-    """Return the history of these lines."""
+    """Return the history that these lines tell.
+
+    Args:
+        submitted: when the run was submitted; the groups wait for their nodes from then on.
+        now: the end of the report if the run goes on; default: the last line.
+    """
     folding = HistoryFold(submitted)
     for event in events:
         folding.apply(event)

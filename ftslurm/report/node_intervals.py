@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ftslurm.protocol import records
 from ftslurm.report.history import NodeHistory
+from ftslurm.run.fold import Fold
 
 Interval = tuple[float, float]
 
 
-class NodeIntervals:
+class NodeIntervals(Fold):
     """Collects the intervals of all nodes from the journal's lines on Slurm jobs, nodes and standbys."""
 
     def __init__(self) -> None:
@@ -18,18 +19,18 @@ class NodeIntervals:
         self._warm: dict[str, list[Interval]] = {}
         self._excluded: dict[str, int] = {}
 
-    def apply(self, record: records.ClusterEvent, time: float) -> None:
-        match record:
-            case records.AllocationGranted():
-                if self._jobs.get(record.allocation, (0.0, (), False))[1] != record.nodes:
-                    self._end(record.allocation, time)
-                    self._jobs[record.allocation] = time, record.nodes, record.pool is None
-            case records.AllocationLost():
-                self._end(record.allocation, time)
-            case records.NodeExcluded(node=node) | records.NodeCheckFailed(node=node):
-                self._excluded[node] = self._excluded.get(node, 0) + 1
-            case _:
-                pass
+    def allocation_granted(self, record: records.AllocationGranted) -> None:
+        if self._jobs.get(record.allocation, (0.0, (), False))[1] != record.nodes:
+            self._end(record.allocation, self.now)
+            self._jobs[record.allocation] = self.now, record.nodes, record.pool is None
+
+    def allocation_lost(self, record: records.AllocationLost) -> None:
+        self._end(record.allocation, self.now)
+
+    def node_excluded(self, record: records.NodeExcluded | records.NodeCheckFailed) -> None:
+        self._excluded[record.node] = self._excluded.get(record.node, 0) + 1
+
+    node_check_failed = node_excluded
 
     def job_ended(self, time: float) -> None:
         """End the controller's own allocation, and the standbys in it."""

@@ -6,11 +6,11 @@ seconds; a name that ends in `_s` is a duration in seconds; docs/causes.md has t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, TypedDict
 
+from ftslurm.monitor.packing import packed
 from ftslurm.report.accounting import Account, Accounts, Weight, is_lost
-from ftslurm.report.history import FINISHED, QUEUED, TRAINING, Failure, GroupHistory, History
+from ftslurm.report.history import FINISHED, QUEUED, TRAINING, GroupHistory, History
 
 Ratio = Annotated[float | None, "from 0 to 1; null: there is nothing to divide by"]
 Hours = Annotated[float, "the same in `unit`"]
@@ -142,126 +142,41 @@ class ReportJson(TypedDict):
 
 def to_json(history: History, accounts: Accounts, weight: Weight) -> ReportJson:
     """Return the report for `json.dumps`."""
-    times: TimeJson = {
-        "total_s": round(accounts.total_s, 3),
-        "trained_s": round(accounts.trained_s, 3),
-        "lost_s": round(accounts.lost_s, 3),
-        "queued_s": round(accounts.queued_s, 3),
-        "finished_s": round(accounts.finished_s, 3),
-    }
-    return {
-        "run_id": history.run_id,
-        "name": history.name,
-        "parent": history.parent,
-        "outcome": history.outcome,
-        "reason": history.reason,
-        "mode": history.mode,
-        "begin": history.begin,
-        "end": history.end,
-        "starts": history.starts,
-        "unit": weight.unit,
-        "steps": {
+    return packed(
+        ReportJson,
+        accounts,
+        history,
+        weight,
+        steps={
             "reached": history.steps,
             "first": history.first_step,
             "total": history.total_steps,
             "undone": history.undone_steps,
             "typical_s": history.typical_step_s,
         },
-        "ratios": _ratios(accounts),
-        "time": times,
-        "hours": {name[:-2]: round(weight.hours(float(str(value))), 4) for name, value in times.items()},
-        "lost": {
-            "by_cause": _accounts(accounts.by_cause, weight),
-            "by_phase": _accounts(accounts.by_phase, weight),
-            "by_node": _accounts(accounts.by_node, weight),
-            "by_group": _accounts(accounts.by_group, weight),
-        },
-        "failures": [_failure(failure) for failure in history.failures],
-        "groups": [_group(group) for group in history.groups],
-        "nodes": _nodes(accounts),
-        "checkpoints": history.checkpoints,
-        "checkpoint_s": round(history.checkpoint_s, 3),
-    }
+        ratios=packed(RatiosJson, accounts),
+        time=packed(TimeJson, accounts),
+        hours={name[:-2]: weight.hours(getattr(accounts, name)) for name in TimeJson.__annotations__},
+        lost={name: [_account(one, weight) for one in getattr(accounts, name)] for name in LostJson.__annotations__},
+        failures=history.failures,
+        groups=[_group(group) for group in history.groups],
+    )
 
 
-def _ratios(accounts: Accounts) -> RatiosJson:
-    return {
-        "goodput": _rounded(accounts.goodput),
-        "effective": _rounded(accounts.effective),
-        "step_efficiency": _rounded(accounts.step_efficiency),
-        "participation": _rounded(accounts.participation),
-        "training_efficiency": _rounded(accounts.training_efficiency),
-        "mttf_s": _rounded(accounts.mttf_s),
-        "recovery_median_s": _rounded(accounts.recovery_median_s),
-        "recovery_worst_s": _rounded(accounts.recovery_worst_s),
-    }
-
-
-def _accounts(accounts: Iterable[Account], weight: Weight) -> list[AccountJson]:
-    return [
-        {
-            "name": one.name,
-            "seconds": round(one.seconds, 3),
-            "hours": round(weight.hours(one.seconds), 4),
-            "failures": one.failures,
-        }
-        for one in accounts
-    ]
-
-
-def _failure(failure: Failure) -> FailureJson:
-    return {
-        "time": failure.time,
-        "unit": failure.unit,
-        "group": failure.group,
-        "attempt": failure.attempt,
-        "cause": failure.cause,
-        "detail": failure.detail,
-        "node": failure.node,
-        "log": failure.log,
-        "step": failure.step,
-        "moved": failure.moved,
-        "drill": failure.drill,
-        "back": failure.back,
-        "recovery_s": _rounded(failure.recovery_s),
-        "phases": None if failure.phases is None else dict(failure.phases),
-    }
+def _account(account: Account, weight: Weight) -> AccountJson:
+    return packed(AccountJson, account, hours=weight.hours(account.seconds))
 
 
 def _group(group: GroupHistory) -> GroupReportJson:
     def seconds(phase: str) -> float:
-        return round(sum(span.seconds for span in group.spans if span.phase == phase), 3)
+        return sum(span.seconds for span in group.spans if span.phase == phase)
 
-    return {
-        "group": group.group,
-        "role": group.role,
-        "attempts": len({span.attempt for span in group.spans} - {-1}),
-        "committed": group.committed,
-        "aborted": group.aborted,
-        "trained_s": seconds(TRAINING),
-        "lost_s": round(sum(span.seconds for span in group.spans if is_lost(span)), 3),
-        "queued_s": seconds(QUEUED),
-        "finished_s": seconds(FINISHED),
-    }
-
-
-def _nodes(accounts: Accounts) -> list[NodeJson]:
-    return [
-        {
-            "node": node.node,
-            "held_s": round(node.held_s, 3),
-            "group_s": round(node.group_s, 3),
-            "standby_s": round(node.standby_s, 3),
-            "idle_s": round(node.idle_s, 3),
-            "failures": node.failures,
-            "causes": list(node.causes),
-            "lost_s": round(node.lost_s, 3),
-            "mttf_s": _rounded(node.mttf_s),
-            "excluded": node.excluded,
-        }
-        for node in accounts.nodes
-    ]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    return packed(
+        GroupReportJson,
+        group,
+        attempts=len({span.attempt for span in group.spans} - {-1}),
+        trained_s=seconds(TRAINING),
+        lost_s=sum(span.seconds for span in group.spans if is_lost(span)),
+        queued_s=seconds(QUEUED),
+        finished_s=seconds(FINISHED),
+    )

@@ -10,12 +10,12 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.report.accounting import Accounts, Weight, account, weight_of
 from ftslurm.report.history import History
-from ftslurm.report.history_fold import read_history
+from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import ReportJson, to_json
 from ftslurm.report.report_page import page
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.run.journal import JournalReader
+from ftslurm.run.run_reader import RunReader
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,6 @@ def read_report(config: Config, run: RunDir) -> Report:
     submitted: float | None = None
     with suppress(OSError):
         submitted = run.id.stat().st_mtime  # written once, when the run directory is made
-    history = read_history(JournalReader(run.events), submitted, liveness.moment(config, run))
+    history = fold_history(RunReader(run).iter_new(), submitted, liveness.moment(config, run))
     history = replace(history, run_id=history.run_id or run.root.name)
     return Report(history, account(history), weight_of(config))

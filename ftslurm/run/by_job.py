@@ -5,7 +5,6 @@ The run's own files are asked first, so that a job that Slurm has forgotten is f
 
 from __future__ import annotations
 
-import mmap
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -75,10 +74,8 @@ def _by_journal(job: str, runs: Sequence[RunDir]) -> Path | None:
     """Find a job that held nodes for groups, or that ran a controller."""
     signs = [f'"{field}":"{job}{end}'.encode() for field, end in _SIGNS]
     for run in runs:
-        with suppress(OSError, ValueError), owned_files.open_file(run.events) as file:  # ValueError: it is empty
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                found = any(text.find(sign) >= 0 for sign in signs)
-            if found and not _is_local(run):
+        with suppress(OSError), owned_files.open_file(run.events) as file:
+            if any(sign in line for line in file for sign in signs) and not _is_local(run):
                 return run.root
     return None
 

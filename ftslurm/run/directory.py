@@ -36,9 +36,9 @@ class RunDir:
         return self.root / "events.jsonl"
 
     @property
-    def past(self) -> Path:
-        """Summary of the journal up to one of its lines (ftslurm.controller.resume_state)."""
-        return self.root / "past.json"
+    def progress(self) -> Path:
+        """How far the groups are, beside what happens (ftslurm.run.journal)."""
+        return self.root / "progress.jsonl"
 
     @property
     def key(self) -> Path:
@@ -182,7 +182,7 @@ class RunDir:
         """
         inbox = [] if sharing.is_steerable(self.inbox) and not sharing.may_steer(self.inbox) else [self.inbox]
         folders = [self.root, self.submitit, *inbox, self.leaders, self.submitted, self.released, self.observer]
-        files = [self.config, self.events, self.id, self.key, self.job_id, self.code_record]
+        files = [self.config, self.events, self.progress, self.id, self.key, self.job_id, self.code_record]
         return [*folders, self.code, *files]
 
     def create(self, group: int | None = None, steer: bool = False) -> None:

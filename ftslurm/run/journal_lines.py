@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from ftslurm.protocol.records import EVENTS, KEY, JournalEvent, RankRow, StuckGroup, UnknownEvent
-from ftslurm.run.journal import Event, integer, names, number, numbers, text
+from ftslurm.protocol.records import EVENTS, KEY, JournalEvent, UnknownEvent
+from ftslurm.run.journal import Event, integer, number, text
 
 UNKNOWN = UnknownEvent()
 
@@ -50,65 +50,41 @@ def members(hint: object) -> tuple[object, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (NoneType if hint is None else hint,)
 
 
-def _reader(hint: object) -> Callable[[Event, str], object]:
-    types = members(hint)
-    read_one = _READERS[types[0]] if len(set(types) - {NoneType}) < 2 else _either
-    neutral = _NEUTRAL.get(types[0]) if NoneType not in types and not is_key(hint) else None
-    if neutral is None:
+def _reader(hint: object, inside: bool = False) -> Callable[[Event, str], object]:
+    """Return what reads a field of this type.
+
+    Args:
+        inside: it is of an item of a list or mapping, which is left out if it is of another type.
+    """
+    kinds, nullable = [kind for kind in members(hint) if kind is not NoneType], NoneType in members(hint)
+    if len(kinds) != 1:
+        return lambda line, name: (text(line, name) or integer(line, name)) if kinds else None
+    kind: Any = kinds[0]
+    if get_origin(kind) is tuple:
+        item = _reader(get_args(kind)[0], inside=True)
+        return lambda line, name: tuple(
+            value for one in _typed(line, name, list) or () if (value := item({name: one}, name)) is not None
+        )
+    if get_origin(kind) is dict:
+        inner = get_args(kind)[1]
+        item, any_value = _reader(inner, inside=True), NoneType in members(inner)
+
+        def found(line: Event, name: str) -> dict[str, object]:
+            values = _typed(line, name, dict) or {}
+            read = {key: item(values, key) for key in values}
+            return {key: value for key, value in read.items() if value is not None or any_value}
+
+        return (lambda line, name: found(line, name) or None) if nullable else found
+    read_one = _SCALARS.get(kind) or (lambda line, name: _typed(line, name, dict if is_typeddict(kind) else kind))
+    if nullable or inside or is_key(hint):
         return read_one
-    return lambda line, name: neutral if (value := read_one(line, name)) is None else value
+    return lambda line, name: kind() if (value := read_one(line, name)) is None else value
 
 
-def _boolean(line: Event, name: str) -> bool | None:
+def _typed(line: Event, name: str, kind: type) -> Any:
     value = line.get(name)
-    return value if isinstance(value, bool) else None
+    return value if isinstance(value, kind) else None
 
 
-def _texts(line: Event, name: str) -> dict[str, str]:
-    value = line.get(name)
-    return {key: item for key, item in value.items() if isinstance(item, str)} if isinstance(value, dict) else {}
-
-
-def _integers(line: Event, name: str) -> dict[str, int]:
-    return {key: int(value or 0) for key, value in numbers(line, name).items()}
-
-
-def _integers_of_list(line: Event, name: str) -> tuple[int, ...]:
-    value = line.get(name)
-    return tuple(item for item in value if type(item) is int) if isinstance(value, list) else ()
-
-
-def _numbers(line: Event, name: str) -> dict[str, float]:
-    return {key: value for key, value in numbers(line, name).items() if value is not None}
-
-
-def _either(line: Event, name: str) -> str | int | None:
-    return text(line, name) or integer(line, name)
-
-
-def _nothing(line: Event, name: str) -> None:
-    del line, name
-
-
-def _rows(line: Event, name: str) -> tuple[dict[str, Any], ...]:
-    value = line.get(name)
-    return tuple(row for row in value if isinstance(row, dict)) if isinstance(value, list) else ()
-
-
-_READERS: dict[object, Callable[[Event, str], object]] = {
-    int: integer,
-    float: number,
-    str: text,
-    bool: _boolean,
-    NoneType: _nothing,
-    tuple[str, ...]: names,
-    tuple[int, ...]: _integers_of_list,
-    tuple[RankRow, ...]: _rows,
-    tuple[StuckGroup, ...]: _rows,
-    dict[str, str]: _texts,
-    dict[str, int]: _integers,
-    dict[str, float]: _numbers,
-    dict[str, float | None]: lambda line, name: numbers(line, name) or None,
-}
-_NEUTRAL: dict[object, object] = {int: 0, float: 0.0, str: "", bool: False}
+_SCALARS: dict[object, Callable[[Event, str], object]] = {int: integer, float: number, str: text}
 _KNOWN = {record.event: (record, _readers(record)) for record in EVENTS}

@@ -1,7 +1,6 @@
 """What earlier controllers of a run have left: their state, read from the journal, and the newest checkpoint.
 
-`read_past` folds the journal into a Past, from which the core goes on. A controller that takes over uses `Reading`
-through controller/resume_state.py, so that it need not read the journal from its start.
+`read_past` folds the journal into a Past, from which the core goes on.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause, cause_of, is_failure
 from ftslurm.run import checkpoint_owner, stored_checkpoints
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, JournalReader, number
-from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
+from ftslurm.run.run_reader import RunReader
 from ftslurm.security.names import is_step
 
 
@@ -70,7 +69,7 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
         EnvironmentProblem: there is a journal, and it cannot be read.
     """
     found = Reading()
-    for event in Skim().read(JournalReader(run.events)):
+    for event in RunReader(run).up_to_now():
         found.fold(event)
     return found.past, found.outcome
 
@@ -98,6 +97,7 @@ class Reading:
     drilled: int = 0
     groups: int | None = None
     moving: set[str] = field(default_factory=set)  # units whose next launch is no restart
+    undone: set[str] = field(default_factory=set)  # units whose attempts a full restart has made worthless
     planned: int = 0
     count: int = 0  # of the groups
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
@@ -143,7 +143,10 @@ class Reading:
 
     def fold(self, event: Event) -> None:
         """Take in the next line."""
-        time, record = number(event, "time") or 0.0, read(event)
+        self.take(read(event), number(event, "time") or 0.0)
+
+    def take(self, record: records.JournalEvent, time: float) -> None:
+        """Take in the record of the next line."""
         if isinstance(record, records.RunEvent):
             self._fold_run(record)
         elif isinstance(record, records.ClusterEvent):
@@ -259,10 +262,10 @@ class Reading:
                 unit = group_unit(record.group)
                 if unit in self.live:
                     self.live[unit] = replace(self.live[unit], joined=time)
+                self._stepped(record.step)
             case records.Progress():
-                if record.step is not None and record.committed:
-                    self.step = record.step if self.resuming is not None else max(self.step, record.step)
-                    self.resuming = None
+                if record.committed:
+                    self._stepped(record.step)
             case records.CheckpointSaved():
                 self.saved = True
                 if record.step is not None and self.resuming is None:
@@ -270,7 +273,8 @@ class Reading:
             case records.HangLimit():
                 self.longest_s, self.seen = record.longest_s or 0.0, record.steps or 0
             case records.FullRestart():
-                self.resuming = record.checkpoint_step or 0
+                self.step = max(self.step, record.step or 0)
+                self.resuming, self.undone = record.checkpoint_step or 0, set(self.live)
             case (
                 records.Serving()
                 | records.SessionOpened()
@@ -285,6 +289,11 @@ class Reading:
                 pass
             case _:
                 assert_never(record)
+
+    def _stepped(self, step: int | None) -> None:
+        """A step is committed. The first one after a full restart is where the history goes on."""
+        if step is not None:
+            self.step, self.resuming = step if self.resuming is not None else max(self.step, step), None
 
     def _run_started(self, record: records.RunStarted) -> None:
         self.began, self.outcome = True, None
@@ -349,6 +358,9 @@ class Reading:
         elif not record.with_job:
             self.moving.discard(unit)  # its next launch answers this exit
         self.live.pop(unit, None)
+        if record.step is not None and unit not in self.undone:
+            self.step = max(self.step, record.step)
+        self.undone.discard(unit)
         if record.cause == Cause.OK.value and record.group is not None:
             self.over[unit] = None
 

@@ -14,9 +14,10 @@ import pwd
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from ftslurm.errors import Distrusted
 from ftslurm.security import sharing
@@ -68,6 +69,22 @@ def open_fd(path: Path, flags: int = _READ) -> int:
     return number
 
 
+def open_next(folder: str, name: str) -> tuple[str, int]:
+    """Make the first of the files that is not there yet, for appending; return its path and its descriptor.
+
+    Args:
+        name: with {} where the number is, from 0 on.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for number in count():
+        path = os.path.join(folder, name.format(number))
+        with suppress(FileExistsError):
+            return path, open_fd(Path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+    raise AssertionError("numbers do not end")
+
+
 def open_file(path: Path) -> IO[bytes]:
     """Open a regular file of any user for reading.
 
@@ -107,11 +124,11 @@ def read_text(path: Path, *, own: bool = False, most: int = MOST) -> str:
     return text.decode(errors="surrogateescape")
 
 
-def write_file(path: Path, data: bytes, *, durable: bool = True, secret: bool = False) -> None:
-    """Write a new file of mode 0600; in a folder that is shared with a group (sharing.py) 0640.
+def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
+    """Write a new file.
 
     Args:
-        secret: 0600 in any folder.
+        mode: its mode; None: 0600, in a folder that is shared with a group (sharing.py) 0640.
         durable: sync it to disk before returning.
 
     Raises:
@@ -119,25 +136,27 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, secret: bool = 
     """
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(number, "wb") as file:
-        if not secret:
+        if mode is None:
             sharing.follow(number, path)
+        else:
+            os.fchmod(number, mode)
         file.write(data)
         file.flush()
         if durable:
             os.fsync(number)
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = False, secret: bool = False) -> None:
+def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int | None = None) -> None:
     """Replace a file atomically: readers, also on other nodes, see either the old data or the new.
 
-    Only this user may read it. The temporary file has a random name, so that nobody can place a file or link there.
+    The temporary file has a random name, so that nobody can place a file or link there; arguments as of `write_file`.
 
     Raises:
         OSError: it cannot be written.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        write_file(part, data, durable=durable, secret=secret)
+        write_file(part, data, durable=durable, mode=mode)
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)
@@ -192,15 +211,12 @@ def check_own(paths: Sequence[Path], advice: str = _LOOK) -> None:
 # --- the folders above ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     """A folder or link of a path that another user could replace."""
 
-    path: Path
-    mode: int
-    user: int | None  # its owner, if not this user, root or trusted
-    group: int | None  # the group that may write it, if not trusted
-    everybody: bool  # whether all users may write it
+    words: str  # why, for a person
+    who: tuple[str, ...]  # the users and groups that run.trust would have to name
+    opened: Path | None  # the folder, if everybody may write it
 
 
 def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: frozenset[int]) -> Doubt | None:
@@ -211,12 +227,18 @@ def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: froz
     Args:
         users, groups: ids that are trusted.
     """
-    mode, link = stat.S_IMODE(found.st_mode), stat.S_ISLNK(found.st_mode)
-    closed = link or bool(mode & stat.S_ISVTX)
-    user = None if found.st_uid in users else found.st_uid
-    group = None if closed or not mode & stat.S_IWGRP or found.st_gid in groups else found.st_gid
-    everybody = not closed and bool(mode & stat.S_IWOTH)
-    return None if user is group is None and not everybody else Doubt(path, mode, user, group, everybody)
+    mode, why, who = stat.S_IMODE(found.st_mode), list[str](), list[str]()
+    writable = 0 if stat.S_ISLNK(found.st_mode) or mode & stat.S_ISVTX else mode
+    if found.st_uid not in users:
+        who.append(user_name(found.st_uid))
+        why.append(f"belongs to {who[0]}")
+    if writable & stat.S_IWOTH:
+        why.append(f"may be written by everybody (mode {mode:04o})")
+    elif writable & stat.S_IWGRP and found.st_gid not in groups:
+        who.append(_group_name(found.st_gid))
+        why.append(f"may be written by the group {who[-1]} (mode {mode:04o})")
+    opened = path if writable & stat.S_IWOTH else None
+    return Doubt(f"{path} {' and '.join(why)}", tuple(who), opened) if why else None
 
 
 def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -266,27 +288,15 @@ def unknown(trusted: Sequence[str]) -> str | None:
 
 
 def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made: bool) -> str:
-    others = dict.fromkeys(name for one in doubts for name in _names(one))
-    said = f"others could put another in the place of {path}: " + "; ".join(map(_say, doubts))
-    if open_to_all := [str(one.path) for one in doubts if one.everybody]:
+    others = dict.fromkeys(name for one in doubts for name in one.who)
+    said = f"others could put another in the place of {path}: " + "; ".join(one.words for one in doubts)
+    if opened := [str(one.opened) for one in doubts if one.opened is not None]:
         elsewhere = "" if made else "; or choose another place with run.root=DIR"
-        return f"{said}. Close it with: chmod o-w {' '.join(open_to_all)}{elsewhere}"
+        return f"{said}. Close it with: chmod o-w {' '.join(opened)}{elsewhere}"
     words = ",".join([*trusted, *others])
     setting = f"write trust: [{words}] under run: in its config.yaml" if made else f"set run.trust=[{words}]"
     elsewhere = "" if made else "choose another place with run.root=DIR; or, "
     return f"{said}. Take the right away (chmod g-w, chown); {elsewhere}if you trust them all, {setting}"
-
-
-def _say(one: Doubt) -> str:
-    whose = [f"belongs to {user_name(one.user)}"] if one.user is not None else []
-    who = "everybody" if one.everybody else None if one.group is None else f"the group {_group_name(one.group)}"
-    whose += [f"may be written by {who} (mode {one.mode:04o})"] if who is not None else []
-    return f"{one.path} {' and '.join(whose)}"
-
-
-def _names(one: Doubt) -> list[str]:
-    user = [] if one.user is None else [user_name(one.user)]
-    return user + ([] if one.group is None else [_group_name(one.group)])
 
 
 def user_name(uid: int) -> str:

@@ -25,15 +25,15 @@ def of_rank(script: str, group: int, rank: int, attempt: int, guard: bool) -> No
     """Say that this process is a rank of a group, or its guard, which has been started by the same command."""
     name = os.path.basename(script)
     what = f"{name} group {group} rank {rank} attempt {attempt}"
-    entitle(f"ftslurm guard: {what}" if guard else f"ftslurm: {what}", f"{group}.{rank}:{'guard' if guard else name}")
+    _entitle(f"ftslurm guard: {what}" if guard else f"ftslurm: {what}", f"{group}.{rank}:{'guard' if guard else name}")
 
 
-def of_controller(run: str) -> None:
-    """Say that this process controls a run."""
-    entitle(f"ftslurm controller: {run}", "ft:controller")
+def of_run(role: str, run: str) -> None:
+    """Say what this process is for a run: its controller, its keeper, a pilot, the Lighthouse."""
+    _entitle(f"ftslurm {role}: {run}", f"ft:{role.lower()}")
 
 
-def entitle(title: str, short: str) -> None:
+def _entitle(title: str, short: str) -> None:
     """Put in front of the command line what the process is, for ps and pgrep -f; `short`: for top, in 15 bytes."""
     import ctypes
 

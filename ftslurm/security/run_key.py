@@ -25,7 +25,7 @@ def load_or_make(path: Path) -> bytes:
         OSError: the key cannot be written.
     """
     if not os.path.lexists(path):
-        owned_files.replace_file(path, secrets.token_bytes(SIZE), durable=True, secret=True)
+        owned_files.replace_file(path, secrets.token_bytes(SIZE), durable=True, mode=0o600)
     try:
         with owned_files.open_own(path) as file:
             others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077

@@ -66,10 +66,12 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
         old = record.read(parent.root)
     except OSError as error:
         raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
-    if new or old is None or old.kind == record.NONE or _settings(before) != _settings(config):
+    if new or old.kind == record.NONE or _settings(before) != _settings(config):
         return Inheritance(take, "the code as it is now")
+    from ftslurm.monitor.sentences import few  # a submission that resumes nothing is faster without it
+
     edited = copying.edited(parent.root, old)
-    since = f"; {record.few(edited)} changed since, --new-code takes the new code" if edited else ""
+    since = f"; {few(edited)} changed since, --new-code takes the new code" if edited else ""
 
     def hand_on(config: Config, run: RunDir) -> None:
         copying.hand_on(parent.root, run.root, old)

@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.resume_state import Story
 from ftslurm.controller.signals import SIGNALS
-from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.errors import EnvironmentProblem, FtslurmError, complain
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers import local, srun
 from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
 from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
+from ftslurm.run.replay import Reading
 from ftslurm.security import process_title
 from ftslurm.submission import observing
 from ftslurm.submission.keeper import BAD_INPUT, UNWRITTEN
@@ -51,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     full_disk.outlive()
-    process_title.of_controller(args.run.name)
+    process_title.of_run("controller", args.run.name)
 
     from ftslurm.controller.slurm_requests import PILOT
 
@@ -64,7 +65,7 @@ def main(words: Sequence[str]) -> int:
         output = _Output()
         code = control(configuration.of_run(run), run, output.tell, output.know, args.number, args.signals, args.after)
     except FtslurmError as error:
-        print(f"ftslurm: {error}", file=sys.stderr)
+        complain(error)
         return BAD_INPUT
     if last_event(run.events) == "run_finished":
         output.show_end(run)
@@ -127,18 +128,20 @@ def control(
     """
     logger = logging.getLogger("ftslurm")
     log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
-    story = Story(run)
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
-            past, outcome = story.read()  # slow for a long journal
-            if outcome in ("succeeded", "failed"):
-                return int(outcome == "failed")
-            known(story.shown())
+            reading = Reading()
+            story = Story(run, also=reading)
+            if reading.outcome in ("succeeded", "failed"):
+                return int(reading.outcome == "failed")
+            known(story.status)
             from ftslurm.controller.loop import Controller
 
             leaf_of = _leaves() if config.cluster.kind != "local" and config.groups.nodes > 1 else {}
-            controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after, leaf_of)
+            controller = Controller(
+                config, run, allocation, tell, reading.past, story.recent, number, signals, after, leaf_of
+            )
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)
     except EnvironmentProblem:

@@ -16,18 +16,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS, Wakeup
+from ftslurm.errors import complain
 from ftslurm.launchers.job_command import KEEPER
 from ftslurm.protocol.readiness import readable
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
-from ftslurm.security import programs
+from ftslurm.security import process_title, programs
 from ftslurm.slurm.commands import BATCH_PROCESS, is_batch, job_name
 
 COMMAND = programs.module("ftslurm.submission.controller_process")
@@ -95,6 +95,7 @@ def keep(run: RunDir, array: Config | None = None, hand_over: bool = False) -> i
     Returns:
         The exit code of the run.
     """
+    process_title.of_run("keeper", run.root.name)
     job = job_name(os.environ) if "SLURM_JOB_ID" in os.environ else None
     crashes, crash, interrupted = Crashes(), "", False
     number = _take(run, None, job) if array is None else leadership.follow(array, run, job, hand_over)
@@ -115,7 +116,7 @@ def keep(run: RunDir, array: Config | None = None, hand_over: bool = False) -> i
             return give_up(run, f"the next controller could not begin; the output of its job says why ({run.submitit})")
         if not crash or not leadership.held(run, number):
             return INTERRUPTED if interrupted and code == 1 else max(0, code)
-        print(f"ftslurm: {crash}", file=sys.stderr, flush=True)
+        complain(crash)
         if crashes.note():
             return 1 if array is not None else give_up(run, f"{crash}, {MOST} times within {WITHIN_S:g} s")
         number = _take(run, number, job)
@@ -167,5 +168,5 @@ def give_up(run: RunDir, reason: str) -> int:
     with suppress(OSError):
         requeue.end_journal(run, reason, "failed", left)
     client.cancel(*steps)
-    print(f"ftslurm: {reason}", file=sys.stderr, flush=True)
+    complain(reason)
     return 1

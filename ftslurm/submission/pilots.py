@@ -20,7 +20,7 @@ from ftslurm.run import inbox, leadership, liveness
 from ftslurm.run.configuration import of_run
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
-from ftslurm.security import run_key
+from ftslurm.security import process_title, run_key
 from ftslurm.slurm import client
 from ftslurm.slurm.commands import job_name
 from ftslurm.submission.candidate import Candidate
@@ -41,6 +41,7 @@ def hold(run: RunDir, batch: bool = True) -> int:
     Raises:
         FtslurmError: the run directory cannot be read, or belongs to another user.
     """
+    process_title.of_run("pilot", run.root.name)
     config, name = of_run(run), job_name(os.environ)
     may_lead = config.cluster.kind == "array" and (config.cluster.controller == "job" or config.internal.pilots)
     held = stay(config, run, Candidate(config, run, name) if may_lead else None)

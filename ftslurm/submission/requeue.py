@@ -20,12 +20,12 @@ from ftslurm.config.schema import Config
 from ftslurm.core.state.past import Live
 from ftslurm.core.state.unit_names import GROUP
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.monitor.status_fold import fold_all
+from ftslurm.monitor.story import Story
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import RunFinished, StepExited
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, Journal, JournalReader
-from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal import Event
+from ftslurm.run.journal_writer import Journal
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
@@ -64,8 +64,8 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
     Args:
         left: the steps that still run.
     """
-    now = fold_all(Skim().read(JournalReader(run.events)))
-    with Journal(run.events) as journal:
+    story = Story(run)
+    with Journal(run, recent=story.recent) as journal:
         for step in left:
             group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
             journal.append(
@@ -89,7 +89,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
                     phases=None,
                 )
             )
-        finished = RunFinished(outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
+        finished = RunFinished(outcome=outcome, reason=reason, steps=story.status.step, restarts=story.status.restarts)
         line = journal.append(finished)
     staging.release(run)
     observing.tell_the_end(run)

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
-from ftslurm.guard import faults, interfaces, stacks
+from ftslurm.guard import gpus, interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
@@ -37,7 +37,6 @@ from ftslurm.worker import (
     pacing,
     parameter_sessions,
     script,
-    topology,
     transfers,
 )
 from ftslurm.worker.arguments import fill
@@ -83,7 +82,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             me = assign.ranks[task.index]
             if task.options.standby:
                 choose_gpus(share(assign, me))
-                watchers.bound = bind(task, assign.bind)
+                watchers.bound = cpu_binding.bind(assign.bind, task.local_index) if assign.bind else ""
         take_rank(task, assign, me)
         if watchers.bound:
             print(f"ftslurm: {watchers.bound}", file=sys.stderr, flush=True)
@@ -224,7 +223,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
                 f"ftslurm: {task.node} is announced as {reach.host}, and has {told} (cluster.interface)",
                 file=sys.stderr,
             )
-    bound = bind(task, task.options.bind)
+    bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
     with no_garbage(), pacing.paced() if task.options.paced else contextlib.nullcontext():
         watchers = import_everything(task, channel, reach)
         watchers.bound = bound
@@ -343,7 +342,6 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
             channel.say(report)
 
     outbox.say, outbox.wanted = say_for_group, lambda: task.position.wanted
-    faults.install(task.position)
     watchers.quorums.listen_to(channel.receive)
     task.position.mark(0, Stage.COMPUTING)
 
@@ -411,7 +409,7 @@ def choose_gpus(wanted: str | None) -> None:
     given = {name: [gpu for gpu in os.environ.get(name, "").split(",") if gpu] for name in GPU_VARIABLES}
     given = {name: visible for name, visible in given.items() if visible}
     if not given and os.environ.get("FTSLURM_GPUS") == "node":  # Slurm knows of none
-        given = topology.visible_gpus()
+        given = gpus.names()
     shown = min(map(len, given.values()), default=0)
     if shown < first + count:
         named = ", ".join(f"{name}={','.join(visible)}" for name, visible in given.items())
@@ -431,22 +429,14 @@ def idle_gpus(torch: Any, devices: list[str]) -> str | None:
     Args:
         devices: the names in /dev.
     """
-    gpus = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in devices)
-    if not gpus or torch.version.cuda is not None:
+    count = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in devices)
+    if not count or torch.version.cuda is not None:
         return None
-    stay = "1 GPU that stays" if gpus == 1 else f"{gpus} GPUs that stay"
+    stay = "1 GPU that stays" if count == 1 else f"{count} GPUs that stay"
     return (
         f"has {stay} idle: torch {torch.__version__} in the workers' environment "
         "(job.python) is a build for CPUs. Install one for CUDA, or ask for no GPUs: groups.gpus=0"
     )
-
-
-def bind(task: Task, seat: str | None) -> str:
-    """Bind this process to the CPUs of its seat (groups.bind); return a line for its log."""
-    if seat is None:
-        return ""
-    index = task.index if os.environ.get("FTSLURM_CLUSTER") == "local" else task.local_index
-    return cpu_binding.bind(seat, index, task.local_index)
 
 
 def share(assign: messages.Assign, me: messages.Place) -> str | None:

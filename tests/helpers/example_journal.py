@@ -56,7 +56,8 @@ def joined(time: float, group: int, step: int, attempt: int = 0, participants: i
 
 
 def progress(time: float, group: int, step: int, attempt: int = 0, participants: int = 3, **fields: Any) -> Line:
-    known = {"quorum_id": 1, "committed": step, "aborted": 0, "gap_s": 0.22, **fields}
+    known: Line = {"quorum_id": 1, "committed": step, "aborted": 0, "gap_s": 0.22, **fields}
+    known = {"longest_gap_s": known["gap_s"], **known}
     return event(time, "progress", group=group, attempt=attempt, step=step, participants=participants, **known)
 
 
@@ -152,11 +153,15 @@ def old(lines: Iterable[Line]) -> list[Line]:
 
 
 def write(run: RunDir, lines: Iterable[Line], torn: str = "") -> RunDir:
-    """Append the lines to the journal; create the run directory if it does not exist."""
+    """Append the lines to the files of the journal; create the run directory if it does not exist."""
     run.logs.mkdir(parents=True, exist_ok=True)
-    with run.events.open("a") as file:
-        file.writelines(json.dumps({"seq": n, **line}) + "\n" for n, line in enumerate(lines, 1))
-        file.write(torn)
+    seq = len(run.events.read_bytes().splitlines()) if run.events.exists() else 0
+    with run.events.open("a") as events, run.progress.open("a") as progress:
+        for line in lines:
+            told = line.get("event") == "progress"
+            seq += not told
+            (progress if told else events).write(json.dumps({"seq": seq, **line}, separators=(",", ":")) + "\n")
+        events.write(torn)
     return run
 
 

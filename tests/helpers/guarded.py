@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftslurm.guard import guard, kernel_tail
+from ftslurm.guard import guard, kernel_log
 from ftslurm.security import owned_files
 from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session, transfers
 
@@ -137,7 +137,7 @@ class Attached(Step):
     def __init__(self, folder: Path, *flags: str, step: str = "group-0000/0", task: int = 0):
         self.folder = folder
         if not (folder / "key").exists():
-            owned_files.write_file(folder / "key", key_of(folder), secret=True)
+            owned_files.write_file(folder / "key", key_of(folder), mode=0o600)
         program = [sys.executable, "-m", "ftslurm.guard.attach", f"--step={step}", "--orphan-after-s=60"]
         program.append(f"--log-dir={folder}")
         self._start([*program, *flags], {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_TASK": str(task)})
@@ -181,7 +181,7 @@ class _Watch:
 
 if __name__ == "__main__":
     if "KERNEL_LOG" in os.environ:
-        guard.Tail = partial(kernel_tail.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, misc]
+        guard.Tail = partial(kernel_log.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, misc]
     if os.environ["GUARDED"] != "torch":
         session.import_everything = lambda task, *_: session.Watchers(
             _Observer(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import example_journal as ex
 from example_journal import Line
 
 from ftslurm.config import compose
@@ -28,14 +28,10 @@ class Observed:
     """A run with hooks, callbacks or metrics."""
 
     run: RunDir
-    seq: int = 0
 
     def write(self, *lines: Line) -> None:
         """Append these lines to the journal."""
-        with self.run.events.open("a") as journal:
-            for line in lines:
-                self.seq += 1
-                journal.write(json.dumps({"seq": self.seq} | line) + "\n")
+        ex.write(self.run, lines)
 
     @contextmanager
     def observer(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:

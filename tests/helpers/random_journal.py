@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import example_journal as ex
 
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.story import Story
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
+from ftslurm.run.journal_lines import read
+from ftslurm.run.journal_writer import Journal
 
 
 def history(dice: random.Random, groups: int, lines: int, failures: float) -> Iterator[ex.Line]:
@@ -65,12 +67,16 @@ def failure(
         yield ex.event(now, "full_restart", step=99, checkpoint_step=7)
 
 
-def write(run: RunDir, lines: Iterator[ex.Line]) -> RunDir:
-    """Write the journal as the controller does."""
+def write(run: RunDir, lines: Iterable[ex.Line]) -> RunDir:
+    """Write these lines into the journal, or after those that are there, as a controller does."""
     run.root.mkdir(exist_ok=True)
-    with run.events.open("w") as file:
-        for seq, line in enumerate(lines, 1):
-            file.write(json.dumps({"seq": seq} | line, separators=(",", ":")) + "\n")
+    now = [ex.START]
+    with Journal(run, clock=lambda: now[0], recent=Story(run).recent) as journal:
+        for count, line in enumerate(lines):
+            now[0] = line["time"]
+            journal.append(read(line))
+            if count % 1000 == 0:
+                journal.flush()
     return run
 
 

@@ -17,7 +17,7 @@ from harness import Backend, Run
 HOOK = """#!/bin/sh
 cat >> "$TOLD"
 """
-CANNOT = "events.jsonl cannot be written ({})"
+CANNOT = ".jsonl cannot be written ({})"
 
 
 def train(backend: Backend, tmp_path: Path, told: Path) -> Run:

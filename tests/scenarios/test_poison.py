@@ -136,7 +136,7 @@ def test_a_stopped_group_does_not_go_on_when_the_others_are_gone(backend: Backen
     run.wait_for_steps(6, groups=2)
     stop(run, 1)
     reached = int(run.steps(1)[-1]["step"])
-    run.until(lambda: any(e["step"] > reached + 10 for e in run.named("progress", group=0)), "10 further steps")
+    run.until(lambda: any(e["step"] > reached + 10 for e in run.progress if e["group"] == 0), "10 further steps")
     time.sleep(2.5)  # the pings, one a second, say so, too
     run.kill(group=0)
     os.kill(run.pid(1), signal.SIGCONT)

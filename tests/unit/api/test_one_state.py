@@ -170,13 +170,10 @@ def test_who_reads_a_run_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """However long the journal is: reading costs more from 4 MB on, which was saved."""
     end = [ex.finished(50)] if is_over else []
     run = a_run(
         tmp_path, "local", "steps", True, str(os.getpid()), True, ex.joined(3, 0, 1), ex.progress(9, 0, 7), *end
     )
-    monkeypatch.setattr("ftslurm.controller.resume_state.LONG", 1)
-    monkeypatch.setattr("ftslurm.controller.resume_state.SAVE_S", 0.0)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     before = files(run.root)
     time.sleep(0.01)

@@ -40,12 +40,11 @@ def test_without_its_node_a_run_with_checkpoints_may_go_on_in_a_requeued_job() -
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({}, "NUMA nodes of its own, if the workers can be divided evenly (groups.bind=auto)"),
-        ({"gpus": 8, "workers": 8}, "its GPU's NUMA node (groups.bind=auto)"),
-        ({"gpus": 1, "bind": "cores"}, "cores of its own near its GPU (groups.bind=cores)"),
-        ({"bind": "none"}, "no worker: each may use all CPUs"),
+        ({}, "no worker: each may use all CPUs of the job on its node (groups.gpus=0)"),
+        ({"gpus": 8, "workers": 8}, "each worker to the CPUs near its GPU (groups.bind=auto)"),
+        ({"gpus": 8, "bind": "none"}, "no worker: each may use all CPUs of the job on its node (groups.bind=none)"),
     ],
-    ids=["no GPU", "GPUs", "cores", "none"],
+    ids=["no GPU", "GPUs", "none"],
 )
 def test_it_tells_to_which_cpus_workers_are_bound(settings: dict[str, object], says: str) -> None:
     config = Config()

@@ -68,5 +68,5 @@ def test_the_script_is_that_of_the_copy_and_other_paths_stay(tmp_path: Path) -> 
     assert code.place("/t/sub") == str(tmp_path / "code/sub")
     for outside in ("/t/data", "/t/data/lib", "/t/none", "/tt/sub", "/t/../etc", ""):
         assert code.place(outside) == outside
-    none = RunCode(str(tmp_path), None)
+    none = RunCode(str(tmp_path), CodeRecord("none"))
     assert (none.script("/t/a.py"), none.place("/t/sub")) == ("/t/a.py", "/t/sub")

@@ -77,7 +77,7 @@ def test_without_a_word_no_drill_and_no_standby_and_a_limit_for_hangs_that_is_le
 def test_the_presets_for_what_fails_switch_it_on() -> None:
     config = composed(*JOB, "standby=one", "faults=random")
     assert changed(config, "standby") == {"count": 1}
-    assert changed(config, "faults") == {"random": RandomFaults(60, ["kill", "term", "exit"])}
+    assert changed(config, "faults") == {"random": RandomFaults(60, ["kill", "term"])}
     (fault,) = composed(*JOB, "faults=kill_one").faults.plan
     assert (fault.kind, fault.group, fault.at, fault.rank) == ("kill", 1, 0.5, 0)
 

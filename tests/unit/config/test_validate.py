@@ -44,7 +44,7 @@ def test_the_defaults_are_sound() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "valid"),
     [
-        ("groups.bind", "numa", "auto, cores, none"),
+        ("groups.bind", "numa", "auto, none"),
         ("job.snapshot", "hash", "auto, copy, none"),
         ("cluster.kind", "pbs", "auto, local, slurm, array"),
         ("cluster.controller", "there", "job, here"),
@@ -54,11 +54,6 @@ def test_the_defaults_are_sound() -> None:
 )
 def test_a_choice_that_does_not_exist_is_answered_with_those_that_do(key: str, value: str, valid: str) -> None:
     assert refusal(**{key.replace(".", "__"): value}) == f"{key}={value}: must be one of {valid}"
-
-
-def test_only_one_binds_the_workers_to_cpus() -> None:
-    check(config(cluster__srun=["--cpu-bind=cores"]))
-    assert "groups.bind=cores with --cpu-bind" in refusal(cluster__srun=["--cpu-bind=cores"], groups__bind="cores")
 
 
 @pytest.mark.parametrize(

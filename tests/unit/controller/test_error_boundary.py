@@ -16,6 +16,8 @@ from ftslurm.controller.error_boundary import EVERY_S, ErrorBoundary, decide
 from ftslurm.controller.loop import described
 from ftslurm.core import rules as core
 from ftslurm.core.reduce import observe
+from ftslurm.core.state.events import Event
+from ftslurm.core.state.turn import Turn
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import LauncherPrinted, News, Received, StepEnded
 from ftslurm.monitor.sentences import describe
@@ -47,7 +49,7 @@ class Told:
 def bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant an error in the core: it cannot handle a warning with this text."""
 
-    def broken(turn, event):
+    def broken(turn: Turn, event: Event) -> None:
         if event == said.warned(A0, "poison"):
             raise IndexError("tuple index out of range")
         observe(turn, event)
@@ -114,7 +116,7 @@ def test_without_an_error_all_events_are_decided_on_together() -> None:
 
 
 def test_a_rule_that_fails_on_the_state_alone_ends_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(turn):
+    def broken(turn: Turn) -> None:
         raise ZeroDivisionError
 
     told, story = Told(), play(*RUNNING)

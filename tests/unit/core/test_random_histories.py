@@ -56,7 +56,7 @@ class World:
         self.checker = random.Random(f"checks {seed}")
         config.health.preflight = self.checker.choice([[], [], [["check"]]])
         config.faults.random = dice.choice([None, None, RandomFaults(10.0, ["kill", "lighthouse"])])
-        config.standby.count, config.groups.bind = dice.choice([0, 1, 2]), dice.choice(["auto", "cores"])
+        config.standby.count, config.groups.bind = dice.choice([0, 1, 2]), dice.choice(["auto", "none"])
         config.heartbeat_s = 1.0
         config.health.lost_after_s, config.orphan_after_s = dice.choice([(math.inf, math.inf), (4.0, 12.0)])
         config.health.hang_after_s = dice.choice([0.0, 3.0])

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from ftslurm.doctor.examine import required
-from ftslurm.doctor.finding import Finding, Level
 from ftslurm.doctor.node_checks import FolderFacts, NodeFacts, check_clocks, check_folder, check_node, within
+from ftslurm.preflight.finding import Finding, Level
+from ftslurm.preflight.gpu_readings import GpuReading
 
-XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=7"
+XID = "[{}.5] NVRM: Xid (PCI:0000:3b:00): {}, pid=7"
+GPU = GpuReading(0, "GPU-a", "NVIDIA A100-SXM4-80GB", "550.54.15", 4, ecc=0, celsius=31)
 RANGES = {"torch": ">=2.8,<2.16", "torchft": ">=0.2,<0.3"}
 SAID: dict[str, Any] = {
     "python": "/opt/python",
@@ -23,9 +25,8 @@ SAID: dict[str, Any] = {
         "torchft": {"version": "0.2.0", "seconds": 1.0},
         "ftslurm": {"version": "0.1.0", "seconds": 0.1},
     },
-    "gpus": "0, NVIDIA A100-SXM4-80GB, 550.54.15, 0, 31, 4\n1, NVIDIA A100-SXM4-80GB, 550.54.15, [N/A], 31, 4\n",
     "gpu_files": 4,
-    "xids": [],
+    "uptime_s": 400_000.0,
     "address": "10.0.0.1",
     "interfaces": {"eth0": "10.0.0.1"},
     "infiniband": [],
@@ -41,7 +42,9 @@ def bad(findings: list[Finding]) -> list[tuple[str, Level]]:
 
 
 def node(**changes: Any) -> list[Finding]:
-    facts = NodeFacts("n1", SAID | changes, reached={"n2": ""})
+    measured = {"gpus": (GPU, replace(GPU, index=1, ecc=None)), "kernel": ["[1.2] usb 1-1: new device"]}
+    measured |= {name: changes.pop(name) for name in ("gpus", "kernel") if name in changes}
+    facts = NodeFacts("n1", SAID | changes, reached={"n2": ""}, **measured)
     return list(check_node(facts, {"ftslurm": "0.1.0"}, RANGES, True))
 
 
@@ -52,10 +55,12 @@ def test_a_good_node_has_no_complaint() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"gpus": "0, NVIDIA A100, 550.54.15, 3, 31, 4"}, ("gpu", Level.FAIL)),
-        ({"gpus": None}, ("gpu", Level.WARN)),
-        ({"xids": [XID.format(79), XID.format(31)]}, ("xid", Level.FAIL)),
-        ({"xids": [XID.format(31)]}, ("xid", Level.WARN)),
+        ({"gpus": (replace(GPU, ecc=3),)}, ("memory", Level.FAIL)),
+        ({"gpus": (GPU, replace(GPU, index=1, problem="GPU is lost"))}, ("gpus", Level.FAIL)),
+        ({"gpus": (replace(GPU, slowed=("heat",)),)}, ("speed", Level.WARN)),
+        ({"gpus": "Failed to initialize NVML"}, ("gpus", Level.WARN)),
+        ({"kernel": [XID.format(399_000, 79), XID.format(399_000, 31)]}, ("kernel", Level.FAIL)),
+        ({"kernel": [XID.format(1, 79)]}, ("kernel", Level.WARN)),
         ({"address": "127.0.1.1"}, ("network", Level.WARN)),
         ({"address": "127.0.1.1", "interfaces": {}}, ("network", Level.FAIL)),
         ({"interfaces": {"eth0": "10.0.0.1", "ib0": "10.1.0.1"}, "address": "10.2.0.1"}, ("network", Level.WARN)),
@@ -66,6 +71,14 @@ def test_a_good_node_has_no_complaint() -> None:
 )
 def test_a_trouble_of_a_node_is_found(changes: dict[str, Any], expected: tuple[str, Level]) -> None:
     assert bad(node(**changes)) == [expected]
+
+
+def test_a_node_that_hides_its_log_and_has_no_gpus_has_no_complaint() -> None:
+    found = node(kernel=None, gpus=())
+    assert bad(found) == []
+    assert [one.what for one in found if one.check == "kernel"] == [
+        "n1: the kernel log may not be read by this user: not checked"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,17 +94,23 @@ def test_an_import_that_fails_or_differs_is_found(name: str, found: dict[str, An
     assert (name, level) in bad(node(imports=SAID["imports"] | {name: found}))
 
 
+def test_the_network_of_a_node_without_ftslurm_is_not_judged() -> None:
+    lacking = {name: value for name, value in SAID.items() if name not in ("address", "interfaces")}
+    found = list(check_node(NodeFacts("n1", lacking, reached={"n2": "refused"}), {}, RANGES, True))
+    assert bad(found) == [("network", Level.WARN), ("ports", Level.FAIL)]
+
+
 def test_gpus_that_torch_does_not_see_are_found() -> None:
     cpu = {"version": "2.13.0+cpu", "seconds": 3.0, "build": "", "devices": 0}
-    for here in ({"gpu_files": 4}, {"gpu_files": 0, "gpus": None, "other_gpus": 4}):  # of NVIDIA, or of another kind
+    for here in ({"gpu_files": 4}, {"gpu_files": 0, "gpus": (), "other_gpus": 4}):  # of NVIDIA, or of another kind
         found = node(imports=SAID["imports"] | {"torch": cpu}, **here)
         assert bad(found) == [("cuda", Level.WARN)]
         (told,) = [one for one in found if one.level is Level.WARN]
         assert told.what.startswith("n1 has 4 GPUs, and torch 2.13.0+cpu is a CPU build")
         assert "pip install --force-reinstall torch --index-url" in told.fix
-    assert bad(node(imports=SAID["imports"] | {"torch": cpu}, gpu_files=0, gpus=None)) == []
+    assert bad(node(imports=SAID["imports"] | {"torch": cpu}, gpu_files=0, gpus=())) == []
     rocm = cpu | {"version": "2.13.0+rocm6.4", "build": "ROCm 6.4"}
-    amd = {"gpu_files": 0, "gpus": None, "other_gpus": 4}
+    amd = {"gpu_files": 0, "gpus": (), "other_gpus": 4}
     assert bad(node(imports=SAID["imports"] | {"torch": rocm | {"devices": 4}}, **amd)) == []
     blind = node(imports=SAID["imports"] | {"torch": rocm}, **amd)
     assert [one.what for one in blind if one.check == "cuda"] == [

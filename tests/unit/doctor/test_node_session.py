@@ -13,9 +13,12 @@ from programs import Programs
 
 from ftslurm.doctor import examine
 from ftslurm.doctor.examine import Options
+from ftslurm.doctor.node_checks import NodeFacts
 from ftslurm.doctor.node_session import NodeSession, Silent, program
+from ftslurm.preflight.gpu_readings import GpuReading
 
 PATIENCE_S = 60.0
+OFF_THE_BUS = "[1.2] NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
 TORCH = """
 from types import SimpleNamespace
 __version__, version, cuda = "2.9", SimpleNamespace(cuda=None), SimpleNamespace(device_count=lambda: 0)
@@ -59,7 +62,6 @@ def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> N
 def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: Path) -> None:
     folder = tmp_path / "left"
     session = NodeSession("here", program([sys.executable], folder), dict(os.environ))
-    session.start()
     assert session.hello(PATIENCE_S)
     folder.mkdir()
     session.close()
@@ -79,7 +81,6 @@ def test_an_old_folder_of_a_killed_doctor_is_removed_and_a_new_one_is_not(tmp_pa
 def test_what_a_profile_prints_is_ignored_and_a_failed_question_is_named(tmp_path: Path) -> None:
     noisy = ["sh", "-c", 'echo welcome; echo "[1]"; exec "$@"', "sh", *program([sys.executable], tmp_path / "x")]
     session = NodeSession("here", noisy, dict(os.environ))
-    session.start()
     assert session.hello(PATIENCE_S)
     with pytest.raises(Silent, match="FileNotFoundError"):
         session.ask("lock", path=str(tmp_path / "missing"))
@@ -88,7 +89,6 @@ def test_what_a_profile_prints_is_ignored_and_a_failed_question_is_named(tmp_pat
 
 def test_an_interpreter_that_is_missing_is_named_with_sruns_words(tmp_path: Path) -> None:
     session = NodeSession("here", ["sh", "-c", "echo execve: No such file >&2; exit 2"], dict(os.environ))
-    session.start()
     with pytest.raises(Silent, match="execve: No such file"):
         session.hello(PATIENCE_S)
     session.close()
@@ -100,14 +100,16 @@ def test_what_nvidia_smi_and_the_kernel_say_is_passed_on(
     (tmp_path / "torch.py").write_text(TORCH)
     (tmp_path / "torchft.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    programs.add("nvidia-smi", body="echo '0, NVIDIA A100, 550.54.15, 3, 31, 4'")
-    programs.add("dmesg", body="echo '[1.2] NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.'")
+    row = "0, GPU-a, NVIDIA A100, 550.54.15, 4, 3, 0, No, No, [N/A], 31, 0x1"
+    programs.add("nvidia-smi", body=f"case $1 in --query-gpu*) echo '{row}';; esac")
+    programs.add("dmesg", body=f"echo '{OFF_THE_BUS}'")
     with examine.sessions_on([("here", [])], options(tmp_path), tmp_path / "x") as (session,):
         assert session.hello(PATIENCE_S)
         (facts,) = examine.measure_nodes([session], options(tmp_path))
-    assert facts.problem == ""
-    assert facts.said["xids"] == ["NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."]
-    assert facts.said["gpus"] == "0, NVIDIA A100, 550.54.15, 3, 31, 4\n"
+        gpus = NodeFacts("here", {"gpu_files": 1})
+        examine.measure_hardware(session, gpus)
+    assert (facts.problem, facts.kernel) == ("", [OFF_THE_BUS])
+    assert gpus.gpus == [GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, ecc=3, rows=0, celsius=31)]
     assert facts.said["imports"]["torch"].items() >= {"version": "2.9", "build": "", "devices": 0}.items()
     assert "error" not in facts.said["imports"]["torchft"]
     assert facts.ahead_s is not None

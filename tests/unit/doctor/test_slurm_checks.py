@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from ftslurm.doctor.finding import Level
 from ftslurm.doctor.slurm_checks import (
     Node,
     SlurmFacts,
@@ -16,6 +15,7 @@ from ftslurm.doctor.slurm_checks import (
     read_records,
     read_settings,
 )
+from ftslurm.preflight.finding import Level
 from ftslurm.slurm.parse import UNKNOWN, Partition, read_partitions
 
 CONFIG = """\

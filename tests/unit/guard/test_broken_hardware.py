@@ -7,33 +7,35 @@ from pathlib import Path
 import pytest
 
 from ftslurm.guard import broken_hardware as hw
-from ftslurm.guard.kernel_tail import Tail
+from ftslurm.guard.gpus import Gpu
+from ftslurm.guard.kernel_log import Tail
 
 OFF = "3,7,91500000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 ECC = "4,8,92500000,-;NVRM: Xid (PCI:0000:AF:00): 48, pid=12, name=python, DBE (double bit error) ECC Error"
 MEMORY = "3,9,93500000,-;Memory failure: 0x4c2d1: Sending SIGBUS to python:9 due to hardware memory corruption"
 SCRIPT = "4,10,94500000,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=12, name=python, Ch 0000003e, MMU Fault"
-GPUS = {"0000:3b:00": 3, "0000:af:00": 5}
+OURS, OTHER = Gpu("0000:3b:00", "/dev/nvidia3", "", frozenset()), Gpu("0000:af:00", "/dev/nvidia5", "", frozenset())
 
 
 @pytest.mark.parametrize(
     ("lines", "own", "told"),
     [
-        ([OFF], (), "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
-        ([ECC, OFF, SCRIPT], (3, 5), "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
-        ([OFF, ECC], (3,), "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
-        ([ECC], (3,), ""),  # the GPU of another job
-        ([SCRIPT], (3,), ""),
-        ([MEMORY], (3,), f"the kernel says: {MEMORY.partition(';')[2]}"),
-        ([], (), ""),
+        ([OFF], [], "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
+        ([ECC, OFF, SCRIPT], [OURS, OTHER], "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
+        ([OFF, ECC], [OURS], "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
+        ([ECC], [OURS], ""),  # the GPU of another job
+        ([ECC], [OURS, None], "GPU 0000:af:00 (/dev/nvidia5): XID 48, double-bit ECC error"),  # not known which
+        ([SCRIPT], [OURS], ""),
+        ([MEMORY], [OURS], f"the kernel says: {MEMORY.partition(';')[2]}"),
+        ([], [], ""),
     ],
 )
-def test_the_latest_line_against_a_gpu_of_this_step_counts(lines: list[str], own: tuple[int, ...], told: str) -> None:
-    assert hw.in_kernel_log(lines, GPUS, own) == told
+def test_the_latest_line_against_a_gpu_of_this_step_counts(lines: list[str], own: list[Gpu | None], told: str) -> None:
+    assert hw.in_kernel_log(lines, [OURS, OTHER], own) == told
 
 
 def test_a_gpu_without_a_known_device_is_named_by_its_address() -> None:
-    assert hw.in_kernel_log([OFF], {}, (0,)) == "GPU 0000:3b:00: XID 79, the GPU has fallen off the bus"
+    assert hw.in_kernel_log([OFF], [], [OURS]) == "GPU 0000:3b:00: XID 79, the GPU has fallen off the bus"
 
 
 @pytest.mark.parametrize(
@@ -55,31 +57,6 @@ def test_a_line_of_the_script_names_the_gpu_of_its_rank(rank: int | None, visibl
     assert hw.in_log(f"{data}\nKeyError: 'GPU is lost'\nValueError: XID 79\n", rank, visible) == ""
 
 
-def test_the_devices_of_the_node_are_read_from_the_driver(tmp_path: Path) -> None:
-    (tmp_path / "0000:3B:00.0").mkdir()
-    (tmp_path / "0000:3B:00.0" / "information").write_text("Model: \t NVIDIA H200\nDevice Minor: \t 3\n")
-    (tmp_path / "0000:af:00.0" / "information").mkdir(parents=True)  # a GPU that is lost cannot be asked
-    assert hw.devices(tmp_path) == {"0000:3b:00": 3}
-    assert hw.devices(tmp_path / "none") == {}
-
-
-@pytest.mark.parametrize(
-    ("given", "visible", "own"),
-    [
-        ({"SLURM_STEP_GPUS": "3,5"}, "", (3, 5)),
-        ({"SLURM_JOB_GPUS": "0"}, "", (0,)),
-        ({"SLURM_STEP_GPUS": "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "2,3", (6, 7)),  # two groups on a node
-        ({"SLURM_STEP_GPUS": "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1"}, "1", (4, 5, 6, 7)),
-        ({"SLURM_STEP_GPUS": "MIG-7"}, "0", ()),
-        ({}, "0,1", ()),
-    ],
-)
-def test_the_gpus_of_a_worker_are_its_share_of_those_of_the_step(
-    given: dict[str, str], visible: str, own: tuple[int, ...]
-) -> None:
-    assert hw.own_devices(given, visible) == own
-
-
 def test_only_what_the_kernel_has_written_lately_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
@@ -88,7 +65,7 @@ def test_only_what_the_kernel_has_written_lately_counts(tmp_path: Path, monkeypa
     watch = hw.KernelWatch(Tail(str(log)))
     with log.open("a") as kernel:
         kernel.write(f"{OFF}\n")
-    watch.tend()
+    watch.update()
     assert watch.since(10.0) == [OFF]
     now = 111.0
     assert (watch.since(10.0), watch.since(20.0)) == ([], [OFF])

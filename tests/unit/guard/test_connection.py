@@ -332,13 +332,13 @@ def test_a_guard_on_a_cluster_counts_the_time_in_which_its_machine_was_suspended
     task = Task(0, 0, "n1", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=60"]), Gateway(theirs))
     guard = Guard(task, 0, ours, 1)
     guard.selector.unregister(0)  # the tests' own stdin
-    assert not guard.wire.is_silent(60.0)
+    assert not guard.channel.is_silent(60.0)
     suspended_s = 3600.0
-    assert guard.wire.is_silent(60.0) == (cluster == "slurm")
+    assert guard.channel.is_silent(60.0) == (cluster == "slurm")
     there, here = socket.socketpair()
-    guard.selector.register(here, selectors.EVENT_READ, lambda _: guard.wire._hear(here.recv(100)))
+    guard.selector.register(here, selectors.EVENT_READ, lambda _: guard.channel._hear(here.recv(100)))
     there.send(b"\n")
-    assert not guard.wire.is_silent(60.0)  # messages sent meanwhile are read before the silence is judged
+    assert not guard.channel.is_silent(60.0)  # messages sent meanwhile are read before the silence is judged
     for end in (there, here, ours):
         end.close()
 

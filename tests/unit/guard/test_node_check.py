@@ -59,14 +59,23 @@ def test_a_command_that_leaves_a_child_with_its_output_does_not_hold_the_check(t
 
 
 def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
-    log = node_check.Log(str(tmp_path), "n1")
+    log = node_check.Log(str(tmp_path), "n1", 1)
     log.write(b"begin\n")
     for _ in range(40):
-        log.write(b"x" * (1 << 16))
-    log.write(b"\nthe end\n")
-    log.close()
-    text = (tmp_path / log.name).read_bytes()
+        log.write(b"x" * (1 << 16) + b"\n")
+    log.write(b"the end\n")
+    text = Path(log.path).read_bytes()
     assert (text.startswith(b"begin\n"), text.endswith(b"\nthe end\n")) == (True, True)
-    assert len(text) < node_check.HEAD + node_check.TAIL + 200
+    assert len(text) < 2 << 20
     assert b"bytes of this log were dropped here" in text
     assert log.last_line() == "the end"
+
+
+def test_without_a_log_the_check_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("no folder")
+    words = [f"--sent={time.time()}", json.dumps([shell("echo GPU 3 is lost; exit 4")])]
+    env = os.environ | {"FTSLURM_RUN_DIR": str(tmp_path), "FTSLURM_NODE": "n1"}
+    command = [sys.executable, "-m", "ftslurm.guard.node_check", *words]
+    answer = json.loads(subprocess.run(command, env=env, capture_output=True, timeout=60, check=True).stdout)
+    assert answer["log"] == ""
+    assert answer["reason"].endswith("exit code 4: GPU 3 is lost")

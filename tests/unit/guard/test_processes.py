@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import threading
+import time
 
 import pytest
 
@@ -52,3 +55,29 @@ def test_the_same_attempt_in_another_slurm_step_is_ended_too(
 
 def test_beside_a_process_that_names_no_run_is_nothing() -> None:
     assert processes.beside({}) == []
+
+
+def test_processes_whose_memory_is_locked_delay_the_look_at_the_others_by_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading the environment of such a process does not return; a pipe that nobody writes does the same here."""
+    children = [subprocess.Popen(["sleep", "60"], env={"MINE": "yes", "NUMBER": str(number)}) for number in range(6)]
+    nobody, _ = os.pipe()
+    environ, stuck = processes._environ, {children[0].pid, children[3].pid, children[5].pid}
+    monkeypatch.setattr(processes, "_environ", lambda pid: [os.read(nobody, 1)] if pid in stuck else environ(pid))
+    monkeypatch.setattr(processes, "STUCK_S", 0.3)
+    begun = time.monotonic()
+    found = dict(processes.having("MINE", "yes"))
+    took_s = time.monotonic() - begun
+    for child in children:
+        child.kill()
+        child.wait()
+    free = {child.pid: {"MINE": "yes", "NUMBER": str(n)} for n, child in enumerate(children) if child.pid not in stuck}
+    assert found == free
+    assert took_s < 0.3 * len(stuck) + 5
+
+
+def test_a_look_leaves_no_thread_behind() -> None:
+    before = threading.enumerate()
+    list(processes.having("PATH", os.environ["PATH"]))
+    assert threading.enumerate() == before

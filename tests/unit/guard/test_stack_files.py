@@ -85,7 +85,7 @@ def test_a_py_spy_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
     files.take(os.getpid(), None, str(tmp_path / "rank-0.log"), 0, "a test", names.append)  # type: ignore[arg-type]
     deadline = time.monotonic() + FAR
     while not names and time.monotonic() < deadline:
-        files.tend()
+        files.update()
         time.sleep(0.05)
     os.waitpid(-1, 0)
     assert names == ["stacks-rank-0-0.txt"]

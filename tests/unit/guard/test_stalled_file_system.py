@@ -121,11 +121,11 @@ def test_of_a_log_that_grows_the_marks_are_written_every_ten_seconds(
         with log.open("a") as file:
             file.write("a line\n")
         before = len(os.listdir("/proc/self/fd"))
-        rank_log.tend()
+        rank_log.update()
         now[0] += 1.0
         written.append(len((tmp_path / "rank-0.times").read_text().splitlines()))
         assert len(os.listdir("/proc/self/fd")) <= before + 2  # the log and the marks, kept open
     assert sorted(set(written)) == [1, 11, 21, 31]
-    rank_log.tend(last=True)
+    rank_log.update(last=True)
     marks = (tmp_path / "rank-0.times").read_text().splitlines()
     assert [int(mark.split()[1]) for mark in marks] == [7 * n for n in range(1, 41)]

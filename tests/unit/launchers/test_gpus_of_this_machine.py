@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.launchers.local import visible_gpus
-from ftslurm.worker import topology
+from ftslurm.guard.gpus import names
+from ftslurm.launchers import local
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,6 @@ def test_the_gpus_of_another_maker_are_counted_and_named_by_its_variable(
         (nodes / str(number) / "properties").write_text(f"simd_count 1\ndrm_render_minor {minor}\nunique_id 7\n")
         (tmp_path / "dev/dri").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"dev/dri/renderD{minor}").touch()
-    read = topology.visible_gpus
-    monkeypatch.setattr(topology, "visible_gpus", lambda: read(tmp_path))
-    found, gpus = visible_gpus(environ)
+    monkeypatch.setattr(local, "names", lambda: names(tmp_path))
+    found, gpus = local.visible_gpus(environ)
     assert (found, len(gpus)) == (name, count)

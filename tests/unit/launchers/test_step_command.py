@@ -24,7 +24,6 @@ from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.step_processes import Children, Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs
-from ftslurm.worker.cpu_binding import Seat
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
 LIGHTHOUSE = Launch(StepId("lighthouse", 1), None, Place(("n1",)))
@@ -119,19 +118,17 @@ def test_groups_that_share_a_node_are_told_their_share_of_its_gpus() -> None:
     assert shares == ["0:4", "4:4"]
 
 
-def test_workers_are_told_their_seats_on_the_machine_to_be_bound_to_its_cpus() -> None:
+def test_workers_with_gpus_are_told_to_bind_themselves_and_how_many_share_them() -> None:
     made = config(workers=4, per_node=2, gpus=4, count=3, nodes=2)
     made.cluster.kind = "slurm"
-    seat = understood(step_command.command(made, group(slot=1), Path("/l"), local=False, url=None)).bind
-    assert Seat.of(seat) == Seat("auto", first=4, total=8, workers=4, gpus=4)
+    assert understood(step_command.command(made, group(slot=1), Path("/l"), local=False, url=None)).bind == 4
     assert understood(step_command.command(made, STANDBY, Path("/l"), local=False, url=None)).bind is None
     made.cluster.srun = ["--cpu-bind=cores"]
     assert "--bind" not in " ".join(step_command.command(made, group(), Path("/l"), local=False, url=None))
-    made.cluster.kind, made.cluster.srun, made.groups.bind = "local", [], "cores"  # all nodes are one machine
-    seat = understood(step_command.command(made, group(2), Path("/l"), local=True, url=None)).bind
-    assert Seat.of(seat) == Seat("cores", first=16, total=24, workers=4, gpus=4)
-    made.groups.bind = "none"
-    assert step_command.bind(made, 0, 0) is None
+    made.cluster.srun, made.groups.bind = [], "none"
+    assert step_command.bind(made) is None
+    made.groups.gpus, made.groups.bind = 0, "auto"
+    assert step_command.bind(made) is None
 
 
 def test_a_standby_is_a_worker_that_warms_up_and_learns_its_share_of_the_gpus_later() -> None:

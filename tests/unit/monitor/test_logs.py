@@ -281,9 +281,9 @@ def test_a_log_that_is_cut_is_followed_without_a_line_missing_or_twice(run: RunD
         run,
         wanted,
         lambda: add(path, numbered(11_000, 1000)),
-        watched.tend,
+        watched.update,
         lambda: add(path, numbered(12_000, 9000)),
-        watched.tend,
+        watched.update,
         lambda: add(path, numbered(21_000, 10)),
         lambda: None,
     )
@@ -295,7 +295,7 @@ def test_who_follows_too_slowly_is_told_what_was_dropped(run: RunDir) -> None:
 
     def flood() -> None:
         add(path, numbered(4000, 20_000))
-        RankLog(str(path), 1).tend()
+        RankLog(str(path), 1).update()
 
     lines = followed(run, Wanted(), flood, lambda: None)
     assert [line for line in lines if re.fullmatch(r"\[g0.a0.r0\] ftslurm: \d+ bytes of this log were .*", line)]
@@ -307,7 +307,7 @@ def test_who_follows_too_slowly_is_told_what_was_dropped(run: RunDir) -> None:
 def test_a_log_that_was_cut_is_still_merged_in_time_order(run: RunDir) -> None:
     parts = [(float(when), numbered(1000 * when, 1000)) for when in range(1, 21)]
     path = wrote(run, 0, *parts)
-    RankLog(str(path), 1).tend()
+    RankLog(str(path), 1).update()
     wrote(run, 1, (1.5, "early\n"), (19.5, "late\n"))
     lines = printed(run)
     early, late = lines.index("[g1.a0.r0] early"), lines.index("[g1.a0.r0] late")

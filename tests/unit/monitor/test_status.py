@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import example_journal as ex
 import pytest
+from random_journal import write
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.sentences import describe, standbys
 from ftslurm.monitor.status import Recovery, RunStatus, aged
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
+from ftslurm.monitor.story import Story
+from ftslurm.run.directory import RunDir
 
 
 def play(*lines: ex.Line) -> RunStatus:
@@ -63,9 +67,9 @@ def test_the_example_run_ends_well() -> None:
 
 
 @pytest.mark.parametrize(("cause", "gap"), [("cancelled", 29.0), ("ok", 0.22)])
-def test_a_standstill_that_lasts_to_the_end_is_a_gap_too(cause: str, gap: float) -> None:
-    trained = [ex.started(1), ex.launched(1, 0), ex.joined(4, 0, 1), ex.progress(5, 0, 5)]
-    assert play(*trained, ex.exited(35, 0, cause=cause)).longest_gap == (gap, 0)
+def test_a_standstill_that_lasts_to_the_end_is_a_gap_too(cause: str, gap: float, tmp_path: Path) -> None:
+    lines = [ex.started(1), ex.launched(1, 0), ex.joined(4, 0, 1), ex.progress(5, 0, 5), ex.exited(35, 0, cause=cause)]
+    assert Story(write(RunDir(tmp_path / "run"), lines)).status.longest_gap == (gap, 0)
 
 
 def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
@@ -399,12 +403,13 @@ def test_a_run_that_is_over_does_not_stand_still() -> None:
     assert aged(status, ex.START + 1000) == status
 
 
-def test_a_line_that_comes_late_tells_when_its_step_was() -> None:
+def test_a_line_that_comes_late_tells_when_its_step_was(tmp_path: Path) -> None:
     lines = [ex.started(1), ex.launched(1, 0), ex.ready(2, 0), ex.joined(3, 0, 1), ex.progress(4, 0, 5)]
-    status = play(*lines, *[ex.progress(20, 0, 10, at=ex.START + 5), ex.exited(20, 0)])
+    run = write(RunDir(tmp_path / "run"), [*lines, ex.progress(20, 0, 10, at=ex.START + 5)])
+    status = Story(run).status
     assert status.groups[0].stepped == ex.START + 5
-    assert status.groups[0].longest_gap_s == 14.0  # it made no step until its end
     assert status.updated == ex.START + 20
+    assert Story(write(run, [ex.exited(20, 0)])).status.groups[0].longest_gap_s == 14.0  # it made no step until its end
 
 
 def test_groups_of_a_large_run_do_not_stand_still_between_two_of_their_lines() -> None:

@@ -1,99 +1,92 @@
-"""NVML's answers as values, with a made-up NVML; on a node with GPUs, with the real one."""
+"""nvidia-smi's answers as values: as those of real GPUs were recorded, and from the real one on a node with GPUs."""
 
 from __future__ import annotations
 
 import glob
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from ftslurm.preflight import gpu_readings
-from ftslurm.preflight.gpu_readings import GpuReading, NoNvml
+from ftslurm.preflight.gpu_readings import GPUS, LINKS, PROCESSES, GpuReading, NoAnswer
 from ftslurm.preflight.shipped_check import main
 
-
-class NVMLError(Exception):
-    """As pynvml's."""
-
-
-class MadeUpNvml:
-    """Stands for the module pynvml: two GPUs; `broken` names the questions that are not supported."""
-
-    NVMLError = NVMLError
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, NVML_TEMPERATURE_GPU, NVML_NVLINK_MAX_LINKS = 1, 0, 0, 36
-
-    def __init__(self, *broken: str) -> None:
-        self.broken = broken
-        self.answers: dict[str, Any] = {
-            "Count": 2,
-            "HandleByIndex": lambda index: index,
-            "UUID": lambda device: f"GPU-{device}abc",
-            "Name": lambda _: b"NVIDIA H200",
-            "MemoryInfo": lambda _: SimpleNamespace(used=600 << 20),
-            "RemappedRows": lambda _: (3, 1, 0, 0),
-            "RetiredPagesPendingStatus": lambda _: 1,
-            "ComputeRunningProcesses": lambda _: [SimpleNamespace(pid=17)],
-            "CurrentClocksEventReasons": lambda _: 0x40 | 0x1,
-            "TotalEccErrors": lambda device, *_: 4 * device,
-            "Temperature": lambda *_: 41,
-        }
-
-    def __getattr__(self, name: str) -> Any:
-        question = name.removeprefix("nvmlDeviceGet")
-        if question in self.broken:
-            raise NVMLError("Not Supported")
-        if question == "Count":
-            return lambda: self.answers["Count"]
-        if question == "NvLinkState":
-            return self.link
-        return self.answers[question]
-
-    def link(self, device: int, number: int) -> int:
-        if number >= 4:
-            raise NVMLError("Invalid Argument")
-        return int(number != device)
+H200 = "GPU-abea1163-fb23-4074-3f4f-bb40c5e3878f"
+OTHER = "GPU-0abc1163-fb23-4074-3f4f-bb40c5e3878f"
+SOUND = f"0, {H200}, NVIDIA H200, 580.159.04, 600, 0, 0, No, No, [N/A], 35, 0x0000000000000001\n"
+WORN = f"1, {OTHER}, NVIDIA A100-SXM4-80GB, 580.159.04, 4, 4, 1, Yes, Yes, [N/A], 91, 0x00000000000000C8\n"
+OLD = f"0, {H200}, Tesla V100, 470.57, 4, [N/A], [N/A], [N/A], [N/A], Yes, 41, [Not Supported]\n"
+LOST = f"1, {OTHER}, NVIDIA H200, 580.159.04, [GPU is lost], [Unknown Error], 0, No, No, [N/A], [N/A], 0x0\n"
+NVLINKS = f"""GPU 0: NVIDIA H200 (UUID: {H200})
+\t Link 0: 26.562 GB/s
+\t Link 1: 26.562 GB/s
+GPU 1: NVIDIA A100-SXM4-80GB (UUID: {OTHER})
+\t Link 0: 25 GB/s
+\t Link 1: <inactive>
+"""
 
 
-def test_all_that_nvml_says_becomes_a_value() -> None:
-    first, second = gpu_readings.read(MadeUpNvml(), None)
+def read(
+    gpus: str, visible: str | None = None, processes: str = "", links: str = "", code: int = 0
+) -> list[GpuReading]:
+    def ask(command: Sequence[str]) -> tuple[int, str]:
+        return {GPUS: (code, gpus), PROCESSES: (0, processes), LINKS: (0, links)}[tuple(command)]
+
+    return gpu_readings.read(ask, visible)
+
+
+def test_all_that_nvidia_smi_says_becomes_a_value() -> None:
+    first, second = read(SOUND + WORN, processes=f"{OTHER}, 17\n{H200}, 9\n{OTHER}, 18\n", links=NVLINKS)
     assert first == GpuReading(
-        *(0, "GPU-0abc", "NVIDIA H200"),
-        used_mb=600,
-        processes=(17,),
-        ecc=0,
-        rows=(3, 1, False, False),
-        links=(False, True, True, True),
-        celsius=41,
-        slowed=("heat",),
+        *(0, H200, "NVIDIA H200", "580.159.04", 600), processes=(9,), ecc=0, rows=0, links=2, celsius=35
     )
-    assert (second.ecc, second.links) == (4, (True, False, True, True))
+    assert second == GpuReading(
+        *(1, OTHER, "NVIDIA A100-SXM4-80GB", "580.159.04", 4),
+        processes=(17, 18),
+        ecc=4,
+        rows=1,
+        is_pending=True,
+        rows_failed=True,
+        links=1,
+        celsius=91,
+        slowed=("heat", "the power supply"),
+    )
 
 
 def test_what_a_gpu_does_not_support_is_none() -> None:
-    asked = ("MemoryInfo", "RemappedRows", "ComputeRunningProcesses", "CurrentClocksEventReasons", "TotalEccErrors")
-    (gpu, _) = gpu_readings.read(MadeUpNvml(*asked, "NvLinkState", "Temperature"), None)
-    assert gpu == GpuReading(0, "GPU-0abc", "NVIDIA H200", pages_pending=True)
+    assert read(OLD) == [GpuReading(0, H200, "Tesla V100", "470.57", 4, is_pending=True, celsius=41)]
 
 
 def test_a_gpu_that_does_not_answer_is_one_with_a_problem() -> None:
-    assert [gpu.problem for gpu in gpu_readings.read(MadeUpNvml("UUID"), None)] == ["Not Supported"] * 2
-    with pytest.raises(NoNvml, match="Not Supported"):
-        gpu_readings.read(MadeUpNvml("Count"), None)
+    assert [gpu.problem for gpu in read(SOUND + LOST)] == ["", "GPU is lost"]
 
 
 @pytest.mark.parametrize(
-    ("visible", "found"), [("1", [1]), ("0,1", [0, 1]), ("", []), ("GPU-0a", [0]), ("MIG-3", [0, 1]), (None, [0, 1])]
+    ("said", "code"),
+    [
+        ("Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error\n", 255),
+        ("Failed to initialize NVML: Driver/library version mismatch\n", 18),
+        ('Field "nosuch.field" is not a valid field to query.\n\n', 2),
+        ("No devices were found\n", 0),
+        (SOUND + "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.\n", 15),
+        ("", 1),
+    ],
+)
+def test_what_nvidia_smi_says_instead_is_the_reason(said: str, code: int) -> None:
+    with pytest.raises(NoAnswer, match=" ".join(said.split())[-30:] or "exit code 1"):
+        read(said, code=code)
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"), [("1", [1]), ("0,1", [0, 1]), ("", []), ("GPU-0a", [1]), ("MIG-3", [0, 1]), (None, [0, 1])]
 )
 def test_only_the_gpus_of_the_job_count(visible: str | None, found: list[int]) -> None:
-    assert [gpu.index for gpu in gpu_readings.read(MadeUpNvml(), visible)] == found
+    assert [gpu.index for gpu in read(SOUND + WORN, visible)] == found
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not glob.glob("/dev/nvidia[0-9]*"), reason="not run: no GPU")
 def test_the_real_gpus_of_this_machine_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    gpus = gpu_readings.read(gpu_readings.load(), None)
-    assert all(gpu.uuid.startswith("GPU-") and gpu.used_mb is not None for gpu in gpus)
-    code = main(["--allow-busy", f"--gpus={len(gpus)}", "--min-shm-gb=0.01", "--min-disk-gb=/:0.01", "--skip=kernel"])
+    code = main(["--allow-busy", "--gpus=1", "--min-shm-gb=0.01", "--min-disk-gb=/:0.01", "--skip=kernel"])
     said = capsys.readouterr().out
-    assert (code, "ok    matmul" in said) == (0, True), said
+    assert (code, "ok    gpus" in said, "ok    memory" in said, "ok    matmul" in said) == (0, True, True, True), said

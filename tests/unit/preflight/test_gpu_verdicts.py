@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ftslurm.doctor.finding import Finding
 from ftslurm.preflight import gpu_trial, gpu_verdicts
+from ftslurm.preflight.finding import Finding
 from ftslurm.preflight.gpu_readings import GpuReading
 from ftslurm.preflight.gpu_trial import Trial
 
-SOUND = GpuReading(0, "GPU-a", "H200", 300, (), 0, (0, 0, False, False), None, (True,) * 18, 40)
+SOUND = GpuReading(0, "GPU-a", "H200", "580.159", 300, (), 0, 0, links=18, celsius=40)
 OTHER = replace(SOUND, index=1, uuid="GPU-b")
 
 
@@ -22,7 +22,7 @@ def words(findings: Iterable[Finding]) -> list[str]:
 
 def test_sound_gpus_pass_every_check() -> None:
     gpus = [SOUND, OTHER]
-    assert words(gpu_verdicts.present(gpus, 2, 2)) == ["ok: 2 GPUs answer (H200)"]
+    assert words(gpu_verdicts.present(gpus, 2, 2)) == ["ok: 2 GPUs answer (H200, driver 580.159)"]
     assert words(gpu_verdicts.idle(gpus, 2048)) == ["ok: nobody uses the GPUs"]
     assert words(gpu_verdicts.memory(gpus)) == ["ok: no uncorrected error and no pending repair of 2 GPUs"]
     assert words(gpu_verdicts.links(gpus)) == ["ok: 18 active NVLinks of each GPU"]
@@ -34,7 +34,7 @@ def test_missing_silent_and_mixed_gpus_are_named() -> None:
     silent, few = words(gpu_verdicts.present([SOUND, lost], 2, 2))
     assert silent == "fail: GPU 1 does not answer: GPU is lost"
     assert few == "fail: 1 of the 2 GPUs that the run uses on a node answer; there are 2 device files"
-    assert words(gpu_verdicts.present([SOUND], 8, 0)) == ["ok: 1 GPUs answer (H200)"]
+    assert words(gpu_verdicts.present([SOUND], 8, 0)) == ["ok: 1 GPUs answer (H200, driver 580.159)"]
     assert "not all alike" in words(gpu_verdicts.present([SOUND, replace(OTHER, name="A100")], 2, 2))[1]
 
 
@@ -50,10 +50,10 @@ def test_gpus_in_use_by_others_fail() -> None:
     ("gpu", "said"),
     [
         (replace(SOUND, ecc=2), "fail: GPU 0 has had 2 uncorrected ECC errors since its last reset"),
-        (replace(SOUND, rows=(0, 1, True, False)), "fail: GPU 0 has to be reset to replace bad memory"),
-        (replace(SOUND, rows=(0, 9, True, True)), "fail: GPU 0: replacing a memory row has failed"),
-        (replace(SOUND, rows=None, pages_pending=True), "fail: GPU 0 has to be reset to replace bad memory"),
-        (replace(SOUND, rows=(0, 3, False, False)), "warn: GPU 0: 3 memory rows were replaced"),
+        (replace(SOUND, rows=1, is_pending=True), "fail: GPU 0 has to be reset to replace bad memory"),
+        (replace(SOUND, rows=9, is_pending=True, rows_failed=True), "fail: GPU 0: replacing a memory row has failed"),
+        (replace(SOUND, rows=None, is_pending=True), "fail: GPU 0 has to be reset to replace bad memory"),
+        (replace(SOUND, rows=3), "warn: GPU 0: 3 memory rows were replaced"),
     ],
 )
 def test_memory_errors_are_told_apart(gpu: GpuReading, said: str) -> None:
@@ -61,9 +61,9 @@ def test_memory_errors_are_told_apart(gpu: GpuReading, said: str) -> None:
 
 
 def test_a_gpu_with_fewer_links_than_the_others_fails_and_none_at_all_is_fine() -> None:
-    broken = replace(OTHER, links=(True,) * 17 + (False,))
+    broken = replace(OTHER, links=17)
     assert words(gpu_verdicts.links([SOUND, broken])) == ["fail: GPU 1 has 17 active NVLinks, others of the node 18"]
-    pcie = [replace(SOUND, links=(False, False)), replace(OTHER, links=None)]
+    pcie = [replace(SOUND, links=0), replace(OTHER, links=None)]
     assert words(gpu_verdicts.links(pcie)) == []
 
 
@@ -74,14 +74,14 @@ def test_a_gpu_that_slows_itself_down_is_a_warning() -> None:
 
 def test_wrong_slow_and_failed_trials_are_told_apart() -> None:
     fine = Trial((600.0, 590.0, 610.0), ("", "", ""), 300.0)
-    assert [one.split(":")[0] for one in words(gpu_verdicts.trial(fine, 0.7))] == ["ok", "ok"]
-    slow = words(gpu_verdicts.trial(replace(fine, tflops=(600.0, 100.0, 610.0)), 0.7))
+    assert [one.split(":")[0] for one in words(gpu_trial.judge(fine, 0.7))] == ["ok", "ok"]
+    slow = words(gpu_trial.judge(replace(fine, tflops=(600.0, 100.0, 610.0)), 0.7))
     assert slow[0] == "fail: GPU 1 is slow: 100 TFLOP/s, the others 600"
-    wrong = words(gpu_verdicts.trial(replace(fine, wrong=("", "", "the same product was not the same twice")), 0.7))
+    wrong = words(gpu_trial.judge(replace(fine, wrong=("", "", "the same product was not the same twice")), 0.7))
     assert wrong[0] == "fail: GPU 2 has computed a wrong product: the same product was not the same twice"
     split = replace(fine, allreduce_gb_s=None, allreduce_problem="the allreduce has failed on GPU 1")
-    assert words(gpu_verdicts.trial(split, 0.7))[1] == "fail: the allreduce has failed on GPU 1"
-    assert words(gpu_verdicts.trial(Trial(problem="signal 11"), 0.7)) == ["fail: signal 11"]
+    assert words(gpu_trial.judge(split, 0.7))[1] == "fail: the allreduce has failed on GPU 1"
+    assert words(gpu_trial.judge(Trial(problem="signal 11"), 0.7)) == ["fail: signal 11"]
 
 
 @pytest.mark.nightly

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from programs import Programs
 
 from ftslurm.preflight import node_verdicts, shipped_check
 
@@ -72,3 +74,29 @@ def test_clocks_that_differ_fail_and_the_time_of_srun_does_not() -> None:
     assert words(node_verdicts.clock(-4.0, 30))[0].startswith("warn")
     assert [words(node_verdicts.clock(skew, 30))[0][:4] for skew in (-31.0, 40.0)] == ["fail", "fail"]
     assert words(node_verdicts.clock(None, 30)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            'case $1 in --query-gpu*) echo "0, GPU-a, H200, 580.1, 600, 0, 0, No, No, [N/A], 35, 0x1";; esac',
+            "ok    gpus",
+        ),
+        (
+            'echo "Failed to initialize NVML: Driver/library version mismatch"; exit 18',
+            "fail  gpus       nvidia-smi fails",
+        ),
+    ],
+)
+def test_nvidia_smi_is_asked_on_a_node_with_gpus(
+    body: str, said: str, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program stands in for NVIDIA's, which needs a GPU."""
+    programs.add("nvidia-smi", body=body)
+    there = os.listdir("/dev")
+    monkeypatch.setattr(os, "listdir", lambda path: [*there, "nvidia0"] if path == "/dev" else [])
+    kept = ("gpus", "idle", "memory")
+    code = shipped_check.main([f"--skip={check}" for check in shipped_check.CHECKS if check not in kept])
+    assert said in capsys.readouterr().out
+    assert code == int(said.startswith("fail"))

@@ -72,10 +72,10 @@ def test_a_mark_costs_next_to_nothing() -> None:
 def test_the_numbers_beside_it_do_not_disturb_it() -> None:
     position = Position()
     position.mark(3, Stage.HAS_QUORUM)
-    position.fault, position.log = 2, 77
+    position.reached, position.log = 2, 77
     place = position.read()
     assert place is not None
-    assert (place.step, position.fault, position.log) == (3, 2, 77)
+    assert (place.step, position.reached, position.log) == (3, 2, 77)
 
 
 def test_what_the_guard_writes_the_worker_reads() -> None:
@@ -85,7 +85,7 @@ def test_what_the_guard_writes_the_worker_reads() -> None:
         position.reached = 10**9
         os._exit(0)
     os.waitpid(pid, 0)
-    assert (position.reached, position.fault, position.log) == (10**9, 0, 0)
+    assert (position.reached, position.log) == (10**9, 0)
     assert position.read() is None
 
 
@@ -93,4 +93,4 @@ def test_the_step_from_which_on_a_checkpoint_is_wanted_lies_beside_the_others() 
     position = Position()
     position.mark(3, Stage.HAS_QUORUM)
     position.reached, position.wanted = 7, 9
-    assert (position.reached, position.wanted, position.fault, position.log) == (7, 9, 0, 0)
+    assert (position.reached, position.wanted, position.log) == (7, 9, 0)

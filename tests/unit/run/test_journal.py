@@ -8,15 +8,21 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import example_journal as ex
 import pytest
 from raw_record import RawRecord
 
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.run.journal import CALM_S, RETRY_S, Journal, JournalReader, last_event
+from ftslurm.protocol.records import Progress, StepExited
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader, last_event
+from ftslurm.run.journal_lines import read
+from ftslurm.run.journal_writer import CALM_S, RETRY_S, Journal
 
 
 @pytest.fixture
@@ -25,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_appended_and_flushed_is_read(path: Path) -> None:
-    journal = Journal(path, clock=lambda: 12.5)
+    journal = Journal(RunDir(path.parent), clock=lambda: 12.5)
     record = journal.append(RawRecord("step_ready", unit="group-0001", attempt=0, seconds=1.5))
     journal.flush(sync=True)
     assert record == {"seq": 1, "time": 12.5, "event": "step_ready", "unit": "group-0001", "attempt": 0, "seconds": 1.5}
@@ -33,7 +39,7 @@ def test_what_is_appended_and_flushed_is_read(path: Path) -> None:
 
 
 def test_nothing_is_written_before_the_flush_and_then_everything_in_order(path: Path) -> None:
-    journal = Journal(path)
+    journal = Journal(RunDir(path.parent))
     journal.append(RawRecord("a"))
     journal.append(RawRecord("b"))
     assert path.read_bytes() == b""
@@ -42,13 +48,13 @@ def test_nothing_is_written_before_the_flush_and_then_everything_in_order(path: 
 
 
 def test_only_the_owner_may_read_it(path: Path) -> None:
-    Journal(path).close()
+    Journal(RunDir(path.parent)).close()
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_second_writer_continues_the_numbers(path: Path) -> None:
     for event in ("a", "b"):
-        with Journal(path) as journal:
+        with Journal(RunDir(path.parent)) as journal:
             journal.append(RawRecord(event))
     assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
 
@@ -57,34 +63,34 @@ def test_a_second_writer_continues_the_numbers(path: Path) -> None:
     "torn", ['{"seq":2,"ti', '{"seq":2,"time":1,"event":"whole but for its newline"}', "x" * 200_000]
 )
 def test_a_second_writer_cuts_off_a_torn_last_line(path: Path, torn: str) -> None:
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("a"))
     with path.open("a") as file:
         file.write(torn)
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("b"))
     assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
 
 
 def test_a_journal_that_is_nothing_but_a_torn_line_begins_anew(path: Path) -> None:
     path.write_text('{"seq":1,')
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         assert journal.append(RawRecord("a"))["seq"] == 1
     assert len(JournalReader(path).read_new()) == 1
 
 
 def test_numbers_continue_after_very_long_lines_and_rubbish(path: Path) -> None:
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("a", ranks="x" * 300_000))
     with path.open("ab") as file:
         file.write(b"\0" * 100_000 + b"\n[]\n")
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         assert journal.append(RawRecord("b"))["seq"] == 2
     assert [r["event"] for r in JournalReader(path).read_new()] == ["a", "b"]
 
 
 def test_fields_that_are_no_plain_text_are_still_one_line(path: Path) -> None:
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         journal.append(
             RawRecord("step_exited", log=Path("/a b"), error=os.fsdecode(b"caf\xe9\n\xe2\x80\xa8"), ratio=float("nan"))
         )
@@ -93,9 +99,10 @@ def test_fields_that_are_no_plain_text_are_still_one_line(path: Path) -> None:
 
 
 def test_a_write_that_fails_is_kept_for_the_next_flush(path: Path) -> None:
-    journal = Journal(path)
+    journal = Journal(RunDir(path.parent))
     journal.append(RawRecord("a"))
-    fd, closed = journal._fd, os.open(path, os.O_RDONLY)  # a descriptor that cannot be written stands for a full disk
+    fd = journal._events._fd
+    closed = os.open(path, os.O_RDONLY)  # a descriptor that cannot be written stands for a full disk
     os.dup2(closed, fd)
     assert not journal.flush()
     assert "cannot be written (Bad file descriptor)" in journal.complaint
@@ -140,7 +147,11 @@ def test_after_any_errors_each_line_is_there_once_and_readers_saw_no_other(
     path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     now, dice = [0.0], random.Random(seed)
-    disk, journal, reader = Disk(dice, monkeypatch), Journal(path, clock=lambda: now[0]), JournalReader(path)
+    disk, journal, reader = (
+        Disk(dice, monkeypatch),
+        Journal(RunDir(path.parent), clock=lambda: now[0]),
+        JournalReader(path),
+    )
     written, read = [], []
     for _ in range(300):
         if dice.random() < 0.05:
@@ -159,37 +170,123 @@ def test_after_any_errors_each_line_is_there_once_and_readers_saw_no_other(
     assert journal.complaint == ""
 
 
-def test_of_lines_that_wait_the_oldest_progress_goes_first_and_is_counted(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ftslurm.run.journal.MOST_WAITING", 10_000)
-    now = [0.0]
-    disk = Disk(random.Random(1), monkeypatch)
-    journal = Journal(path, clock=lambda: now[0])
+def of_progress(step: int, group: int = 0, **fields: Any) -> Progress:
+    known = {"attempt": 0, "quorum_id": 1, "participants": 2, "committed": 1, "aborted": 0, "gap_s": 0.2}
+    return Progress(group=group, step=step, **(known | fields))  # type: ignore[arg-type]
+
+
+def test_of_lines_that_wait_the_oldest_go_first_and_are_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftslurm.run.journal_writer.MOST_WAITING", 10_000)
+    now, run = [0.0], RunDir(path.parent)
+    disk, journal = Disk(random.Random(1), monkeypatch), Journal(run, clock=lambda: now[0])
     disk.fails = 1.0
     for number in range(300):
-        journal.append(RawRecord("progress" if number % 10 else "other", number=number, x="y" * 100))
+        journal.append(RawRecord("other", number=number, x="y" * 100) if number % 10 == 0 else of_progress(number))
         journal.flush()
         now[0] += RETRY_S
     disk.fails = 0.0
     assert journal.flush()
-    kept = [line["number"] for line in JournalReader(path).read_new()]
-    assert journal.lost == 300 - len(kept)
+    journal.close()
+    events, progress = JournalReader(run.events).read_new(), JournalReader(run.progress).read_new()
+    assert [line["number"] for line in events] == list(range(0, 300, 10))
+    assert [line["step"] for line in progress] == [n for n in range(300) if n % 10][-len(progress) :]
+    assert journal.lost == 270 - len(progress)
     assert f"{journal.lost} of its lines are lost" in journal.loss
-    assert {number for number in range(300) if number % 10 == 0} <= set(kept)
-    progress = [number for number in kept if number % 10]
-    assert progress == [number for number in range(300) if number % 10][-len(progress) :]
-    assert path.stat().st_size < 11_000
+    assert 9_000 < run.progress.stat().st_size < 11_000
+
+
+def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, run, dice = [0.0], RunDir(path.parent), random.Random(3)
+    disk, journal = Disk(dice, monkeypatch), Journal(run, clock=lambda: now[0])
+    events, progress = list[dict[str, object]](), list[dict[str, object]]()
+    for number in range(300):
+        disk.fails = dice.choice([0.0, 0.5, 1.0])
+        if dice.random() < 0.7:
+            progress.append(journal.append(of_progress(number)))
+        else:
+            events.append(journal.append(RawRecord("other")))
+        journal.flush(sync=dice.random() < 0.5)
+        now[0] += dice.random()
+        disk.fails, failed = 0.0, journal.error is not None  # then events that were there may be cut off for a moment
+        there = JournalReader(run.progress).read_new()
+        assert failed or [line["seq"] for line in there[-1:]] <= [len(JournalReader(run.events).read_new())]
+    disk.fails = 0.0
+    now[0] += RETRY_S
+    assert journal.flush()
+    assert (JournalReader(run.events).read_new(), JournalReader(run.progress).read_new()) == (events, progress)
+
+
+def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_controller(path: Path) -> None:
+    now, run = [0.0], RunDir(path.parent)
+    exited = read(ex.exited(0, 0, attempt=1))
+    assert isinstance(exited, StepExited)
+    with Journal(run, clock=lambda: now[0]) as journal:
+        for now[0], step, gap in ((1.0, 7, 0.2), (2.0, 9, 3.5), (3.0, 11, 0.2), (4.0, 11, None)):
+            line = journal.append(of_progress(step, attempt=1, gap_s=gap))
+    assert line["longest_gap_s"] == 3.5
+    recent = JournalReader(run.progress).read_new()
+    for record, last, longest in (
+        (exited, 11, 27.0),  # without a step from 3 s to 31 s; a report may be a second old
+        (replace(exited, step=12, cause="ok"), 12, 3.5),
+        (replace(exited, attempt=2), None, None),
+        (replace(exited, group=1), None, None),
+    ):
+        with Journal(run, clock=lambda: 31.0, recent=recent) as journal:
+            line = journal.append(record)
+        assert (line["step"], line.get("longest_gap_s")) == (last, longest)
+
+
+def make_link(there: Path) -> None:
+    there.symlink_to("precious")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, make_link])
+def test_where_progress_cannot_be_written_the_events_are_and_it_is_told(
+    make: Callable[[Path], None], path: Path
+) -> None:
+    now, run = [0.0], RunDir(path.parent)
+    (path.parent / "precious").write_text("")
+    make(run.progress)
+    journal = Journal(run, clock=lambda: now[0])
+    line = journal.append(RawRecord("a"))
+    journal.append(of_progress(1))
+    assert journal.flush()
+    assert str(run.progress) in journal.complaint
+    assert JournalReader(path).read_new() == [line]
+    (run.progress.rmdir if make is os.mkdir else run.progress.unlink)()
+    now[0] += RETRY_S
+    assert journal.flush()
+    assert f"{run.progress} can be written again; 0 of its lines are lost" in journal.loss
+    assert [line["step"] for line in JournalReader(run.progress).read_new()] == [1]
+    assert (path.parent / "precious").read_text() == ""
+    assert run.progress.stat().st_mode & 0o777 == 0o600
+    journal.close()
+
+
+def test_events_that_a_crash_has_taken_are_told_and_their_numbers_not_used_again(path: Path) -> None:
+    run = RunDir(path.parent)
+    with Journal(run) as journal:
+        for _ in range(3):
+            journal.append(RawRecord("a"))
+        journal.append(of_progress(1))
+        assert journal.damage == ""
+    os.truncate(path, len(path.read_bytes()) // 2)
+    with Journal(run) as journal:
+        assert journal.damage == f"lines 2 to 3 of {path} are lost"
+        assert journal.append(RawRecord("b"))["seq"] == 4
 
 
 def test_another_controllers_lines_are_not_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    disk, journal = Disk(random.Random(1), monkeypatch), Journal(path, lambda: now[0], leads=lambda: False)
+    disk, journal = (
+        Disk(random.Random(1), monkeypatch),
+        Journal(RunDir(path.parent), lambda: now[0], leads=lambda: False),
+    )
     journal.append(RawRecord("old"))
     disk.fails = 1.0
     journal.flush()
     disk.fails = 0.0
-    with Journal(path) as other:
+    with Journal(RunDir(path.parent)) as other:
         other.append(RawRecord("new"))
     now[0] += RETRY_S
     assert not journal.flush()
@@ -204,14 +301,14 @@ def test_neither_reader_nor_writer_waits_for_a_pipe_or_follows_a_link(path: Path
             JournalReader(path).read_new()
         assert last_event(path) is None
         with pytest.raises(OSError, match=r"no file|symbolic links"):
-            Journal(path)
+            Journal(RunDir(path.parent))
         path.unlink()
 
 
 def test_a_reader_waits_for_a_journal_that_does_not_exist_yet(path: Path) -> None:
     reader = JournalReader(path)
     assert reader.read_new() == []
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("a"))
     assert [r["event"] for r in reader.read_new()] == ["a"]
     assert reader.read_new() == []
@@ -231,7 +328,7 @@ def test_a_reader_goes_on_where_a_torn_line_was_cut_off(path: Path) -> None:
     path.write_text('{"seq":1,"event":"a"}\n{"seq":2,"event":"never finished')
     reader = JournalReader(path)
     reader.read_new()
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("b"))
     assert [(r["seq"], r["event"]) for r in reader.read_new()] == [(2, "b")]
 
@@ -242,14 +339,14 @@ def test_a_reader_passes_over_lines_that_are_no_records(path: Path) -> None:
 
 
 def test_a_reader_takes_lines_longer_than_its_block(path: Path) -> None:
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         for n in range(3):
             journal.append(RawRecord("a", n=n, text="x" * 1_500_000))
     assert [r["n"] for r in JournalReader(path).read_new()] == [0, 1, 2]
 
 
 def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         for n in range(5):
             journal.append(RawRecord("a", n=n))
     reader = JournalReader(path)
@@ -262,7 +359,7 @@ def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
 def test_the_last_event_is_known_without_reading_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     assert last_event(path) is None
-    with Journal(path) as journal:
+    with Journal(RunDir(path.parent)) as journal:
         for step in range(1000):
             journal.append(RawRecord("progress", step=step))
         journal.append(RawRecord("run_finished", outcome="succeeded"))

@@ -27,13 +27,25 @@ def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) ->
     assert outcome is None
     saved = {"event": "checkpoint_saved", "time": ex.START + 21, "group": 0, "attempt": 0, "step": past.step + 7}
     assert read_past(ex.new_run(tmp_path / "b", [*lines, saved]))[0] == replace(past, step=past.step + 7, saved=True)
-    back: list[ex.Line] = [
-        {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60},
-        {"event": "progress", "time": ex.START + 23, "group": 0, "attempt": 1, "step": 61, "committed": 1},
-    ]
-    over = read_past(ex.new_run(tmp_path / "c", [*lines, back[0]]))[0]
+    back: ex.Line = {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60}
+    over = read_past(ex.new_run(tmp_path / "c", [*lines, back]))[0]
     assert over == replace(past, resuming=60)
-    assert read_past(ex.new_run(tmp_path / "d", [*lines, *back]))[0] == replace(past, step=61)
+    late = [ex.exited(26, 2, step=past.step), ex.progress(27, 0, 63, 1)]  # an attempt of before takes its time to end
+    again = [ex.exited(23, 0, step=past.step), ex.launched(24, 0, 1), ex.joined(25, 0, 61, 1), *late]
+    for run in (
+        ex.new_run(tmp_path / "d", [*lines, back, *again]),
+        ex.new_run(tmp_path / "e", [*lines, back, *again[:-1]]),
+    ):
+        new = read_past(run)[0]
+        assert new is not None
+        assert (new.step, new.resuming) == (63 if run.root.parent.name == "d" else 61, None)
+
+
+def test_the_end_of_an_attempt_tells_how_far_the_run_had_come(tmp_path: Path) -> None:
+    ended = [ex.exited(20, 1, step=95), ex.exited(20.1, 2, step=None)]
+    past, _ = read_past(ex.new_run(tmp_path, [ex.started(), *(ex.launched(1, g) for g in (1, 2)), *ended]))
+    assert past is not None
+    assert past.step == 95
 
 
 def test_what_was_learnt_for_hangs_is_read_back(tmp_path: Path) -> None:

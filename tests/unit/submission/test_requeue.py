@@ -10,7 +10,7 @@ from raw_record import RawRecord
 
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.run.journal import Journal
+from ftslurm.run.journal_writer import Journal
 from ftslurm.submission import requeue, submit
 
 BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH", "SLURM_TASK_PID": "0"}
@@ -98,7 +98,7 @@ def begun(config: Config, job: str, outcome: str | None = None) -> RunDir:
     run = submit.create(config)
     config.run.dir = None
     replace_text(run.job_id, job)
-    with Journal(run.events) as journal:
+    with Journal(run) as journal:
         journal.append(RawRecord("run_started"))
         if outcome is not None:
             journal.append(RawRecord("run_finished", outcome=outcome))

@@ -17,7 +17,7 @@ LITERAL = [
     (23.478891, "kill", 1, 0),
     (69.535878, "term", 0, 2),
     (71.82888, "term", 0, 0),
-    (104.981844, "exit", 0, 0),
+    (104.981844, "stop", 0, 0),
 ]
 
 
@@ -60,7 +60,7 @@ def test_planned_faults_keep_their_order_which_is_how_they_are_told_apart() -> N
 
 def test_the_same_seed_draws_the_same_stream_on_every_python() -> None:
     """These numbers must never change: a drill is repeated by its seed."""
-    first = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["kill", "term", "exit"], seed=7)), 4)
+    first = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["kill", "term", "stop"], seed=7)), 4)
     assert [(round(d.after_s, 6), d.kind, d.group, d.rank) for d in first] == LITERAL
 
 
@@ -71,7 +71,7 @@ def test_another_seed_draws_another_stream() -> None:
 
 def test_the_mean_only_stretches_time_and_the_kinds_only_name() -> None:
     one = drawn(config(random=RandomFaults(mean_s=1.0, kinds=["kill", "stop"])), 50)
-    two = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["term", "exit"])), 50)
+    two = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["term", "node"])), 50)
     assert [d.after_s * 60 for d in one] == pytest.approx([d.after_s for d in two])
     assert [(d.group, d.rank) for d in one] == [(d.group, d.rank) for d in two]
 

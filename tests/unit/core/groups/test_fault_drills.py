@@ -134,7 +134,7 @@ def test_two_faults_of_one_step_are_both_done() -> None:
 
 # --- the random stream -----------------------------------------------------------------------------------------------
 
-RANDOM = config(faults={"random": RandomFaults(20.0, ["stop", "hang"], 3)})
+RANDOM = config(faults={"random": RandomFaults(20.0, ["stop", "node"], 3)})
 
 
 def due() -> list[float]:

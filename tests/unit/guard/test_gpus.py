@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_up_gpus import UUID, machine, write
 
-from ftslurm.worker import session, topology
+from ftslurm.guard import gpus
+from ftslurm.worker import session
 
 
 def node(root: Path, *devices: str, amd: tuple[int, ...] = ()) -> Path:
@@ -22,21 +24,22 @@ def node(root: Path, *devices: str, amd: tuple[int, ...] = ()) -> Path:
 
 def test_the_device_files_of_either_maker_are_counted(tmp_path: Path) -> None:
     nvidia = node(tmp_path / "a", "nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1")
-    assert topology.visible_gpus(nvidia) == {"CUDA_VISIBLE_DEVICES": ["0", "1"]}
+    assert gpus.names(nvidia) == {"CUDA_VISIBLE_DEVICES": ["0", "1"]}
     amd = node(tmp_path / "b", "kfd", amd=(0, 128, 129, 130))
-    assert topology.visible_gpus(amd) == {"ROCR_VISIBLE_DEVICES": ["0", "1", "2"]}
-    assert topology.visible_gpus(tmp_path / "c") == {"ROCR_VISIBLE_DEVICES": []}
+    assert gpus.names(amd) == {"ROCR_VISIBLE_DEVICES": ["0", "1", "2"]}
+    assert gpus.names(tmp_path / "c") == {"ROCR_VISIBLE_DEVICES": []}
 
 
 @pytest.mark.parametrize(("who", "given"), [("slurm", {}), ("node", {"ZE_AFFINITY_MASK": "4,5"}), ("node", {})])
 def test_they_are_taken_only_where_slurm_gives_none(
     who: str, given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = topology.visible_gpus(node(tmp_path, *(f"nvidia{number}" for number in range(4))))
-    monkeypatch.setattr(topology, "visible_gpus", lambda: there)
+    there = gpus.names(node(tmp_path, *(f"nvidia{number}" for number in range(4))))
+    monkeypatch.setattr(gpus, "names", lambda: there)
     monkeypatch.setenv("FTSLURM_GPUS", who)
     for name in session.GPU_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # noted, so that what choose_gpus sets is undone
+        monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     if who == "slurm":
@@ -46,3 +49,22 @@ def test_they_are_taken_only_where_slurm_gives_none(
     session.choose_gpus("1:1")
     shown = {name: value for name in session.GPU_VARIABLES if (value := session.os.environ.get(name))}
     assert shown == ({"ZE_AFFINITY_MASK": "5"} if given else {"CUDA_VISIBLE_DEVICES": "1"})
+
+
+def test_the_driver_names_all_gpus_and_the_devices_show_which_this_process_may_use(tmp_path: Path) -> None:
+    machine(tmp_path, ("0-7", "8-15"))
+    lost = tmp_path / "proc/driver/nvidia/gpus/0000:AF:00.0/information"
+    write(lost, "Model: \t NVIDIA H200")  # a GPU that is lost cannot be asked
+    (tmp_path / "dev/nvidia0").unlink()  # of another job
+    found = gpus.known(tmp_path)
+    assert [(gpu.address, gpu.device, gpu.uuid, gpu.usable) for gpu in found] == [
+        ("0000:10:00", "/dev/nvidia1", UUID.format(0), True),
+        ("0000:11:00", "/dev/nvidia0", UUID.format(1), False),
+    ]
+    assert gpus.visible({"CUDA_VISIBLE_DEVICES": "0,1"}, found) == [found[0], None]
+    assert gpus.known(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("address", ["00000000:3B:00.0", "0000:3b:00.0", "0000:3b:00"])
+def test_an_address_on_the_bus_has_one_form(address: str) -> None:
+    assert gpus.pci(address) == "0000:3b:00"

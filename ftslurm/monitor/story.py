@@ -1,0 +1,37 @@
+"""What the journal of a run tells so far."""
+
+from __future__ import annotations
+
+from ftslurm.monitor.status import RunStatus, harmless
+from ftslurm.monitor.status_fold import StatusFold
+from ftslurm.protocol.records import Progress
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, number
+from ftslurm.run.journal_lines import read
+from ftslurm.run.replay import Reading
+from ftslurm.run.run_reader import RunReader
+
+
+class Story:
+    """A run, as read once."""
+
+    def __init__(self, run: RunDir, raw: bool = False, also: Reading | None = None) -> None:
+        """Read the journal, and of its progress the end.
+
+        Args:
+            raw: leave control characters in the status, which could steer a terminal; JSON and repr escape them.
+            also: takes in the same records, for the next controller.
+
+        Raises:
+            EnvironmentProblem: the journal cannot be read.
+        """
+        self.reader, folding = RunReader(run), StatusFold()
+        self.recent = list[Event]()  # the last progress of the groups that run
+        for event in self.reader.up_to_now():
+            record, time = read(event), number(event, "time")
+            folding.take(record, time)
+            if also is not None:
+                also.take(record, time or 0.0)
+            if isinstance(record, Progress):
+                self.recent.append(event)
+        self.status: RunStatus = folding.status if raw else harmless(folding.status)

@@ -1,0 +1,280 @@
+"""Write a run's journal. Only the controller does, and who ends the run of one that is gone.
+
+Lines stay in memory until they are on disk: a full quota may show only when the file is synced. After an error what may
+be lost is cut off and written again, with the same bytes where readers have seen them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from ftslurm.protocol.records import JournalRecord, Progress, StepExited
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, number
+from ftslurm.run.journal_lines import read
+from ftslurm.security import owned_files
+from ftslurm.security.json_text import is_whole, read_object
+
+MOST_WAITING = 1 << 23  # bytes of the lines of a file that wait in memory while they cannot be written
+RETRY_S, CALM_S = 1.0, 5.0
+TOLD_EVERY_S = 1.0  # groups report their steps once a second (large runs write fewer lines)
+_UNSYNCED = 1 << 16  # bytes that are written without being synced
+_WRITE = os.O_RDWR | os.O_APPEND
+
+
+class Reached(NamedTuple):
+    """How far an attempt of a group has come."""
+
+    attempt: int
+    step: int | None
+    since: float  # when its step last rose
+    longest_gap_s: float | None  # between two commits
+
+
+class Journal:
+    """The writer of a run's journal. `append` collects lines; `flush` writes them at once.
+
+    Lines of progress go into a file of their own, after the events that they follow. The end of an attempt closes its
+    progress: its line says how far it had come.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        clock: Callable[[], float] = time.time,
+        leads: Callable[[], bool] = lambda: True,
+        recent: Iterable[Event] = (),
+    ) -> None:
+        """Open the journal, or create it.
+
+        Args:
+            leads: asked before anything is cut off: whether no other controller may have written meanwhile.
+            recent: the last lines of progress of the groups that train.
+
+        Raises:
+            OSError: the file of the events cannot be opened or written, or is no regular file.
+        """
+        self._clock = clock
+        self._events, self._progress = _File(run.events, clock, leads), _File(run.progress, clock, leads)
+        self._events.open()
+        with suppress(OSError):  # the first flush tells it
+            self._progress.open()
+        missing = range(self._events.seq + 1, self._progress.seq + 1)
+        # What to tell of lines that a file system has lost in a crash.
+        self.damage = (missing and f"lines {missing[0]} to {missing[-1]} of {run.events} are lost") or ""
+        self._seq = max(self._events.seq, self._progress.seq)
+        self._reached = dict[int, Reached]()
+        for line in recent:
+            if isinstance(record := read(line), Progress):
+                self._measured(record, number(line, "time") or 0.0)
+
+    @property
+    def error(self) -> OSError | None:
+        """Return why lines cannot be written: the first error, until nothing has failed for CALM_S."""
+        return self._events.error or self._progress.error
+
+    @property
+    def complaint(self) -> str:
+        """Return what to tell while lines cannot be written; "": they can."""
+        return self._events.complaint or self._progress.complaint
+
+    @property
+    def lost(self) -> int:
+        """Return the number of lines that did not fit into memory."""
+        return self._events.lost + self._progress.lost
+
+    @property
+    def loss(self) -> str:
+        """Return what to tell once they can be written."""
+        failed = max(self._events, self._progress, key=lambda file: file.failed)
+        return f"{failed.path} can be written again; {self.lost} of its lines are lost"
+
+    def append(self, record: JournalRecord) -> dict[str, object]:
+        """Add a record to those that the next flush writes, and return its line as readers see it."""
+        now, file = self._clock(), self._events
+        if isinstance(record, Progress):
+            record, file = self._measured(record, now), self._progress
+        else:
+            self._seq += 1
+            record = self._closed(record, now) if isinstance(record, StepExited) else record
+        line = {"seq": self._seq, "time": now, "event": record.event} | record.fields
+        file.append(line)
+        return line
+
+    def _measured(self, record: Progress, time: float) -> Progress:
+        """Return a line of progress with the longest gap so far."""
+        reached, at = self._reached.get(record.group), time if record.at is None else record.at
+        if reached is None or reached.attempt != record.attempt:
+            reached = Reached(record.attempt, None, at, None)
+        gaps = (reached.longest_gap_s, record.longest_gap_s, record.gap_s)
+        longest = max((gap for gap in gaps if gap is not None), default=None)
+        if record.committed and record.step is not None and (reached.step is None or record.step > reached.step):
+            reached = reached._replace(step=record.step, since=at)
+        self._reached[record.group] = reached._replace(longest_gap_s=longest)
+        return replace(record, longest_gap_s=longest)
+
+    def _closed(self, record: StepExited, time: float) -> StepExited:
+        """Return the end of an attempt with its last step and its longest gap, which may last until its end."""
+        reached = None if record.group is None else self._reached.pop(record.group, None)
+        if reached is None or reached.attempt != record.attempt or reached.step is None:
+            return record
+        still = 0.0 if record.cause == "ok" else round(time - reached.since - TOLD_EVERY_S, 3)
+        longest = max(still, reached.longest_gap_s or 0.0) or None
+        return replace(record, step=reached.step if record.step is None else record.step, longest_gap_s=longest)
+
+    def flush(self, sync: bool = True) -> bool:
+        """Write the collected lines; with `sync` those of events are on disk when this returns True.
+
+        Never raises: after an error (`error`) it is tried again every RETRY_S. Progress never overtakes its events.
+        """
+        done = self._events.flush(sync)
+        if self._events.is_written:
+            self._progress.flush(False)
+        else:
+            self._progress.make_room()
+        return done
+
+    def close(self) -> None:
+        """Write what is left and close the files.
+
+        Raises:
+            OSError: the disk is full or lost, and events with it.
+        """
+        try:
+            self._events.close()
+        finally:
+            with suppress(OSError):
+                self._progress.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class _File:
+    """A file of lines that only grows."""
+
+    def __init__(self, path: Path, clock: Callable[[], float], leads: Callable[[], bool]) -> None:
+        self.path, self._clock, self._leads = path, clock, leads
+        self.seq = 0  # of the last line that was there
+        self.error: OSError | None = None
+        self.failed = float("-inf")  # when its lines could not be written last
+        self.lost = 0  # lines that did not fit into memory
+        self._fd = -1
+        self._size = 0  # bytes that are on disk
+        self._lines: list[bytes] = []  # those after them, oldest first
+        self._waiting = 0  # bytes of them
+        self._written = self._shown = 0  # bytes of them that are in the file, and that have been there
+
+    @property
+    def complaint(self) -> str:
+        why = self.error and self.error.strerror
+        return f"{self.path} cannot be written ({why}), so its lines wait in memory" if why else ""
+
+    @property
+    def is_written(self) -> bool:
+        return self._written == self._waiting
+
+    def open(self) -> None:
+        fd = owned_files.open_fd(self.path, _WRITE | os.O_CREAT)
+        try:
+            self.seq, self._size = _seal(fd), os.fstat(fd).st_size
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def append(self, line: Mapping[str, object]) -> None:
+        # ASCII only: a script's output may contain bytes that are not text, and these must not stop the controller.
+        self._lines.append(json.dumps(line, default=str, separators=(",", ":")).encode("ascii") + b"\n")
+        self._waiting += len(self._lines[-1])
+
+    def flush(self, sync: bool) -> bool:
+        now = self._clock()
+        if self.error is None or now >= self.failed + RETRY_S:
+            try:
+                self._write(sync)
+            except OSError as error:
+                self.error, self.failed, self._written = self.error or error, now, 0
+                with suppress(OSError):
+                    self._shown = max(self._shown, os.fstat(self._fd).st_size - self._size)
+                self.make_room()
+            else:
+                self.error = self.error if now < self.failed + CALM_S else None
+        return not self._lines
+
+    def _write(self, sync: bool) -> None:
+        if (self._fd < 0 or (self.error is not None and not self._written)) and not self._reopened():
+            return
+        data = b"".join(self._lines)
+        while self._written < len(data):
+            self._written += os.write(self._fd, memoryview(data)[self._written :])
+        if data and (sync or len(data) > _UNSYNCED):
+            os.fsync(self._fd)
+            self._size += len(data)
+            self._lines, self._waiting, self._written, self._shown = [], 0, 0, 0
+
+    def _reopened(self) -> bool:
+        """Open the file again, and cut off what may not be on disk. Return whether this controller still leads."""
+        if self._fd >= 0:
+            fd = owned_files.open_fd(self.path, _WRITE)  # the old one may be stale
+            try:
+                os.dup2(fd, self._fd, inheritable=False)
+            finally:
+                os.close(fd)
+        if not self._leads():
+            return False
+        if self._fd < 0:
+            self.open()
+        elif os.fstat(self._fd).st_size > self._size:
+            os.ftruncate(self._fd, self._size)
+        return True
+
+    def make_room(self) -> None:
+        """Drop the oldest lines that no reader can have seen, as many as take more than MOST_WAITING bytes."""
+        at, lines = 0, self._lines
+        if self._waiting > MOST_WAITING:
+            self._lines = []
+            for line in lines:
+                if self._waiting > MOST_WAITING and at >= self._shown:
+                    self._waiting -= len(line)
+                    self.lost += 1
+                else:
+                    self._lines.append(line)
+                at += len(line)
+
+    def close(self) -> None:
+        done = self.flush(sync=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+        if not done and self.error is not None:
+            raise self.error
+
+
+def _seal(fd: int) -> int:
+    """Cut off a half last line, and return the seq of the last complete one (0: there is none)."""
+    size = os.fstat(fd).st_size
+    window = 1 << 16
+    while True:
+        start = max(0, size - window)
+        tail = os.pread(fd, window, start)
+        end = tail.rfind(b"\n") + 1
+        for line in reversed(tail[:end].split(b"\n")):
+            record = read_object(line)
+            if record is not None and is_whole(record.get("seq")):
+                os.ftruncate(fd, start + end)
+                return int(record["seq"])
+        if start == 0:
+            os.ftruncate(fd, end)
+            return 0
+        window *= 4

@@ -50,7 +50,7 @@ from ftslurm.controller.user_commands import user_request
 from ftslurm.core.groups import progress_lines
 from ftslurm.core.jobs.supply import array, over
 from ftslurm.core.lineage import continuity
-from ftslurm.core.rules import begin, deadline
+from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, Attach
 from ftslurm.core.state.events import Alive, Event, Explained, Granted, Heard, StopAsked, TaskFailed
 from ftslurm.core.state.model import SRUN, Allocation, RunOutcome, Saved, StepId
@@ -175,16 +175,16 @@ class Controller:
             died = said and f"the controller before has died while {said}: what it did then is not known"
             for text in filter(None, (self.journal.damage, died)):
                 self._record(records.Warned(group=None, text=text))
-            due: float | None = 0.0
+            due = 0.0
             while not self.state.finished and self.leaving is None:
-                while not self.events and self.leaving is None and (due is None or self.now() < due):
+                while not self.events and self.leaving is None and self.now() < due:
                     self._gather(due)
                 self._gather(0.0)  # after a pause of this process: read all messages before judging any silence
                 actions = self._decide()
                 self._write(actions)
                 self._act(actions)
                 self._tell()
-                due = deadline(self.state, self.now(), self.config)
+                due = self.state.wakes
             return self._end()
         except leadership.Superseded:
             log.warning("another controller has taken the lead")
@@ -226,7 +226,7 @@ class Controller:
 
     # --- gather ------------------------------------------------------------------------------------------------------
 
-    def _gather(self, due: float | None) -> None:
+    def _gather(self, due: float) -> None:
         """Wait until something happens or is due, and collect the events."""
         now = self.now()
         if now >= self.next_ping:
@@ -240,7 +240,7 @@ class Controller:
             for command in commands:
                 with self.errors.contain("a command", command):
                     self._commanded(command)
-        wake = min(self.next_ping, self.next_inbox, now + INBOX_S if due is None else due + 0.001)
+        wake = min(self.next_ping, self.next_inbox, due + 0.001)
         for news in self.children.listen(max(0.0, wake - now)):
             with self.errors.contain(described(news), news):
                 self._heard(news)

@@ -73,7 +73,7 @@ def _begin(turn: Turn) -> None:
         store = unit.current.store
         if unit.phase is not Phase.STARTING or unit.group is None or store is None:
             continue
-        if turn.now < unit.current.begin_after:
+        if not turn.due(unit.current.begin_after, unit.name):
             continue
         heals, floor = False, 0
         if not turn.independent:

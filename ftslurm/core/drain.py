@@ -93,7 +93,7 @@ def _has_room(turn: Turn, unit: Unit) -> bool:
         return False  # they come first
     if standby.pick(state, unit, config) is not None:
         return True
-    there, taken = supply.lasting(state, pool, turn.now, config), places(state.groups, but=unit)
+    there, taken = supply.lasting(turn, pool), places(state.groups, but=unit)
     groups = config.groups
     return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.closed) is not None
 

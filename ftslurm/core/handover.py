@@ -8,6 +8,7 @@ from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasting, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.model import LIVE, Job, Phase, Unit
+from ftslurm.core.state.run_state import JOBS
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait, UnitTable
@@ -16,7 +17,7 @@ from ftslurm.protocol.causes import Cause
 
 def vacate(turn: Turn) -> None:
     """Stop the units in jobs that are about to end, and move further groups one at a time while there is time."""
-    if not turn.goes_on or not uses_jobs(turn.config) or not turn.state.jobs_concerned(turn.now):
+    if not turn.goes_on or not uses_jobs(turn.config) or not turn.attends(JOBS):
         return
     elsewhere: dict[int, tuple[bool, bool]] = {}
     for one in turn.jobs:
@@ -27,7 +28,7 @@ def vacate(turn: Turn) -> None:
             update(turn, one.name, leaving=cause)
             turn.do(leaves(one, cause, "its time limit is near"))
         for unit in living(turn.state, one.name):
-            told = unit.current.told is not None and turn.now >= unit.current.told + TOLD_S
+            told = unit.current.told is not None and turn.due(unit.current.told + TOLD_S, JOBS)
             if cause is not None or told:
                 _bring_down(turn, unit, cause)
 
@@ -40,20 +41,20 @@ def _must(turn: Turn, one: Job) -> bool:
     stopped.
     """
     now, config = turn.now, turn.config
-    if one.ends is None or now < one.ends - config.cluster.signal_s or not one.usable:
+    if one.ends is None or not one.usable or not turn.due(one.ends - config.cluster.signal_s, JOBS):
         return False
     end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn.state, one.name))
-    if now < end and any(u.current.adoption is not None for u in units):
+    if any(u.current.adoption is not None for u in units) and not turn.due(end, JOBS):
         return False
     if _joined_elsewhere(turn, one) or not any(u.joined for u in units):
         return True
-    if now < end - SAVES_S:
+    if not turn.due(end - SAVES_S, JOBS):
         return False
     saving = turn.lineage.saving
-    if now < end and (saving is None or saving.until < now):
+    if (saving is None or saving.until < now) and not turn.due(end, JOBS):
         rollover.ask(turn, end - now)
         return False
-    return rollover.answered(turn.state, now)
+    return rollover.answered(turn, JOBS)
 
 
 def _joined_elsewhere(turn: Turn, one: Job) -> bool:
@@ -88,14 +89,14 @@ def _moves(turn: Turn, one: Job, elsewhere: dict[int, tuple[bool, bool]]) -> boo
         elsewhere: by pool, the results of _elsewhere in this decision.
     """
     limit = handover_at(one, turn.config)
-    if limit is None or one.ends is None or turn.now < limit:
+    if limit is None or one.ends is None or not turn.due(limit, JOBS):
         return False
     unit = next(living(turn.state, one.name), None)
     if unit is None or unit.phase is Phase.STOPPING or unit.current.adoption is not None:
         return False
     if unit.is_standby:
         return True
-    halfway = turn.now >= (limit + one.ends) / 2
+    halfway = turn.due((limit + one.ends) / 2, JOBS)
     if len(turn.table.having_trait(Trait.JOINED)) == unit.joined or not others_are_settled(turn.table, unit):
         return False
     if not may_ask(turn.config):  # the job itself is requeued with a new time limit, and mostly starts at once
@@ -127,7 +128,7 @@ def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
     The result is the same for all jobs of the pool that are near their end, since none of them lasts.
     """
     groups = turn.config.groups
-    there = lasting(turn.state, pool, turn.now, turn.config)
+    there = lasting(turn, pool)
     live = (*turn.table.in_phase(*LIVE), *turn.state.standbys)
     taken = [unit.place for unit in live if unit.place is not None and unit.phase in LIVE]
     free = placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.closed) is not None

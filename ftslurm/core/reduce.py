@@ -44,6 +44,7 @@ from ftslurm.core.state.events import (
     TaskFailed,
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
+from ftslurm.core.state.run_state import ALL
 from ftslurm.core.state.traces import added
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
@@ -320,13 +321,14 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
         gap_s=said.gap_s,
     )
     unit = turn.attempt(unit, aborted=said.aborted)
-    unit = progress_lines.reported(turn, unit, progress, turn.table.groups)
+    unit = progress_lines.reported(turn, unit, progress)
     if said.committed > 0:
         unit = turn.attempt(unit, step=said.step)
         reached = said.step if turn.lineage.resuming else max(turn.lineage.step, said.step)
         turn.set_lineage(step=reached, resuming=False)
         if turn.state.drills.stepping_since is None:
             turn.set_drills(stepping_since=turn.now)
+            turn.wake(ALL)
     hang_limit.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
     text = continuity.unsaved(turn.state, said, turn.config)

@@ -4,15 +4,15 @@
 
 First every event is folded into the state (reduce.py), then the rules reconcile the state with what is wanted: the
 Lighthouse and every group up, until the run ends. Level-triggered: a second decision without events at the same time
-changes nothing and has no actions.
+changes nothing and has no actions. `RunState.wakes` is the time of the next decision even without an event: a rule that
+compares with the clock says so where it does (Turn.due).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from math import inf
 from typing import cast
 
 from ftslurm.config.schema import Config, fixed_standbys
@@ -41,15 +41,13 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
-from ftslurm.core.state.unit_table import NOBODY, Trait, UnitTable
+from ftslurm.core.state.unit_table import Trait, UnitTable
 from ftslurm.core.state.units import independent, serves
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, stronger one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless the death of a node is not noticed yet
-EXACT = 256  # in an agenda with more entries the first may be too early, which costs a needless look
 STUCK_S = 0.3  # the same if srun cannot end by itself, because a node it waits for is gone
 
 
@@ -71,25 +69,16 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
     """
     turn = Turn(state, now, config)
     _fold(turn, events)
-    folded = turn.state
-    turn.set(table=turn.table.woken(now, lambda unit: _due_times(unit, folded, config)))
-    lost_connections.judge(turn)
-    node_fate.judge(turn)
-    for late in turn.state.held:
-        if isinstance(late, Ended) and not _holds(turn.state, late, now, config):
-            turn.set(held=tuple(other for other in turn.state.held if other is not late))
-            observe(turn, late)
-    if turn.state.finished:
-        return turn.state, turn.actions
-    turn.set(table=turn.table.noticing())
-    all_concerned, judged = turn.state.concerns_all, turn.state.concerns()
-    jobs_concerned, jobs_judged = turn.state.jobs_concerned(now), turn.state.job_concerns()
-    for rule in RULES:
-        rule(turn)
-    if jobs_concerned or turn.state.jobs_concerned(now):
-        times = (time for time in supply.deadlines(turn.state, config) if time > now)
-        turn.set(jobs_judged=jobs_judged, jobs_due=min(times, default=inf))
-    _settle(turn, all_concerned, judged)
+    for _ in range(2):  # the second time, the first rules see what the last ones have changed
+        before = turn.state
+        if before.finished:
+            break
+        turn.begin()
+        for rule in RULES:
+            rule(turn)
+        if turn.state is before:
+            break
+    turn.end()
     records_first = sorted(turn.actions, key=lambda action: not isinstance(action, records.JournalRecord))
     return turn.state, records_first
 
@@ -101,74 +90,23 @@ def _fold(turn: Turn, events: Sequence[Event]) -> None:
             silence.heard(turn, cast("Iterable[Alive]", run))
             continue
         for event in run:
-            if isinstance(event, Ended) and _holds(turn.state, event, turn.now, turn.config):
+            if isinstance(event, Ended) and _holds(turn, event):
                 turn.set(held=(*turn.state.held, event))
             else:
                 observe(turn, event)
 
 
-def _settle(turn: Turn, all_concerned: bool, judged: tuple[object, ...]) -> None:
-    """Note, after a decision, the units to look at in the next one and their due times.
-
-    Units that the rules have changed are looked at again in the next decision, by the earlier rules too.
-    """
-    state, table = turn.state, turn.table
-    units = table.named(table.to_look_at())
-    if all_concerned:  # their due times may depend on what has changed; those of running groups do not
-        units += [*table.others(), *table.in_phase(Phase.PENDING, Phase.STARTING, Phase.STOPPING)]
-    table = table.due_at((unit.name, _due(unit, state, turn.now, turn.config)) for unit in units)
-    if len(table.agenda) <= EXACT:
-        table = table.without_early_entries(lambda unit: _due(unit, state, turn.now, turn.config))
-    turn.set(table=replace(table, noticed=NOBODY), judged=judged)
-
-
-def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
+def _holds(turn: Turn, event: Ended) -> bool:
     """Return whether the verdict on an ended step waits: for Slurm's answer about its job or nodes, or for a probe."""
-    return (
-        queue.holds(state, event.id, now)
-        or lost_connections.holds(state, event.id, now, config)
-        or node_fate.holds(state, event.id, now)
-    )
+    return queue.holds(turn, event.id) or lost_connections.holds(turn, event.id) or node_fate.holds(turn, event.id)
 
 
-def deadline(state: RunState, now: float, config: Config) -> float | None:
-    """Return when `decide` must be called again even without an event; None: not before an event."""
-    due = [time for time in (over_from(state, config), fault_drills.next_random(state, config)) if time is not None]
-    due += [state.ending.until] if state.ending is not None else []
-    due += [state.lineage.saving.until] if state.lineage.saving is not None else []
-    due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
-    due += node_states.deadlines(state)
-    due += fitness.deadlines(state)
-    due += [*supply.poll_times(state, config), state.jobs_due, *first_step.deadlines(state, config)]
-    first = min((time for time in due if now < time), default=inf)
-    first = min(first, state.table.next_due)
-    return first if first < inf else None
-
-
-def _due(unit: Unit, state: RunState, now: float, config: Config) -> float:
-    """Return when the rules must next look at a unit even without an event; infinite: never."""
-    return min((time for time in _due_times(unit, state, config) if time > now), default=inf)
-
-
-def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
-    """Yield the times at which the rules must look at a unit even without an event."""
-    if unit.phase in (Phase.PENDING, Phase.STOPPING):
-        yield unit.due
-    for limit in (_start_limit(unit), _join_limit(unit, config)):
-        if limit is not None:
-            yield limit
-    if unit.phase is Phase.STARTING:
-        yield unit.current.begin_after
-    if unit.waits_for is not None:
-        yield unit.due + config.health.start_timeout_s
-    if unit.current.told is not None:
-        yield unit.current.told + queue.TOLD_S
-    yield from progress_lines.due_times(unit, state.table.groups)
-    yield from start_report.due_times(unit, state.table.groups)
-    yield from takeover.due_times(unit)
-    if state.ending is None:
-        yield from silence.due_times(unit, config)
-        yield from lost_connections.due_times(state, unit, config)
+def _release(turn: Turn) -> None:
+    """Give the verdicts that need not wait any longer."""
+    for late in turn.state.held:
+        if isinstance(late, Ended) and not _holds(turn, late):
+            turn.set(held=tuple(other for other in turn.state.held if other is not late))
+            observe(turn, late)
 
 
 def _end_if_over(turn: Turn) -> None:
@@ -243,30 +181,30 @@ def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[U
 
 def _without_place(turn: Turn) -> list[Unit]:
     """Return the groups that wait in vain for a node; in one allocation only a lost one that is still ours may come."""
-    found, state, now, config = list[Unit](), turn.state, turn.now, turn.config
-    finder = launching.PlaceFinder(now, config, many=True)
+    found, state = list[Unit](), turn.state
+    finder = launching.PlaceFinder(turn, many=True)
     for unit in state.table.in_phase(Phase.PENDING) if state.allocation is not None else ():
-        if now < unit.due or unit.retired:
+        if unit.retired or not turn.due(unit.due):
             continue
-        place = finder.find(state, unit)
+        place = finder.find(unit)
         if place is not None:
             finder.remove(place, unit)  # the next unit cannot have this place
-        elif state.nodes.drained or state.nodes.checks.waiting or supply.may_come(state, unit, now, config):
+        elif state.nodes.drained or state.nodes.checks.waiting or supply.may_come(turn, unit):
             continue  # a person may take the drain back, a node may pass its check
-        elif not state.nodes.returning or now >= unit.due + config.health.start_timeout_s:
+        elif not state.nodes.returning or turn.due(unit.due + turn.config.health.start_timeout_s):
             found.append(unit)  # Slurm will not return a node
     return found
 
 
 def _expire(turn: Turn) -> None:
     """Bring down steps that have taken too long to start, and groups that can only start a new history."""
-    since, now, config = over_from(turn.state, turn.config), turn.now, turn.config
-    over = since is not None and now >= since
+    since, config = over_from(turn.state, turn.config), turn.config
+    over = since is not None and turn.due(since)
     for unit in turn.state.units if over else turn.attended():
         start = _start_limit(unit)
-        late = start is not None and now >= start
+        late = start is not None and turn.due(start, unit.name)
         limit = _join_limit(unit, config)
-        slow = limit is not None and now >= limit and bool(turn.table.having_trait(Trait.JOINED))
+        slow = limit is not None and turn.due(limit, unit.name) and bool(turn.table.having_trait(Trait.JOINED))
         going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
         stray = over and unit.group is not None and going and not unit.joined
         if late:
@@ -320,7 +258,7 @@ def _bring_down(turn: Turn) -> None:
                 stop_politely(turn, unit, Cause.CANCELLED if unit.is_standby else ending.cause, adopting=True)
         _bring_down_lighthouse(turn)
     for unit in turn.attended():
-        if unit.phase is Phase.STOPPING and turn.now >= unit.due:
+        if unit.phase is Phase.STOPPING and turn.due(unit.due, unit.name):
             stuck = any(sign.stuck for sign in unit.current.evidence)
             turn.do(Kill(unit.id, stuck))
             wide = turn.config.groups.nodes > 1 and not turn.local and not unit.is_lighthouse
@@ -341,7 +279,7 @@ def _finish(turn: Turn) -> None:
     """Finish the run in this job once it is brought to an end and no step is left."""
     state, config = turn.state, turn.config
     living = state.table.count(*LIVE) or any(u.phase in LIVE for u in state.table.others())
-    if state.ending is None or turn.now < state.ending.until or living:
+    if state.ending is None or living or not turn.due(state.ending.until):
         return
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
@@ -361,10 +299,12 @@ def _finish(turn: Turn) -> None:
 
 
 RULES = (  # in this order, with the reason for each place; docs/architecture.md describes each rule
+    lost_connections.judge,  # what a probe has shown is known before the verdict that waits for it
     progress_lines.tell,  # a group's progress is journaled before the verdicts of the rules below
     takeover.attach,  # a step whose job is gone gets its verdict before a rule waits for its heartbeat
     silence.watch,  # the rules below place, stop or count groups by its result
     node_fate.judge,  # after `attach` and `watch`, which find the nodes to judge
+    _release,  # after the three that find evidence
     silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node

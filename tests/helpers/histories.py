@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, nextafter
 from typing import Any
 
 import said
@@ -12,11 +12,11 @@ from steps import A0, ANN, B0, LIGHT0, URL
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import last_failure
-from ftslurm.core.rules import begin, deadline, decide
+from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, Saved, StepId, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.run_state import ALL, RunState
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.records import JournalRecord
 
@@ -56,7 +56,12 @@ def with_units(state: RunState, *units: Unit) -> RunState:
     table = state.table
     for unit in units:
         table = table.put(unit)
-    return replace(state, table=table)
+    return awake(replace(state, table=table))
+
+
+def awake(state: RunState) -> RunState:
+    """Return the state in which every rule looks at every unit."""
+    return replace(state, due={ALL: -inf})
 
 
 def granted(nodes: int) -> ev.Granted:
@@ -147,22 +152,33 @@ class Story:
 
     def turn(self, now: float, events: Sequence[ev.Event]) -> list[act.Action]:
         """Decide once, as the controller does; check that deciding again changes nothing and returns no action."""
+        self._nothing_before(min(now, self.state.wakes))
         self.now = now
-        everyone = decide(replace(self.state, judged=()), events, now, self.config)  # every rule looks at every unit
+        everyone = decide(awake(self.state), events, now, self.config)
         self.state, actions = decide(self.state, events, now, self.config)
         assert everyone == (self.state, actions), f"at {now}: a unit was not looked at that has something to do"
         kinds = [isinstance(action, JournalRecord) for action in actions]
         assert kinds == sorted(kinds, reverse=True), f"at {now}: a record comes after another action: {actions}"
-        assert decide(self.state, [], now, self.config) == (self.state, []), f"at {now}: asking twice is not the same"
-        due = deadline(self.state, now, self.config)
-        assert due is None or due > now, f"at {now}: the next deadline, {due}, is not in the future"
+        again = decide(awake(self.state), [], now, self.config)
+        assert again == (self.state, []), f"at {now}: asking twice is not the same"
+        due = self.state.wakes
+        assert due > now or self.state.finished, f"at {now}: the next deadline, {due}, is not in the future"
         self.done += [(now, action) for action in actions]
         return actions
 
+    def _nothing_before(self, time: float) -> None:
+        """Check that no rule does anything by itself before the time at which it wants to be asked again."""
+        early = nextafter(time, 0.0)
+        if early > self.now:
+            standstill = replace(self.state.standstill, next_look=inf)  # with an event groups are compared more often
+            state = replace(awake(self.state), standstill=standstill)
+            same = decide(state, [], early, self.config)
+            assert same == (state, []), f"at {early}: after {self.now} nobody asked for this"
+
     def wait(self, until: float) -> None:
-        """Let time pass; decide at every deadline."""
-        while (due := deadline(self.state, self.now, self.config)) is not None and due < until:
-            self.turn(due, [])
+        """Let time pass; decide whenever a rule wants it."""
+        while self.state.wakes < until and not self.state.finished:
+            self.turn(self.state.wakes, [])
 
     def all(self, kind: Kind, since: float = 0.0) -> list[Any]:
         return [action for time, action in self.done if is_a(action, kind) and time >= since]

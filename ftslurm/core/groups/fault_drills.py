@@ -125,7 +125,7 @@ def inject_asked(turn: Turn, event: InjectAsked) -> None:
 
 def inject_random(turn: Turn) -> None:
     """Inflict the random faults that are due."""
-    while turn.goes_on and (due := next_random(turn.state, turn.config)) is not None and turn.now >= due:
+    while turn.goes_on and (due := next_random(turn.state, turn.config)) is not None and turn.due(due):
         done = turn.state.drills.done
         drill = draw(turn.config, done)
         assert drill is not None

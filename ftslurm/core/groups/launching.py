@@ -39,12 +39,12 @@ def launch(turn: Turn) -> None:
         due = [unit for unit in due if unit.group is None or unit.marks.noticed is None]
     if turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:  # nobody to heal from
         due = [unit for unit in due if unit.is_lighthouse]
-    finder = PlaceFinder(turn.now, turn.config, many=len(due) > 4)
+    finder = PlaceFinder(turn, many=len(due) > 4)
     for unit in due:
         picked = standby.pick(turn.state, unit, turn.config) if unit.group is not None else None
-        place = finder.find(turn.state, unit) if picked is None else picked[1]
+        place = finder.find(unit) if picked is None else picked[1]
         if place is None and unit.group is not None and (place := _last_resort(turn, unit)) is not None:
-            finder = PlaceFinder(turn.now, turn.config, many=False)
+            finder = PlaceFinder(turn, many=False)
         if place is None:
             if unit.group is not None and unit.waits_for is None:
                 turn.change(unit, waits_for="")  # explain fills in the reason
@@ -64,13 +64,14 @@ LOOKS_S = 0.1  # two looks of the Lighthouse for a quorum, and some time between
 
 def _due(turn: Turn) -> list[Unit]:
     """Return the units that may be launched now: those that have become due, and those that wait for a place."""
-    if not turn.state.concerns_all and not turn.table.to_look_at():
+    if not turn.awake:
         return []  # nothing has changed that could free a place
     waiting = turn.having(Trait.WAITING)
     if not standby_each(turn.config):  # else standby.follow has noticed those that have a place now
-        waiting += [unit for unit in turn.table.waiting_standbys() if turn.now >= unit.due]
+        waiting += [unit for unit in turn.table.waiting_standbys() if turn.due(unit.due, unit.name)]
     units = turn.attended() if not waiting else {unit.name: unit for unit in (*turn.attended(), *waiting)}.values()
-    due = [unit for unit in units if unit.phase is Phase.PENDING and turn.now >= unit.due and not unit.retired]
+    pending = [unit for unit in units if unit.phase is Phase.PENDING and not unit.retired]
+    due = [unit for unit in pending if turn.due(unit.due, unit.name)]
     return turn.table.named(unit.name for unit in due) if waiting else due
 
 
@@ -109,18 +110,20 @@ def fence(unit: Unit) -> tuple[StepId, ...]:
 class PlaceFinder:
     """Finds places for the units that one decision launches. Mutable: it lives as long as the decision."""
 
-    def __init__(self, now: float, config: Config, *, many: bool) -> None:
+    def __init__(self, turn: Turn, *, many: bool) -> None:
         """Set up the search.
 
         Args:
+            turn: the decision.
             many: whether many units need a place. A few mostly return to their last place, which is cheaper to check.
         """
-        self._now, self._config, self._many = now, config, many
+        self._turn, self._config, self._many = turn, turn.config, many
         self._free: dict[int, list[FreePlaces]] = {}  # by pool
         self._full = set[int]()  # pools without a free place
 
-    def find(self, state: RunState, unit: Unit) -> Place | None:
+    def find(self, unit: Unit) -> Place | None:
         """Return the place where a unit can be launched now; None: there is none."""
+        state = self._turn.state
         assert state.allocation is not None
         if unit.is_lighthouse:
             nodes = [node for node in state.allocation.nodes if node not in state.nodes.drained]
@@ -133,7 +136,7 @@ class PlaceFinder:
         if not self._many and pool not in self._free and _has_kept_its_place(state, unit):
             return unit.place
         if pool not in self._free:
-            self._free[pool] = self._free_places(state, pool)
+            self._free[pool] = self._free_places(pool)
         found = next((place for free in self._free[pool] if (place := free.find(unit.place)) is not None), None)
         if found is None:
             self._full.add(pool)
@@ -144,10 +147,10 @@ class PlaceFinder:
         for free in (one for every in self._free.values() for one in every if unit.group is not None):
             free.remove(place)
 
-    def _free_places(self, state: RunState, pool: int) -> list[FreePlaces]:
+    def _free_places(self, pool: int) -> list[FreePlaces]:
         """Return the free places, the best first: not on nodes that are drained, not in jobs that end soon."""
-        groups, every = self._config.groups, state.allocations(pool)
-        stay = supply.lasting(state, pool, self._now, self._config)
+        state, groups = self._turn.state, self._config.groups
+        every, stay = state.allocations(pool), supply.lasting(self._turn, pool)
         living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
         never = state.nodes.closed | supply.given_back(state, self._config)
         return [
@@ -174,8 +177,8 @@ def _last_resort(turn: Turn, unit: Unit) -> Place | None:
     suspected = frozenset(node for node, _ in turn.nodes.suspected)
     if not suspected:
         return None
-    state, nodes = turn.state, replace(turn.nodes, avoid=turn.nodes.avoid - suspected)
-    return PlaceFinder(turn.now, turn.config, many=True).find(replace(state, nodes=nodes), unit)
+    without = replace(turn.state, nodes=replace(turn.nodes, avoid=turn.nodes.avoid - suspected))
+    return PlaceFinder(Turn(without, turn.now, turn.config), many=True).find(unit)
 
 
 def _forgive(turn: Turn, place: Place) -> None:
@@ -227,14 +230,14 @@ def explain(turn: Turn) -> None:
     """Record what the groups without a place wait for, once a job has been requested; the others continue."""
     if not turn.goes_on or turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:
         return
-    if not turn.state.concerns_all and not turn.table.to_look_at():
+    if not turn.awake:
         return
     waiting = turn.having(Trait.WAITING)
     if not waiting:
         return
     coming = supply.ComingJobs(turn.state, turn.config)
     for unit in waiting:
-        if unit.phase is Phase.PENDING and turn.now >= unit.due and not unit.retired:
+        if unit.phase is Phase.PENDING and not unit.retired and turn.due(unit.due, unit.name):
             _wait(turn, unit, coming)
 
 

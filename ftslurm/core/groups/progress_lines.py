@@ -7,9 +7,6 @@ controller has to read. An omitted report is added to the group's next line; not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import inf
-
 from ftslurm.core.state.model import Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
@@ -23,18 +20,17 @@ def every_s(groups: int) -> float:
     return max(1.0, groups / LINES_PER_S)
 
 
-def reported(turn: Turn, unit: Unit, report: Progress, groups: int) -> Unit:
+def reported(turn: Turn, unit: Unit, report: Progress) -> Unit:
     """Add a report of a group: journal its line if one is due, else keep the report for its next line.
 
     Args:
         turn: the decision.
         unit: the group.
         report: its counts are those since the previous report.
-        groups: number of groups of the run.
     """
     report = report if unit.current.untold is None else _added(unit.current.untold[1], report)
     unit = turn.attempt(unit, untold=(turn.now, report))
-    return told(turn, unit) if _is_due(unit, turn.now, groups) else unit
+    return told(turn, unit) if _is_due(turn, unit) else unit
 
 
 def line(unit: Unit, now: float) -> Progress | None:
@@ -57,23 +53,17 @@ def told(turn: Turn, unit: Unit) -> Unit:
 def tell(turn: Turn) -> None:
     """Journal the due lines of groups that report nothing new because they stand still."""
     for unit in turn.attended():
-        if unit.current.untold is not None and _is_due(unit, turn.now, turn.table.groups):
+        if unit.current.untold is not None and _is_due(turn, unit):
             told(turn, unit)
 
 
-def due_times(unit: Unit, groups: int) -> Iterator[float]:
-    """Yield the time of a group's next line if it has an unwritten report."""
-    if unit.current.untold is not None and not _is_due(unit, -inf, groups):
-        shift, every = (unit.group or 0) / LINES_PER_S, every_s(groups)
-        yield (((unit.current.last_told or 0.0) - shift) // every + 1) * every + shift
-
-
-def _is_due(unit: Unit, now: float, groups: int) -> bool:
+def _is_due(turn: Turn, unit: Unit) -> bool:
     """Return whether the group's time slot has come since its last line. The slots of groups are spread evenly."""
+    groups = turn.table.groups
     if groups <= LINES_PER_S or unit.current.last_told is None or unit.group is None:
         return True
-    shift = unit.group / LINES_PER_S
-    return (now - shift) // every_s(groups) > (unit.current.last_told - shift) // every_s(groups)
+    shift, every = unit.group / LINES_PER_S, every_s(groups)
+    return turn.due(((unit.current.last_told - shift) // every + 1) * every + shift, unit.name)
 
 
 def _added(before: Progress, now: Progress) -> Progress:

@@ -110,7 +110,7 @@ def follow(turn: Turn) -> None:
                 due = turn.now + REFILL_S
                 turn.put(Unit(standby_unit(number), None, due=due, reason="its group trains"))
         elif own.phase is Phase.PENDING and beside is not None:
-            turn.set(table=turn.table.notice(own.name))
+            turn.wake(own.name)
         elif _is_astray(own, turn.state, number):
             stop(turn, own, Cause.CANCELLED)
 

@@ -6,11 +6,10 @@ log lines of the ranks when it writes the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.model import Phase, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.protocol import records
@@ -35,7 +34,7 @@ def watch(turn: Turn) -> None:
         pending = table.count(Phase.PENDING) - len(table.having_trait(Trait.WAITING))
         if table.count(Phase.RUNNING) and not table.count(Phase.STARTING) + pending:
             turn.set(stepless=(turn.now, 0.0))
-    elif turn.now >= _due(stepless, turn.config):
+    elif turn.due(stepless[0] + max(turn.config.first_step_s, 2 * stepless[1])):
         _tell(turn, since=stepless[0])
 
 
@@ -50,17 +49,6 @@ def _tell(turn: Turn, since: float) -> None:
     )
     turn.do(records.NoFirstStep(seconds=seconds, reason=reason(running, turn.config), groups=stuck))
     turn.set(stepless=(since, seconds))
-
-
-def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """Yield the time at which `watch` must run again without an event."""
-    if state.stepless is not None:
-        yield _due(state.stepless, config)
-
-
-def _due(stepless: tuple[float, float], config: Config) -> float:
-    since, told_s = stepless
-    return since + max(config.first_step_s, 2 * told_s)
 
 
 def stage(unit: Unit) -> int | None:

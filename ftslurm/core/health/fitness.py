@@ -10,7 +10,7 @@ which the check cannot be started is lost, as any node that a probe does not rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health import silence
@@ -18,7 +18,7 @@ from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import CheckNodes, NoteBroken
 from ftslurm.core.state.events import NodeResult, NodesChecked
 from ftslurm.core.state.model import LIVE, Checking, NodeChecks
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.run_state import ALL
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
@@ -31,9 +31,10 @@ _MOST_NAMED = 3
 def watch(turn: Turn) -> None:
     """Start the checks that are missing; end the run if nearly all its nodes were checked and none has passed."""
     checks = turn.nodes.checks
-    due = bool(checks.refused) and turn.now >= checks.again
-    idle = not turn.config.health.preflight or not turn.goes_on or turn.state.allocation is None
-    if idle or not (due or turn.state.concerns_all):
+    if not turn.config.health.preflight or not turn.goes_on or turn.state.allocation is None:
+        return
+    due = bool(checks.refused) and turn.due(checks.again)
+    if not (due or turn.attends(ALL)):
         return
     where = _where(turn)
     checks = _known(turn, replace(checks, refused=frozenset()) if due else checks, where)
@@ -198,12 +199,6 @@ def forgive(turn: Turn, node: str) -> None:
     failed = tuple(pair for pair in checks.failed if pair[0] != node)
     turn.set_nodes(avoid=turn.nodes.avoid - {node}, checks=replace(checks, failed=failed))
     turn.do(records.NodeRestored(node=node, reason="a user has asked to check it again"))
-
-
-def deadlines(state: RunState) -> Iterator[float]:
-    """Yield the time at which `watch` must try a refused step again."""
-    if state.ending is None and state.nodes.checks.refused:
-        yield state.nodes.checks.again
 
 
 def _set_checks(turn: Turn, checks: NodeChecks) -> None:

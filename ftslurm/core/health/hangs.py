@@ -39,8 +39,16 @@ class Culprit(NamedTuple):
 
 def find_hangs(turn: Turn) -> None:
     """Ask all tasks for their position when a group stands still; dump the stacks of hung groups, then kill them."""
-    if not _looks_for_hangs(turn.state, turn.config) or turn.now < turn.state.standstill.next_look:
+    if not _looks_for_hangs(turn.state, turn.config):
         return
+    if turn.now >= turn.state.standstill.next_look:
+        _look(turn)
+    ask = turn.state.standstill.ask
+    if ask is not None:
+        turn.due(max(ask, turn.state.standstill.next_look))
+
+
+def _look(turn: Turn) -> None:
     hang_limit.told(turn)
     _ask_where(turn)
     _compare(turn)
@@ -190,9 +198,3 @@ def _heals(state: RunState, now: float, limit: float) -> bool:
         return False
     began = [unit.marks.quorum for unit in state.table.in_phase(Phase.RUNNING) if not unit.joined]
     return any(time is not None and now < time + HEAL * limit for time in began)
-
-
-def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """Yield the time at which `find_hangs` must run again without an event."""
-    if _looks_for_hangs(state, config) and state.standstill.ask is not None:
-        yield max(state.standstill.ask, state.standstill.next_look)

@@ -42,12 +42,15 @@ def failed(unit: Unit, now: float, config: Config) -> Unit:
     return replace(unit, due=now + wait_s, current=replace(unit.current, spared=spared))
 
 
-def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
-    """Return whether the cause of an ended step waits for the probes of its nodes."""
-    unit = state.table.living(step)
-    if unit is None or state.ending is not None:
+def holds(turn: Turn, step: StepId) -> bool:
+    """Return whether the cause of an ended step waits for the probes of its nodes.
+
+    It waits for a limited time: slurmctld may be down while the node is well.
+    """
+    unit = turn.table.living(step)
+    if unit is None or not turn.goes_on or not any(_unanswered(turn, unit)):
         return False
-    return any(_unanswered(state, unit, now, config)) and now < _until(unit, config)
+    return not turn.due(_noticed(unit) + WORDS_S + turn.config.health.lost_after_s)
 
 
 def judge(turn: Turn) -> None:
@@ -57,7 +60,7 @@ def judge(turn: Turn) -> None:
     for unit in turn.table.stopping():
         for node in suspects(unit, turn.config):
             look = _look(turn.state, unit, node)
-            if look is None or _again(unit, look, turn.now):
+            if look is None or _again(turn, unit, look):
                 unit = _ask(turn, unit, node)
                 continue
             sign = _sign(turn, unit, look)
@@ -65,14 +68,14 @@ def judge(turn: Turn) -> None:
                 unit = _blame(turn, unit, node, sign)
                 break
         spared = unit.current.spared and unit.phase is Phase.STOPPING
-        if spared and not any(_unanswered(turn.state, unit, turn.now, turn.config)):
+        if spared and not any(_unanswered(turn, unit)):
             turn.change(unit, due=min(unit.due, turn.now))
 
 
 def _ask(turn: Turn, unit: Unit, node: str) -> Unit:
     """Probe a suspected node and ask its guards, once those of the failed ranks have had time to report."""
     noticed = _noticed(unit)
-    if turn.now < noticed + WORDS_S:
+    if not turn.due(noticed + WORDS_S):
         return unit
     assert unit.place is not None
     others = (look for look in turn.nodes.looks if look.node != node)
@@ -92,25 +95,9 @@ def _blame(turn: Turn, unit: Unit, node: str, sign: Evidence) -> Unit:
     return turn.attempt(unit, evidence=(*unit.current.evidence, sign))
 
 
-def due_times(state: RunState, unit: Unit, config: Config) -> Iterator[float]:
-    """Yield the times at which `judge` must run again for a unit without an event."""
-    for node in suspects(unit, config):
-        look = _look(state, unit, node)
-        yield _noticed(unit) + WORDS_S if look is None else look.asked + config.health.lost_after_s / 2
-        if look is not None and look.answered is not None:
-            yield look.answered + AGAIN_S
-        yield _noticed(unit) + KILL_S
-        yield _until(unit, config)  # at the latest
-
-
 def _noticed(unit: Unit) -> float:
     assert unit.current.failing.noticed is not None
     return unit.current.failing.noticed
-
-
-def _until(unit: Unit, config: Config) -> float:
-    """Return when to stop waiting for an answer: slurmctld may be down while the node is well."""
-    return _noticed(unit) + WORDS_S + config.health.lost_after_s
 
 
 def _look(state: RunState, unit: Unit, node: str) -> Look | None:
@@ -119,11 +106,11 @@ def _look(state: RunState, unit: Unit, node: str) -> Look | None:
     return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
 
 
-def _unanswered(state: RunState, unit: Unit, now: float, config: Config) -> Iterator[str]:
+def _unanswered(turn: Turn, unit: Unit) -> Iterator[str]:
     """Yield the suspected nodes of which it is not known yet how they are."""
-    for node in suspects(unit, config):
-        look = _look(state, unit, node)
-        if look is None or look.answered is None or (_are_there(unit, look) and now < _noticed(unit) + KILL_S):
+    for node in suspects(unit, turn.config):
+        look = _look(turn.state, unit, node)
+        if look is None or look.answered is None or (_are_there(unit, look) and not turn.due(_noticed(unit) + KILL_S)):
             yield node
 
 
@@ -132,19 +119,20 @@ def _are_there(unit: Unit, look: Look) -> bool:
     return unit.current.spared and look.reachable and bool(look.steps and dict(look.steps).get(str(unit.id)))
 
 
-def _again(unit: Unit, look: Look, now: float) -> bool:
+def _again(turn: Turn, unit: Unit, look: Look) -> bool:
     """Return whether to probe a node again: processes of the step were there, and its guard has said nothing since."""
-    over = now >= _noticed(unit) + KILL_S
-    return look.answered is not None and _are_there(unit, look) and now >= look.answered + AGAIN_S and not over
+    if look.answered is None or not _are_there(unit, look):
+        return False
+    return turn.due(look.answered + AGAIN_S) and not turn.due(_noticed(unit) + KILL_S)
 
 
 def _sign(turn: Turn, unit: Unit, look: Look) -> Evidence | None:
     """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
-    node, now = look.node, turn.now
+    node = look.node
     task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
     if look.answered is None:
         heard = silence.last_heard(turn.state, look)
-        late = look.slurm and now >= look.asked + turn.config.health.lost_after_s / 2
+        late = look.slurm and turn.due(look.asked + turn.config.health.lost_after_s / 2)
         if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
             error = f"others lost their connection to {node}, and a probe does not reach it"
             return Evidence(task, node, node_lost=True, error=error, stuck=True)
@@ -157,7 +145,7 @@ def _sign(turn: Turn, unit: Unit, look: Look) -> Evidence | None:
         why = "something killed its slurmstepd" if unit.current.spared else "its guard was silent before"
         error = f"its processes are gone from {node}, which answers: {why}"
         return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True, doubtful=True)
-    if unit.current.asked and now >= _noticed(unit) + KILL_S:
+    if unit.current.asked and turn.due(_noticed(unit) + KILL_S):
         error = f"others lost their connection to {node}, which answers, but the guard of the step there does not"
         return Evidence(task, node, error=error, cause=Cause.UNKNOWN, stuck=True)
     return None

@@ -7,13 +7,11 @@ that is back before its loss is noticed looks like one on which something has ki
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 
 from ftslurm.core.health import silence
 from ftslurm.core.state.events import Ended, NodeFate
 from ftslurm.core.state.model import LIVE, Evidence, Fate, StepId, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
@@ -30,14 +28,14 @@ def gone(turn: Turn, unit: Unit, cause: Cause, words: str, ended: Ended) -> None
     turn.set(held=(*turn.state.held, ended))
 
 
-def holds(state: RunState, step: StepId, now: float) -> bool:
+def holds(turn: Turn, step: StepId) -> bool:
     """Return whether the cause of an ended step waits for Slurm's state of its nodes."""
-    unit = state.table.living(step)
+    unit = turn.table.living(step)
     if unit is None:
         return False
-    known = {fate.node: fate for fate in state.nodes.fates}
+    known = {fate.node: fate for fate in turn.nodes.fates}
     fates = [known.get(node) for node in _nodes(unit)]
-    return any(fate is None or (not fate.answered and now < fate.asked + ANSWER_S) for fate in fates)
+    return any(fate is None or not (fate.answered or turn.due(fate.asked + ANSWER_S)) for fate in fates)
 
 
 def told(turn: Turn, event: NodeFate) -> None:
@@ -75,11 +73,6 @@ def _blame(turn: Turn, unit: Unit, fate: Fate) -> None:
     turn.attempt(unit, evidence=(*certain, sign), intent=None)
     if fate.down:
         silence.exclude(turn, fate.node, error)
-
-
-def deadlines(state: RunState) -> Iterator[float]:
-    """Yield the times at which the wait for an answer ends."""
-    return (fate.asked + ANSWER_S for fate in state.nodes.fates if not fate.answered)
 
 
 def _nodes(unit: Unit) -> tuple[str, ...]:

@@ -7,13 +7,11 @@ it can. What runs there goes on. One question about all nodes is asked while the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from ftslurm.core.health import node_fate, silence
 from ftslurm.core.state.actions import AskNodes
 from ftslurm.core.state.events import NodeFate
 from ftslurm.core.state.model import Phase, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import records
 
@@ -30,8 +28,8 @@ def ask(turn: Turn) -> None:
     if turn.config.cluster.kind in ("slurm", "array") and turn.goes_on:
         if any(_failed(unit) > nodes.asked for unit in turn.attended()):
             about |= nodes.shunned.union(*(allocation.nodes for allocation in turn.state.allocations()))
-            turn.set_nodes(unanswered=True)
-        elif nodes.unanswered and turn.now >= nodes.asked + ANSWER_S:
+            turn.set_nodes(unanswered=bool(about))
+        elif nodes.unanswered and turn.due(nodes.asked + ANSWER_S):
             turn.set_nodes(unanswered=False)
     if about:
         turn.set_nodes(asked=turn.now)
@@ -62,9 +60,3 @@ def told(turn: Turn, event: NodeFate) -> None:
     turn.set_nodes(shunned=shunned, unanswered=False)
     if _DOWN.search(event.state):
         silence.exclude(turn, node, why)
-
-
-def deadlines(state: RunState) -> Iterator[float]:
-    """Yield the time at which `ask` must run without an event."""
-    if state.ending is None and state.nodes.unanswered:
-        yield state.nodes.asked + ANSWER_S

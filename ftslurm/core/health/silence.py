@@ -66,43 +66,36 @@ def _over(unit: Unit) -> float | None:
     return max((pulse.time for pulse in unit.pulses if pulse is not None), default=unit.marks.launched)
 
 
-def suspicious_s(config: Config) -> float:
-    """Return after how much silence to probe."""
-    return config.health.lost_after_s / 2
-
-
-def probe_patience_s(state: RunState, config: Config) -> float:
+def _probe_patience_s(turn: Turn) -> float:
     """Return how long to wait for the answer of a probe.
 
     Half of health.lost_after_s, and more while many steps start or many nodes are probed: then the probe waits for the
     other sruns. Without this, starts that take long lose their nodes, and the restarts and probes that follow delay
     each other again, for ever.
     """
-    starting = state.table.count(Phase.STARTING) + len(state.nodes.looks)
-    return config.health.lost_after_s / 2 + EACH_START_S * max(0, starting - FEW_STARTS)
+    starting = turn.table.count(Phase.STARTING) + len(turn.nodes.looks)
+    return turn.config.health.lost_after_s / 2 + EACH_START_S * max(0, starting - FEW_STARTS)
 
 
 def watch(turn: Turn) -> None:
     """Probe silent nodes; stop the units on lost nodes and those whose processes are dead, stopped or starved."""
     if not turn.goes_on:
         return
-    now, lost_after_s = turn.now, turn.config.health.lost_after_s
-    attended = turn.attended()
+    lost_after_s, attended = turn.config.health.lost_after_s, turn.attended()
     for unit in attended:
         over = _over(unit)
-        if over is not None and now >= over + lost_after_s:  # its srun waits for a lost node
+        if over is not None and turn.due(over + lost_after_s, unit.name):  # its srun waits for a lost node
             stop(turn, unit, None)
     quiet = _quiet(turn, [unit.name for unit in attended])
     looks = _probe(turn, quiet)
-    late = [silence for silence in quiet if now >= silence.since + lost_after_s]
+    late = [silence for silence in quiet if turn.due(silence.since + lost_after_s)]
     if not late or _cut_off(turn):
         return
-    patience_s = probe_patience_s(turn.state, turn.config)
     for silence in late:
         unit = turn.unit(silence.unit.name)
         if unit.phase not in (Phase.STARTING, Phase.RUNNING):
             continue
-        evidence = _judge(turn, silence, looks[silence.node], patience_s)
+        evidence = _judge(turn, silence, looks[silence.node])
         if evidence is not None:
             condemn(turn, unit, evidence, silence.since)
 
@@ -115,7 +108,7 @@ def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
         if look is None:
             reason = _may_unpack(silence.unit, turn.config)
             turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3), reason=reason))
-        if look is None or _stale(look, turn.now, turn.config):
+        if look is None or _stale(turn, look):
             look = Look(node, since, turn.now) if look is None else Look(node, look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
         looks[node] = replace(look, heard=last_heard(turn.state, look))
@@ -143,26 +136,13 @@ def forget(turn: Turn) -> None:
 def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     """Return the silences that are long enough to be suspicious, the longest first.
 
-    Only the given units and all units on suspicious nodes are examined. Every other unit is examined at the time at
-    which its silence would become suspicious (due_times).
+    Only the given units and all units on suspicious nodes are examined, every other one once its silence would be
+    suspicious.
     """
     known = {name for look in turn.nodes.looks for name in turn.table.on_node.get(look.node, ())}
-    units, limit = turn.table.named({*names, *known}), suspicious_s(turn.config)
-    found = (silence for unit in units for silence in silences(unit) if turn.now >= silence.since + limit)
+    limit, units = turn.config.health.lost_after_s / 2, turn.table.named({*names, *known})
+    found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)
-
-
-def due_times(unit: Unit, config: Config) -> Iterator[float]:
-    """Yield the times at which `watch` must examine a unit that is not heard."""
-    lost_after_s = config.health.lost_after_s
-    for silence in silences(unit):
-        yield silence.since + suspicious_s(config)
-        yield silence.since + lost_after_s
-        yield silence.since + 2 * lost_after_s
-        yield silence.since + config.orphan_after_s
-    over = _over(unit)
-    if over is not None:
-        yield over + lost_after_s
 
 
 def _set_looks(turn: Turn, looks: tuple[Look, ...]) -> None:
@@ -180,13 +160,14 @@ def _allocation(turn: Turn, node: str) -> str | None:
     return next((name for name in (*jobs, *places) if name is not None), None)
 
 
-def _stale(look: Look, now: float, config: Config) -> bool:
+def _stale(turn: Turn, look: Look) -> bool:
     """Return whether to repeat a probe: it is old, Slurm refused it, or slurmctld was down."""
+    lost_after_s = turn.config.health.lost_after_s
     if look.again is not None:
-        return now >= look.again
+        return turn.due(look.again)
     if look.answered is not None:
-        return now >= look.answered + config.health.lost_after_s
-    return not look.slurm and now >= look.asked + config.health.lost_after_s
+        return turn.due(look.answered + lost_after_s)
+    return not look.slurm and turn.due(look.asked + lost_after_s)
 
 
 def last_heard(state: RunState, look: Look) -> float | None:
@@ -201,25 +182,21 @@ def last_pulse(state: RunState, node: str) -> float | None:
     return max((pulse.time for host, pulse in both if host == node and pulse is not None), default=None)
 
 
-def _judge(turn: Turn, silence: Silence, look: Look, patience_s: float) -> Evidence | None:
-    """Return the evidence against a unit that was silent for health.lost_after_s; None: none yet.
-
-    A probe that has not answered within patience_s does not reach its node.
-    """
+def _judge(turn: Turn, silence: Silence, look: Look) -> Evidence | None:
+    """Return the evidence against a unit that was silent for health.lost_after_s; None: none yet."""
     unit, node, since = silence
-    now, lost_after_s = turn.now, turn.config.health.lost_after_s
-    seconds = now - since
+    lost_after_s, seconds = turn.config.health.lost_after_s, turn.now - since
     task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
     # Another step on the node was heard.
-    elsewhere = look.heard is not None and now < look.heard + lost_after_s / 2
+    elsewhere = look.heard is not None and not turn.due(look.heard + lost_after_s / 2)
     if look.answered is None and not elsewhere:
-        if not look.slurm or now < look.asked + patience_s:
+        if not look.slurm or not turn.due(look.asked + _probe_patience_s(turn)):
             return None  # while slurmctld is down a probe proves nothing, and nothing can be launched elsewhere
         return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and a probe does not reach it")
     if look.answered is not None and not look.reachable and not elsewhere:
         return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and Slurm cannot start a step there")
     letters = None if look.steps is None else dict(look.steps).get(str(unit.id), "")
-    if task is None and (letters != "" or now < since + 2 * lost_after_s):
+    if task is None and (letters != "" or not turn.due(since + 2 * lost_after_s)):
         return None  # no hello yet: a container may start slowly, and health.start_timeout_s limits that
     if letters == "":
         error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
@@ -227,7 +204,7 @@ def _judge(turn: Turn, silence: Silence, look: Look, patience_s: float) -> Evide
     if letters is not None and "T" in letters:
         error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
         return Evidence(task, node, error=error, cause=Cause.HANG)
-    if now < since + turn.config.orphan_after_s:
+    if not turn.due(since + turn.config.orphan_after_s):
         return None
     error = f"{node} answers, but nothing was heard of its guard for {seconds:.0f} s (six times health.lost_after_s)"
     return Evidence(task, node, error=error, cause=Cause.HANG)
@@ -239,7 +216,7 @@ def _lost(task: int | None, node: str, error: str) -> Evidence:
 
 def _cut_off(turn: Turn) -> bool:
     """Return whether the controller's node has probably lost its network: all other nodes, several, are silent."""
-    own, now = turn.state.allocation, turn.now
+    own = turn.state.allocation
     here = () if own is None else own.nodes[:1]
     half, patience = turn.config.health.lost_after_s / 2, turn.config.orphan_after_s
     last = dict[str, float]()
@@ -247,10 +224,10 @@ def _cut_off(turn: Turn) -> bool:
         for silence in silences(unit):
             if silence.node in here:
                 continue
-            if now < silence.since + half:
+            if not turn.due(silence.since + half):
                 return False  # usually at the first unit, so this loop is short
             last[silence.node] = max(silence.since, last.get(silence.node, silence.since))
-    return len(last) >= _ALONE and all(now < since + patience for since in last.values())
+    return len(last) >= _ALONE and not any(turn.due(since + patience) for since in last.values())
 
 
 def condemn(turn: Turn, unit: Unit, evidence: Evidence, since: float) -> None:
@@ -298,7 +275,7 @@ def restore(turn: Turn) -> None:
         return
     own, now, returning = turn.state.allocation, turn.now, list[Returning]()
     for back in turn.nodes.returning:
-        if now >= back.next_look:
+        if turn.due(back.next_look):
             where = next((job.name for job in turn.jobs if job.alive and back.node in job.nodes), None)
             if where is not None or (own is not None and back.node in own.nodes):
                 turn.do(Probe(back.node, where))
@@ -336,22 +313,6 @@ def looked(turn: Turn, answer: Looked) -> None:
         returning = tuple(back for back in turn.nodes.returning if back.node != node)
         turn.set_nodes(avoid=turn.nodes.avoid - {node}, returning=returning)
         turn.do(records.NodeRestored(node=node, reason="a step can be started there again"))
-
-
-def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """Yield the times at which `watch` or `restore` must examine nodes without an event; for units see due_times."""
-    if state.ending is not None:
-        return
-    half, patience_s = config.health.lost_after_s / 2, probe_patience_s(state, config)
-    for look in state.nodes.looks:
-        yield look.asked + half
-        yield look.asked + patience_s
-        yield look.asked + 2 * half
-        if look.answered is not None:
-            yield look.answered + 2 * half
-        if look.again is not None:
-            yield look.again
-    yield from (back.next_look for back in state.nodes.returning)
 
 
 def heard(turn: Turn, events: Iterable[Alive]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.health import first_step
 from ftslurm.core.state.model import Phase, Unit
@@ -21,23 +19,17 @@ def tell(turn: Turn) -> None:
     if not turn.goes_on:
         return
     for unit in turn.attended():
-        due = next(due_times(unit, turn.table.groups), None)
-        if due is None or turn.now < due or (unit.phase is Phase.RUNNING and turn.independent):
+        since = unit.marks.launched if unit.current.looked is None else unit.current.looked
+        starts = unit.phase is Phase.STARTING or (unit.phase is Phase.RUNNING and not turn.independent)
+        if unit.group is None or unit.joined or unit.current.adoption is not None or since is None or not starts:
+            continue
+        if not turn.due(since + max(TOLD_S, every_s(turn.table.groups)), unit.name):
             continue
         record = _record(turn, unit)
         waits = record.stage, record.lacks
         if waits != unit.current.waits:
             turn.do(record)
         turn.attempt(unit, looked=turn.now, waits=waits)
-
-
-def due_times(unit: Unit, groups: int) -> Iterator[float]:
-    """Yield when `tell` must look at a group that has not committed a step."""
-    since = unit.marks.launched if unit.current.looked is None else unit.current.looked
-    if unit.group is None or unit.joined or unit.current.adoption is not None or since is None:
-        return
-    if unit.phase in (Phase.STARTING, Phase.RUNNING):
-        yield since + max(TOLD_S, every_s(groups))
 
 
 def _record(turn: Turn, unit: Unit) -> records.StepStarting:

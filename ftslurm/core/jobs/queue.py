@@ -8,7 +8,7 @@ from math import inf
 from ftslurm.core.state.actions import CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
 from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Phase, StepId, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.run_state import JOBS, RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
@@ -98,25 +98,17 @@ def pilot_seen(turn: Turn, unit: Unit, task: int, there: bool) -> None:
 
 def keep_pilots(turn: Turn) -> None:
     """Start a new pilot in running jobs that have lost theirs: a pilot holds the job and may lead the run."""
-    now = turn.now
-    if not turn.goes_on or not turn.state.jobs_concerned(now):
+    if not turn.goes_on or not turn.attends(JOBS):
         return
     started: list[Job] = []
     for one in turn.jobs:
-        missing = one.unheld is not None and now >= one.unheld + MISSING_S
-        if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
+        missing = one.unheld is not None and turn.due(one.unheld + MISSING_S, JOBS)
+        if missing and one.usable and turn.due(one.piloted + PILOT_AGAIN_S, JOBS):
             why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
             turn.do(records.PilotRestarted(allocation=one.name, node=one.nodes[0], reason=why))
             turn.do(StartPilot(one.name, one.id or one.name, one.nodes[0]))
-            started.append(replace(one, piloted=now))
+            started.append(replace(one, piloted=turn.now))
     put(turn, started)
-
-
-def pilot_deadlines(state: RunState) -> Iterator[float]:
-    """Yield the times at which `keep_pilots` must run again."""
-    for one in state.job_pool.jobs:
-        if one.unheld is not None:
-            yield max(one.unheld + MISSING_S, one.piloted + PILOT_AGAIN_S)
 
 
 def lost(job: Job, reason: str, state: str | None = None) -> records.AllocationLost:
@@ -143,15 +135,15 @@ def doubt(turn: Turn, name: str | None) -> None:
         poll_by(turn, turn.now)
 
 
-def holds(state: RunState, step: StepId, now: float) -> bool:
+def holds(turn: Turn, step: StepId) -> bool:
     """Return whether the cause of an ended step waits for Slurm's state of the job."""
-    unit = state.table.living(step)
-    if unit is None or state.ending is not None or unit.place is None:
+    unit = turn.table.living(step)
+    if unit is None or not turn.goes_on or unit.place is None:
         return False
     if unit.current.told is None or unit.current.intent is not None:
         return False
-    known = job(state, unit.place.allocation)
-    return (known is None or known.doubted is not None) and now < unit.current.told + TOLD_S
+    known = job(turn.state, unit.place.allocation)
+    return (known is None or known.doubted is not None) and not turn.due(unit.current.told + TOLD_S)
 
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:

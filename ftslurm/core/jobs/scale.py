@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.state.events import ScaleAsked
 from ftslurm.core.state.model import LIVE, Phase, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.run_state import ALL, RunState
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import group_unit
@@ -76,3 +76,4 @@ def trim(turn: Turn) -> None:
         told = turn.state.told
         told = told.delete(gone.name) if gone.name in told else told
         turn.set(table=turn.table.without_last_group(), told=told, parked=parked)
+        turn.wake(ALL)

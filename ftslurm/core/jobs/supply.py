@@ -10,15 +10,13 @@ and so do jobs that Slurm has requeued: their requeue and a new submission never
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
 from ftslurm.core.state.actions import AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
 from ftslurm.core.state.model import LIVE, OVER, Allocation, Job, Phase, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.run_state import JOBS, RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
@@ -49,15 +47,16 @@ def uses_jobs(config: Config) -> bool:
     return array(config) or (config.cluster.kind == "slurm" and config.cluster.requeue)
 
 
-def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
+def may_come(turn: Turn, unit: Unit) -> bool:
     """Return whether a group without a place may still get one from a job."""
+    state, config = turn.state, turn.config
     if not uses_jobs(config):
         return False
     pool = pool_of(unit.group, config)
     if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
-        there = (one for one in jobs if one.alive or job_state(one.state).between or now < one.since + BETWEEN_S)
-        return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in there)
+        free = (one for one in jobs if one.alive or job_state(one.state).between or not turn.due(one.since + BETWEEN_S))
+        return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in free)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
     return asking_of(state, pool).refusals < HOPELESS
@@ -71,11 +70,12 @@ def handover_at(one: Job, config: Config) -> float | None:
     return one.ends - max(min(HANDOVER_S, whole / 2), min(2 * signal_s, whole * 3 / 4))
 
 
-def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
+def lasts(turn: Turn, one: Job) -> bool:
     """Return whether a job provides nodes, or will, for longer than its replacement takes."""
+    state, config = turn.state, turn.config
     if one.dismissed is not None:
         return False
-    if job_state(one.state).between and now < one.since + BETWEEN_S:
+    if job_state(one.state).between and not turn.due(one.since + BETWEEN_S, JOBS):
         return True
     bad = state.nodes.unusable if any(living(state, one.name)) else state.nodes.unusable | given_back(state, config)
     if not one.alive or not bad.isdisjoint(one.nodes):
@@ -83,13 +83,13 @@ def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
     if one.leaving is not None:
         return _requeues(one, config)
     limit = handover_at(one, config)
-    return limit is None or now < limit or not may_ask(config)
+    return limit is None or not may_ask(config) or not turn.due(limit, JOBS)
 
 
-def lasting(state: RunState, pool: int, now: float, config: Config) -> tuple[Allocation, ...]:
+def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
     """Return where steps of a pool may be started for longer than the replacement of a job takes."""
-    known = state.job_pool.by_name
-    return tuple(one for one in state.allocations(pool) if one.own or lasts(known[one.name], state, now, config))
+    known = turn.state.job_pool.by_name
+    return tuple(one for one in turn.state.allocations(pool) if one.own or lasts(turn, known[one.name]))
 
 
 def given_back(state: RunState, config: Config) -> frozenset[str]:
@@ -107,8 +107,9 @@ def may_ask(config: Config) -> bool:
     return (array(config) or config.cluster.requeue) and config.internal.pilots is None
 
 
-def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
+def wanted(turn: Turn, pool: int) -> int:
     """Return how many jobs a pool needs."""
+    state, config = turn.state, turn.config
     groups = _open_groups(state, pool, config)
     if array(config):
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
@@ -118,7 +119,7 @@ def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
     units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
     away += _stuck(state, config) - _being_checked(state, config) if pool == 0 else 0
-    return max(away, _instead(state, groups, now, config) if pool == 0 else 0)
+    return max(away, _instead(turn, groups) if pool == 0 else 0)
 
 
 def _open_groups(state: RunState, pool: int, config: Config) -> int:
@@ -156,14 +157,15 @@ def _being_checked(state: RunState, config: Config) -> int:
     return nodes // config.groups.nodes * config.groups.per_node
 
 
-def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
+def _instead(turn: Turn, groups: int) -> int:
     """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes.
 
     A lost node counts as missing after SHORT_S, a suspected one at once.
     """
+    state, config = turn.state, turn.config
     if config.cluster.spare_nodes == 0 or state.allocation is None:
         return 0
-    out = {back.node for back in state.nodes.returning if now >= back.since + SHORT_S} | {
+    out = {back.node for back in state.nodes.returning if turn.due(back.since + SHORT_S, JOBS)} | {
         node for node, _ in state.nodes.suspected
     }
     out |= state.nodes.drained | state.nodes.unfit
@@ -232,26 +234,26 @@ def supply(turn: Turn) -> None:
     """Submit missing jobs, cancel unneeded ones, and poll Slurm about all."""
     if not turn.goes_on or turn.state.allocation is None or not uses_jobs(turn.config):
         return
-    if turn.state.job_pool.polled and turn.state.jobs_concerned(turn.now):
+    if turn.state.job_pool.polled and turn.attends(JOBS):
         for pool in range(len(turn.config.cluster.ranges) + 1):
             _balance(turn, pool)
         _requeue(turn)
     busy = _is_busy(turn.state, turn.config)
     doubtful = busy and any(not look.slurm for look in turn.nodes.looks)  # no node is judged until Slurm answers
-    if busy and (doubtful or turn.now >= turn.state.job_pool.next_poll):
+    if busy and (doubtful or turn.due(turn.state.job_pool.next_poll)):
         turn.do(AskJobs())
         turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
 
 
 def settle(turn: Turn) -> None:
     """Record which jobs their groups have left; use a doubted job again if Slurm does not answer."""
-    now, changed = turn.now, list[Job]()
-    for one in turn.jobs if turn.state.jobs_concerned(now) else ():
+    changed = list[Job]()
+    for one in turn.jobs if turn.attends(JOBS) else ():
         job = one
-        if job.alive and job.doubted is not None and now >= job.doubted + queue.DOUBT_S:
+        if job.alive and job.doubted is not None and turn.due(job.doubted + queue.DOUBT_S, JOBS):
             job = replace(job, doubted=None)
         if job.leaving is not None and job.left is None and not any(living(turn.state, job.name)):
-            job = replace(job, left=now)
+            job = replace(job, left=turn.now)
         if job is not one:
             changed.append(job)
     queue.put(turn, changed)
@@ -260,12 +262,12 @@ def settle(turn: Turn) -> None:
 def _balance(turn: Turn, pool: int) -> None:
     """Request the jobs that a pool lacks; cancel those that it does not need or that are no longer usable."""
     mine = [one for one in turn.jobs if one.pool == pool]
-    have = [one for one in mine if lasts(one, turn.state, turn.now, turn.config)]
-    surplus = len(have) - wanted(turn.state, pool, turn.now, turn.config)
+    have = [one for one in mine if lasts(turn, one)]
+    surplus = len(have) - wanted(turn, pool)
     asking = asking_of(turn.state, pool)
     missing = -surplus - asking.count
     may = may_ask(turn.config) or (not mine and _asks_first(turn.config))
-    if missing > 0 and turn.now >= asking.again and may:
+    if missing > 0 and may and turn.due(asking.again, JOBS):
         bad = _bad(turn.state)
         asking = replace(asking, count=asking.count + missing, again=turn.now)
         queue.put_asking(turn, pool, asking)
@@ -328,14 +330,16 @@ def _requeue(turn: Turn) -> None:
     """Requeue the jobs that their groups had to leave; start requeued jobs at once that Slurm delays (BeginTime)."""
     now, tried = turn.now, list[Job]()
     for one in turn.jobs:
-        due = now >= one.tried + AGAIN_S
+        again = one.tried + AGAIN_S
         if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, turn.config):
-            if now >= one.left + LEAVES_S and due:
+            if turn.due(max(one.left + LEAVES_S, again), JOBS):
                 cause = None if one.leaving is None else one.leaving.value
                 turn.do(records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name))
                 tried.append(replace(one, asked="requeue", tried=now))
                 queue.poll_by(turn, now + queue.BUSY_S)
-        elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime") and due and now >= one.since + SETTLED_S:
+        elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime"):
+            if not turn.due(max(one.since + SETTLED_S, again), JOBS):
+                continue
             turn.do(StartNow(one.name))
             tried.append(replace(one, asked="start", tried=now))
     queue.put(turn, tried)
@@ -384,44 +388,6 @@ class ComingJobs:
         return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})"
 
 
-def poll_times(state: RunState, config: Config) -> Iterator[float]:
-    """Yield the time of the next poll of the jobs."""
-    if state.ending is None and uses_jobs(config) and _is_busy(state, config):
-        yield state.job_pool.next_poll
-
-
 def _is_busy(state: RunState, config: Config) -> bool:
     """Return whether there may be jobs to poll."""
     return array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled
-
-
-def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """Yield the times at which the rules about jobs must examine all of them without an event.
-
-    The rules are those of this file, handover.vacate and queue.keep_pilots. They skip the jobs until then, so every
-    time at which a rule's decision changes must be yielded here.
-    """
-    yield from queue.pilot_deadlines(state)
-    if state.ending is not None or not uses_jobs(config):
-        return
-    if state.lineage.saving is not None:
-        yield state.lineage.saving.until
-    yield from (one.again for one in state.job_pool.asking)
-    yield from (back.since + SHORT_S for back in state.nodes.returning)
-    for one in state.job_pool.jobs:
-        if not one.alive and not job_state(one.state).between:
-            continue
-        yield one.tried + AGAIN_S
-        yield one.since + SETTLED_S
-        yield one.since + BETWEEN_S
-        if one.left is not None:
-            yield one.left + LEAVES_S
-        if one.doubted is not None:
-            yield one.doubted + queue.DOUBT_S
-        limit = handover_at(one, config)
-        if limit is not None and one.ends is not None:
-            yield limit
-            yield (limit + one.ends) / 2
-            yield one.ends - config.cluster.signal_s
-            yield one.ends - config.stop.grace_s - SPARE_S - SAVES_S
-            yield one.ends - config.stop.grace_s - SPARE_S

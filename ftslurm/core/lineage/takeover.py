@@ -7,8 +7,6 @@ apply. A step that cannot be reached is stopped and counts as failed, so that no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import ended
@@ -196,7 +194,7 @@ def attach(turn: Turn) -> None:
     """Attach to the steps to adopt once Slurm has confirmed that their jobs run."""
     for unit in turn.attended():
         adoption, place = unit.current.adoption, unit.place
-        if adoption is None or adoption.asked or turn.now < adoption.again or place is None:
+        if adoption is None or adoption.asked or place is None or not turn.due(adoption.again, unit.name):
             continue
         if place.allocation is None:  # in the controller's own job or on its machine
             _attach(turn, unit, adoption, place)
@@ -229,12 +227,6 @@ def _job_gone(turn: Turn, unit: Unit, allocation: str, job: Job | None, moved: b
         ended(turn, over, turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign)))
     if not moved:
         turn.do(queue.lost(job or Job(allocation), words, now_is or "GONE"))
-
-
-def due_times(unit: Unit) -> Iterator[float]:
-    """Yield when to attach again to a step whose srun could not start."""
-    if unit.current.adoption is not None and not unit.current.adoption.asked:
-        yield unit.current.adoption.again
 
 
 def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:

@@ -7,12 +7,13 @@ Turn, and the values in it are immutable. A Turn whose rule has raised is thrown
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any, TypeVar
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import Ending, Job, Lineage, Nodes, RunOutcome, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.run_state import ALL, JOBS, RUN, RunState
 from ftslurm.core.state.unit_table import Trait, UnitTable
 from ftslurm.core.state.units import independent
 from ftslurm.core.state.values import replace
@@ -20,12 +21,24 @@ from ftslurm.protocol.messages import Message
 from ftslurm.protocol.value_class import Value
 
 V = TypeVar("V", bound=Value)
+# Fields of the run, its lineage and its jobs on which the rules about every unit depend, beside the unit itself.
+OF_ALL = frozenset(
+    {
+        *("allocation", "ending", "lighthouse_url", "nodes", "released"),
+        *("lost", "restarted", "resuming", "rolling", "saving"),
+        *("asking", "by_name", "polled"),
+    }
+)
+OF_JOBS = ("phases", "having", "standbys_in")  # fields of the table on which the rules about jobs depend
 
 
 class Turn:
     """What the folds and rules of one decision read and change.
 
     A change of a unit has only the named fields: it is applied to what the unit is now, not to what the caller holds.
+
+    A run may have 1,000 groups, so most rules look only at what is awake: the units that have changed, and those for
+    which a rule has found that a time has not come (`due`), once it has.
     """
 
     def __init__(self, state: RunState, now: float, config: Config) -> None:
@@ -33,6 +46,10 @@ class Turn:
         self.now = now
         self.config = config
         self.actions: list[Action] = []
+        self.awake: set[str] = {name for name, time in state.due.items() if time <= now}
+        self._changed = set(self.awake)  # what is awake when the rules look the next time
+        self._looked: set[str] = set()
+        self._later: dict[str, float] = {}
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -74,13 +91,53 @@ class Turn:
     def unit(self, name: str) -> Unit:
         return self.state.table.by_name[name]
 
+    def attends(self, name: str) -> bool:
+        """Return whether the rules must look at this: JOBS, or ALL."""
+        return name in self.awake or ALL in self.awake
+
     def attended(self) -> list[Unit]:
         """Return the units that the rules must look at, in order."""
-        return self.state.attended()
+        return list(self.table) if ALL in self.awake else self.table.named(self.awake)
 
     def having(self, trait: Trait) -> list[Unit]:
         """Return the groups that have a trait, in order."""
         return self.table.named(self.table.having_trait(trait))
+
+    # --- when the rules look again ------------------------------------------------------------------------------------
+
+    def due(self, time: float, name: str = RUN) -> bool:
+        """Return whether this time has come. If not, the rules look again at what has this name once it has.
+
+        Args:
+            time: the time.
+            name: of a unit that the rule looks at because it is awake; JOBS, if it looks at them because they are; RUN,
+                if it compares in every decision.
+        """
+        if self.now >= time:
+            return True
+        self._later[name] = min(time, self._later.get(name, inf))
+        return False
+
+    def wake(self, name: str) -> None:
+        """Have the rules look at a unit, at JOBS or at ALL: in this decision, also those that came before."""
+        self.awake.add(name)
+        self._changed.add(name)
+
+    def begin(self) -> None:
+        """Begin to apply the rules."""
+        self.awake, self._changed = self._changed, set()
+        self._looked |= self.awake
+        for name in (RUN, *(self._later if ALL in self.awake else self.awake)):
+            self._later.pop(name, None)
+
+    def end(self) -> None:
+        """Keep the times at which the rules look again."""
+        due = {} if ALL in self._looked else {**self.state.due}
+        for name in (RUN, *self._looked):
+            due.pop(name, None)
+        for name, time in self._later.items():
+            due[name] = min(time, due.get(name, inf))
+        self.set(due=due)
 
     # --- changing ----------------------------------------------------------------------------------------------------
 
@@ -100,7 +157,15 @@ class Turn:
 
     def put(self, unit: Unit) -> Unit:
         """Replace a unit by name as a whole, or add one."""
-        self.set(table=self.table.put(unit))
+        before, old = self.table, self.table.by_name.get(unit.name)
+        if old is unit:
+            return unit
+        self.set(table=before.put(unit))
+        self.wake(unit.name)
+        if _differ(before, self.table, OF_JOBS):
+            self.wake(JOBS)
+        if unit.group is not None if old is None else unit.is_lighthouse and _differ(old, unit, ("phase", "attempt")):
+            self.wake(ALL)
         return unit
 
     def put_unnoticed(self, units: Iterable[Unit]) -> None:
@@ -109,16 +174,16 @@ class Turn:
 
     def set(self, **fields: Any) -> None:
         """Change these fields of the run's state."""
-        self.state = _with(self.state, fields)
+        self.state = self._with(self.state, fields)
 
     def set_lineage(self, **fields: Any) -> None:
-        self.set(lineage=_with(self.lineage, fields))
+        self.set(lineage=self._with(self.lineage, fields))
 
     def set_nodes(self, **fields: Any) -> None:
         self.set(nodes=_with(self.nodes, fields))
 
     def set_job_pool(self, **fields: Any) -> None:
-        self.set(job_pool=_with(self.state.job_pool, fields))
+        self.set(job_pool=self._with(self.state.job_pool, fields))
 
     def set_drills(self, **fields: Any) -> None:
         self.set(drills=_with(self.state.drills, fields))
@@ -126,6 +191,12 @@ class Turn:
     def fail(self, reason: str) -> None:
         """Bring the run to an end, as failed."""
         self.set(ending=Ending(RunOutcome.FAILED, reason))
+
+    def _with(self, value: V, fields: dict[str, Any]) -> V:
+        new = _with(value, fields)
+        if _differ(value, new, OF_ALL.intersection(fields)):
+            self.wake(ALL)
+        return new
 
     # --- acting ------------------------------------------------------------------------------------------------------
 
@@ -142,4 +213,9 @@ def _with(value: V, fields: dict[str, Any]) -> V:
     unknown = fields.keys() - vars(value).keys()
     if unknown:
         raise TypeError(f"{type(value).__name__} has no {', '.join(sorted(unknown))}")
-    return replace(value, **fields)  # type: ignore[type-var]  # every Value is a dataclass
+    new = replace(value, **fields)  # type: ignore[type-var]  # every Value is a dataclass
+    return new if _differ(value, new, fields) else value
+
+
+def _differ(old: Value, new: Value, names: Iterable[str]) -> bool:
+    return any(vars(old)[name] is not vars(new)[name] for name in names)

@@ -2,19 +2,14 @@
 
 A run may have 1,000 replica groups, so a decision must not look at every group because one of them has changed. `put`
 returns a table with one unit changed, in O(log n). The indexes hold what the rules need: which groups are in a phase,
-which units are on a node, when a unit has to be looked at again.
-
-Two sets give the units that the rules must look at: `changed` holds the units that were put since the last
-decision, and the agenda holds the time at which each unit is due even without an event.
+which units are on a node.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from enum import Enum
-from math import inf
 from typing import TypeVar
 
 from immutables import Map
@@ -37,15 +32,17 @@ class Trait(Enum):
     WAITING = "it is due and has no place"
     HAS_FAILED = "an attempt of it has ended"
     RETIRED = "`ftslurm scale` takes it out of the run"
+    TOLD = "Slurm has told its step to end"
 
 
 def traits(unit: Unit) -> tuple[bool, ...]:
     """Return whether a unit has each of the traits, in the order of Trait."""
-    return unit.joined, unit.current.adoption is not None, unit.waits_for is not None, bool(unit.exits), unit.retired
+    current, waits = unit.current, unit.waits_for is not None
+    return unit.joined, current.adoption is not None, waits, bool(unit.exits), unit.retired, current.told is not None
 
 
 class UnitTable(Value):
-    """The Lighthouse, the groups and the standbys. Two tables with the same units are equal, whatever their agendas."""
+    """The Lighthouse, the groups and the standbys. Two tables with the same units are equal."""
 
     by_name: Map[str, Unit] = Map()
     groups: int = 0  # the groups have the numbers 0 to groups - 1
@@ -56,10 +53,6 @@ class UnitTable(Value):
     on_node: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the nodes of their last place
     in_job: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the job of their last place
     taken_over: Map[StepId, str] = field(default=Map(), compare=False)  # a standby's step -> the group that took it
-    noticed: Names = field(default=NOBODY, compare=False)  # the rules of this decision look at them
-    changed: Names = field(default=NOBODY, compare=False)  # put since the rules began, or since the last decision
-    agenda: tuple[tuple[float, str], ...] = field(default=(), compare=False)  # a heap; some entries are out of date
-    armed: Map[str, float] = field(default=Map(), compare=False)  # unit -> the time of its valid entry
 
     @staticmethod
     def of(units: Iterable[Unit]) -> UnitTable:
@@ -138,7 +131,7 @@ class UnitTable(Value):
         old = self.by_name.get(unit.name)
         if old is unit:
             return self
-        table = replace(self, by_name=self.by_name.set(unit.name, unit), changed=self.changed.set(unit.name, None))
+        table = replace(self, by_name=self.by_name.set(unit.name, unit))
         if old is None or old.place is not unit.place:
             table = table._placed(unit.name, old, unit)
         if unit.current.ran_as is not None and (old is None or old.current.ran_as is not unit.current.ran_as):
@@ -172,7 +165,7 @@ class UnitTable(Value):
         return replace(table, standbys_in=_with(index, now, new.name))
 
     def put_unnoticed(self, units: Iterable[Unit]) -> UnitTable:
-        """Return the table with these units replaced by name, without counting them as changed.
+        """Return the table with these units replaced by name, which no rule looks at because of that.
 
         For updates so frequent that the rules cannot look at each (signs of life). Phase, place and traits must be the
         same as before.
@@ -202,79 +195,6 @@ class UnitTable(Value):
                 on_node = _with(on_node, node, name)
             in_job = in_job if new.place.allocation is None else _with(in_job, new.place.allocation, name)
         return replace(self, on_node=on_node, in_job=in_job)
-
-    # --- which units to look at ---------------------------------------------------------------------------------------
-
-    def to_look_at(self) -> Names | set[str]:
-        """Return the names of the units that the rules must look at now: those noticed, and those put by rules."""
-        return {*self.noticed, *self.changed} if self.changed else self.noticed
-
-    def noticing(self) -> UnitTable:
-        """Return the table for the beginning of the rules: the changed units become the noticed ones."""
-        return replace(self, noticed=self.changed, changed=NOBODY) if self.changed or self.noticed else self
-
-    def notice(self, name: str) -> UnitTable:
-        """Return the table in which the rules of this decision look at one more unit."""
-        return replace(self, noticed=self.noticed.set(name, None))
-
-    def woken(self, now: float, due_times: Callable[[Unit], Iterable[float]]) -> UnitTable:
-        """Return the table in which the units that are due by `now` count as changed.
-
-        A unit whose entry is early, because it has been heard since, gets a later one and does not count: the rules
-        would look at all groups after each time in which all may fall silent.
-        """
-        if not self.agenda or self.agenda[0][0] > now:
-            return self
-        agenda, armed, changed = list(self.agenda), self.armed.mutate(), self.changed.mutate()
-        while agenda and agenda[0][0] <= now:
-            time, name = heapq.heappop(agenda)
-            if armed.get(name) != time:
-                continue
-            unit = self.by_name.get(name)
-            times = [] if unit is None else [due for due in due_times(unit) if due >= time]
-            later = min(times, default=inf)
-            del armed[name]
-            if later <= now:
-                changed[name] = None
-            elif later < inf:
-                armed[name] = later
-                heapq.heappush(agenda, (later, name))
-        return replace(self, agenda=tuple(agenda), armed=armed.finish(), changed=changed.finish())
-
-    def due_at(self, times: Iterable[tuple[str, float]]) -> UnitTable:
-        """Return the table in which these units are due at these times at the latest."""
-        earlier = [(time, name) for name, time in times if time < self.armed.get(name, inf)]
-        if not earlier:
-            return self
-        agenda, armed = list(self.agenda), self.armed.mutate()
-        for time, name in earlier:
-            armed[name] = time
-            heapq.heappush(agenda, (time, name))
-        return replace(self, agenda=tuple(agenda), armed=armed.finish())
-
-    def without_early_entries(self, due: Callable[[Unit], float]) -> UnitTable:
-        """Return the table with early entries at the head of the agenda moved to the time their unit is due."""
-        table = self
-        while table.agenda:
-            time, name = table.agenda[0]
-            unit = table.by_name.get(name)
-            later = inf if unit is None else due(unit)
-            if table.armed.get(name) == time and later <= time:
-                break
-            agenda, armed = list(table.agenda), table.armed
-            heapq.heappop(agenda)
-            if armed.get(name) == time:
-                armed = armed.delete(name)
-                if later < inf:
-                    heapq.heappush(agenda, (later, name))
-                    armed = armed.set(name, later)
-            table = replace(table, agenda=tuple(agenda), armed=armed)
-        return table
-
-    @property
-    def next_due(self) -> float:
-        """The time at which the first unit is due; infinite: none is."""
-        return self.agenda[0][0] if self.agenda else inf
 
 
 def _place_in_order(unit: Unit) -> tuple[int, int, str]:

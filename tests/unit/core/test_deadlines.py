@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from histories import (
@@ -16,12 +17,10 @@ from histories import (
 )
 from steps import A0, B0, B1, LIGHT0
 
-from ftslurm.core.rules import KILL_AGAIN_S, deadline
+from ftslurm.core.rules import KILL_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, Unit
-from ftslurm.core.state.unit_names import LIGHTHOUSE
-from ftslurm.core.state.unit_table import NOBODY, UnitTable
+from ftslurm.core.state.model import Evidence
 
 
 @pytest.mark.parametrize(
@@ -29,16 +28,15 @@ from ftslurm.core.state.unit_table import NOBODY, UnitTable
     [
         pytest.param(((0, granted(3)),), 5, id="the first look at a start"),
         pytest.param(((0, granted(3)), (599,)), 600, id="the start's time-out"),
-        pytest.param(RUNNING, None, id="nothing to wait for"),
+        pytest.param(RUNNING, inf, id="nothing to wait for"),
         pytest.param((*RUNNING, (30, killed(B0)), (40, killed(B1))), 41, id="the backoff"),
         pytest.param((*RUNNING, (30, stop())), 40, id="the grace"),
         pytest.param((*RUNNING, (30, stop()), (41,)), 45, id="the next kill"),
         pytest.param((*RUNNING, (50, killed(B0)), (60, finished(A0))), 62, id="finishing together"),
     ],
 )
-def test_the_next_deadline_is(history: tuple[Moment, ...], due: float | None) -> None:
-    story = play(*history)
-    assert deadline(story.state, story.now, story.config) == due
+def test_the_next_deadline_is(history: tuple[Moment, ...], due: float) -> None:
+    assert play(*history).state.wakes == due
 
 
 def test_ten_minutes_without_a_word_are_no_busy_loop() -> None:
@@ -58,13 +56,3 @@ def test_decisions_never_change_the_state_they_were_given() -> None:
     copy = replace(story.state)
     play(*RUNNING, (30, killed(B0)))
     assert story.state == copy
-
-
-def test_a_unit_that_was_heard_since_its_time_was_set_is_not_looked_at() -> None:
-    """With 10,000 groups every rule looked at all of them, each time that they might all have fallen silent."""
-    table = replace(UnitTable.of([Unit(LIGHTHOUSE, None)]), changed=NOBODY).due_at([(LIGHTHOUSE, 5.0)])
-    heard = table.woken(6.0, lambda _: [4.0, 9.0])
-    assert (dict(heard.changed), heard.next_due) == ({}, 9.0)
-    silent = table.woken(6.0, lambda _: [5.0, 9.0])
-    assert LIGHTHOUSE in silent.changed
-    assert not silent.agenda

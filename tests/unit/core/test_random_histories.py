@@ -12,6 +12,7 @@ import itertools
 import math
 import random
 from collections import Counter, defaultdict
+from math import inf
 
 import histories
 import pytest
@@ -22,7 +23,7 @@ from steps import ANN
 
 from ftslurm.config.schema import Fault, RandomFaults, nodes_needed
 from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
-from ftslurm.core.rules import begin, deadline
+from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, SLURM, Allocation, Evidence, Phase, RunOutcome, StepId, Unit
@@ -363,10 +364,8 @@ def live_through(seed: int) -> Story:
     story = Story(world.config, begin(world.config))
     doomed: set[StepId] = set()
     for _ in range(3000):
-        times = [event[0] for event in world.coming[:1]]
-        if (due := deadline(story.state, story.now, story.config)) is not None:
-            times.append(due)
-        assert times, "nothing will ever happen again"
+        times = [story.state.wakes, *(event[0] for event in world.coming[:1])]
+        assert min(times) < inf, "nothing will ever happen again"
         now = max(story.now, min(times)) + world.dice.choice([0.0, 0.0, 0.0, 0.7])  # the controller is sometimes late
         actions = story.turn(now, world.until(now))
         for action in actions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 import said
 from histories import (
@@ -23,7 +25,6 @@ from histories import (
 from steps import A0, B0, B1, LIGHT0, LIGHT1, LIGHT2, URL
 
 from ftslurm.core.groups.launching import FINISH_TOGETHER_S
-from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Place, Rank
@@ -77,7 +78,7 @@ def test_the_lighthouse_is_one_task_however_many_workers_a_group_has() -> None:
 def test_nothing_is_launched_before_there_are_nodes() -> None:
     story = play((0,), (1000,))
     assert story.done == []
-    assert deadline(story.state, 1000, story.config) is None
+    assert story.state.wakes == inf
 
 
 WIDE = config(groups={"nodes": 2, "workers": 2})

@@ -28,7 +28,6 @@ from ftslurm.config.schema import Fault, RandomFaults
 from ftslurm.config.validate import FAULTS
 from ftslurm.core.groups import fault_drills
 from ftslurm.core.health.start_report import TOLD_S
-from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.protocol import messages as msg
@@ -151,9 +150,9 @@ def test_random_faults_come_when_they_are_due_counted_from_the_first_step() -> N
 
 def test_nothing_is_due_before_the_first_step_and_then_the_first_fault() -> None:
     before = play(*STARTED, config=RANDOM)
-    assert deadline(before.state, 3, RANDOM) == TOLD_S  # when what the groups wait for is looked at
+    assert before.state.wakes == TOLD_S  # when what the groups wait for is looked at
     after = play(*RUNNING[:-1], config=RANDOM)
-    assert deadline(after.state, 5, RANDOM) == due()[0]
+    assert after.state.wakes == due()[0]
 
 
 def test_those_that_were_missed_by_a_late_controller_are_made_up_for() -> None:

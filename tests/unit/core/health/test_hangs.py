@@ -12,7 +12,7 @@ from steps import A0, A1, B0, C0, C1, LIGHT0, URL
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health.hangs import DUMP_S, hung, overtaken
-from ftslurm.core.rules import begin, deadline
+from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Pulse, StepId
@@ -163,7 +163,7 @@ def test_all_are_asked_each_heartbeat_once_one_has_stood_still_for_half_the_limi
 
 def test_the_next_question_is_due_also_when_nobody_says_anything() -> None:
     story = hanging(until=STOOD + 30)
-    assert deadline(story.state, story.now, story.config) == STOOD + 32
+    assert story.state.wakes == STOOD + 32
 
 
 def test_off_by_default() -> None:

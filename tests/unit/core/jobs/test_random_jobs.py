@@ -18,10 +18,11 @@ from histories import FOREIGN, NO_NODES, Story, array_config, flat
 from steps import ANN, LIGHT0, URL
 
 from ftslurm.core.jobs.supply import lasts, wanted
-from ftslurm.core.rules import begin, deadline
+from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, Evidence, Job, Phase, StepId
+from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
@@ -167,16 +168,15 @@ def live_through(seed: int) -> Story:
     story = Story(config, begin(config))
     now = 0.0
     while now < TROUBLE_S + PEACE_S and story.outcome() is None:
-        times = [now + 2.0, *(event[0] for event in slurm.coming[:1])]
-        if (due := deadline(story.state, story.now, config)) is not None:
-            times.append(due)
+        times = [now + 2.0, story.state.wakes, *(event[0] for event in slurm.coming[:1])]
         now = max(now, min(times)) + slurm.dice.choice([0.0, 0.0, 0.3])
         for action in story.turn(now, flat(slurm.until(now))):
             slurm.obey(now, action)
             if isinstance(action, act.RequestJobs):
-                there = sum(lasts(job, story.state, now, config) for job in story.state.job_pool.jobs)
+                turn = Turn(story.state, now, config)
+                there = sum(lasts(turn, job) for job in turn.jobs)
                 asked = sum(asking.count for asking in story.state.job_pool.asking)
-                assert there + asked <= wanted(story.state, 0, now, config), f"at {now}: two jobs for one group"
+                assert there + asked <= wanted(turn, 0), f"at {now}: two jobs for one group"
         places = [u.place for u in story.state.groups if u.phase in LIVE and u.place is not None]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)
     if story.outcome() is not None:  # no group held the state any more, or sbatch refused too often

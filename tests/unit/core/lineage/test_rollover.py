@@ -14,6 +14,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Allocation, Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
@@ -177,11 +178,15 @@ def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> Non
     state, turn = story.state, Turn(story.state, 30.0, story.config)
     rollover.ask(turn, 10.0)
     asked = turn.state
-    assert not rollover.answered(asked, 30.0)
-    assert rollover.answered(asked, 40.0)
-    assert rollover.answered(replace(asked, lineage=replace(asked.lineage, newest=10)), 30.0)
-    assert not rollover.answered(replace(asked, lineage=replace(asked.lineage, newest=9)), 30.0)
-    assert rollover.answered(state, 30.0)  # no user has asked
+
+    def answered(state: RunState, now: float) -> bool:
+        return rollover.answered(Turn(state, now, story.config))
+
+    assert not answered(asked, 30.0)
+    assert answered(asked, 40.0)
+    assert answered(replace(asked, lineage=replace(asked.lineage, newest=10)), 30.0)
+    assert not answered(replace(asked, lineage=replace(asked.lineage, newest=9)), 30.0)
+    assert answered(state, 30.0)  # no user has asked
 
 
 def test_a_run_that_scale_has_made_larger_is_as_large_in_its_next_job() -> None:

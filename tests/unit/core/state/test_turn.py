@@ -1,0 +1,112 @@
+"""What the rules look at in a decision, and when the next one is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import pytest
+from histories import config, granted
+
+from ftslurm.core import rules
+from ftslurm.core.state.events import Event
+from ftslurm.core.state.model import JobPool, Lineage, Phase
+from ftslurm.core.state.run_state import JOBS, RunState
+from ftslurm.core.state.turn import OF_ALL, OF_JOBS, Turn
+from ftslurm.core.state.unit_table import UnitTable
+
+CONFIG = config(groups={"count": 3})
+
+
+class Watched:
+    """Decisions by a few rules, the first of which notes the groups that it looks at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *some: Callable[[Turn], None]) -> None:
+        monkeypatch.setattr(rules, "RULES", (self._note, *some))
+        self.seen: list[str] = []
+        self.state: RunState = rules.begin(CONFIG)
+        self.at(0.0)
+
+    def _note(self, turn: Turn) -> None:
+        self.seen += [str(unit.group) for unit in turn.attended() if unit.group is not None]
+
+    def at(self, now: float, *events: Event) -> str:
+        """Decide; return the numbers of the groups that were looked at."""
+        self.seen = []
+        self.state, _ = rules.decide(self.state, events, now, CONFIG)
+        return " ".join(self.seen)
+
+
+def times(turn: Turn) -> None:
+    for unit in turn.attended():
+        if unit.group is not None and unit.phase is Phase.PENDING:
+            turn.due(10.0 * (unit.group + 1), unit.name)
+
+
+def test_a_unit_is_looked_at_when_its_time_has_come_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Watched(monkeypatch, times)
+    assert run.state.wakes == 10.0
+    assert (run.at(9.9), run.state.wakes) == ("", 10.0)
+    assert (run.at(10.0), run.state.wakes) == ("0", 20.0)
+    assert (run.at(30.5), run.state.wakes) == ("1 2", inf)  # the controller was late
+    assert run.at(99.0) == ""
+
+
+def test_the_earliest_of_several_times_comes_first_and_then_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def thrice(turn: Turn) -> None:
+        for unit in turn.attended():
+            for time in (40.0, 20.0, 30.0):
+                assert turn.due(time, unit.name) is (turn.now >= time)
+
+    run = Watched(monkeypatch, thrice)
+    for time in (20.0, 30.0, 40.0):
+        assert run.state.wakes == time
+        assert run.at(time) == "0 1 2"
+    assert run.state.wakes == inf
+
+
+def test_what_is_compared_in_every_decision_is_forgotten_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(turn: Turn) -> None:
+        if turn.now < 5.0:
+            turn.due(50.0)
+
+    run = Watched(monkeypatch, early)
+    assert run.state.wakes == 50.0
+    run.at(5.0)
+    assert run.state.wakes == inf
+
+
+def test_jobs_keep_their_time_until_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+
+    def jobs(turn: Turn) -> None:
+        if turn.attends(JOBS):
+            looked.append(turn.now)
+            turn.due(turn.now + 10.0, JOBS)
+
+    run = Watched(monkeypatch, jobs)
+    for now in (3.0, 10.0, 12.0, 25.0):
+        run.at(now)
+    assert (looked, run.state.wakes) == ([0.0, 10.0, 25.0], 35.0)
+
+
+def test_the_first_rules_see_what_the_last_one_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last(turn: Turn) -> None:
+        if turn.now >= 7.0:
+            turn.change(turn.table.group(1), reason="changed")
+
+    run = Watched(monkeypatch, times, last)
+    assert run.at(6.0) == ""
+    assert run.at(7.0) == "1"
+    assert run.state.wakes == 10.0  # the others are asked again as they wanted
+
+
+def test_news_of_all_makes_the_rules_look_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Watched(monkeypatch, times)
+    assert run.at(1.0, granted(3)) == "0 1 2"
+    assert run.at(2.0) == ""
+
+
+def test_what_concerns_all_exists() -> None:
+    assert {name for kind in (RunState, Lineage, JobPool) for name in kind.__annotations__} >= OF_ALL
+    assert {*UnitTable.__annotations__} >= {*OF_JOBS}

@@ -47,7 +47,7 @@ def manager(quorum: int, aborted: list[int], error: Exception | None = None) -> 
 
 def watching(ours: quorum_abort.BrokenQuorums) -> threading.Thread:
     """Watch the broken quorum 3, as `tell` does."""
-    watch = threading.Thread(target=ours._abort_when_stuck, args=(3,))
+    watch = threading.Thread(target=ours._watch, args=(3,))
     watch.start()
     return watch
 

@@ -1,0 +1,146 @@
+"""torchft's parameter servers in a run: closed to strangers, and reported. Needs no change to the script.
+
+A server listens on loopback, is asked through the guards, and meets its clients in the group's store. Rank 0 of a group
+reports `serving` for the first ParameterServer that it makes, then `served`, and `session` for its own sessions with a
+server (protocol/messages.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from ftslurm.guard.gateway import Gateway, publish
+from ftslurm.protocol import addresses, messages, outbox
+from ftslurm.worker.closed_servers import store, through, within
+from ftslurm.worker.onlooker import Onlooker, quietly
+
+EVERY_S = 1.0  # `served` and `session` are sent at most this often
+
+
+class Sessions(Onlooker):
+    """Watches the first server of this process, or its sessions with a server."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._server: Any = None
+        self._open = 0
+        self._served: tuple[int, int | None] | None = None  # the last report of the server
+        self._opened = 0
+        self._told_at = float("-inf")  # time of the last report of sessions
+
+    @quietly
+    def serves(self, server: Any) -> None:
+        """Report a server."""
+        if self._server is None:
+            self._server = server
+            outbox.say(messages.Serving(server.address()))
+            threading.Thread(target=self._watch, name="ftslurm-served", daemon=True).start()
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Count a session of the server as long as it is open."""
+        with self._lock:
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open -= 1
+
+    @quietly
+    def opened(self) -> None:
+        """Report a session with a server."""
+        self._opened += 1
+        if self._clock() >= self._told_at + EVERY_S:
+            self._told_at = self._clock()
+            outbox.say(messages.SessionOpened(self._opened))
+
+    @quietly
+    def flush(self) -> None:
+        """Report the server's state if it has changed. Any thread may call it at any time."""
+        step = getattr(self._server, "step", None)
+        now = self._open, step if type(step) is int else None
+        if self._server is not None and self._served != now:
+            self._served = now
+            outbox.say(messages.Served(*now))
+
+    def _watch(self) -> None:
+        while True:
+            self.flush()
+            time.sleep(EVERY_S)
+
+
+def install(gateway: Gateway, sessions: Sessions) -> None:
+    """Have scripts get a ParameterServer that is closed to strangers and watched.
+
+    torchft builds a session's address from the machine's name and the port of the server's own store, and gives it to
+    both sides.
+    """
+    module: Any = importlib.import_module("torchft.parameter_server")
+    no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    class LoopbackServer(module._IPv6HTTPServer):  # type: ignore[misc]
+        address_family = socket.AF_INET
+
+        def __init__(self, address: tuple[str, int], handler: Any) -> None:
+            super().__init__(("127.0.0.1", address[1]), handler)
+            publish(gateway, addresses.SERVER, self.socket.fileno(), self.socket.getsockname()[1])
+
+        def handle_error(self, *request: Any) -> None:
+            # torchft's handler closes the connection before the session, and http.server flushes it after that.
+            if not isinstance(sys.exc_info()[1], ValueError):
+                super().handle_error(*request)
+
+    class RunParameterServer(module.ParameterServer):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            sessions.serves(self)
+
+        def address(self) -> str:
+            return f"http://{gateway.reserve()}/{addresses.SERVER}"
+
+        def _handle_session(self, session_id: str, store_addr: str) -> None:
+            with sessions.session():
+                super()._handle_session(session_id, within(gateway, store_addr))
+
+        @classmethod
+        def new_session(cls, address: str) -> Any:
+            group = super().new_session(address)
+            sessions.opened()
+            return group
+
+    def urlopen(address: str) -> io.StringIO:
+        way = through(gateway, address)
+        with no_proxy.open(way if way == address else f"{way}/new_session") as answer:
+            told = json.load(answer)
+        return io.StringIO(json.dumps(told | {"store_addr": within(gateway, told["store_addr"])}))
+
+    module.ParameterServer, module._IPv6HTTPServer, module.TCPStore = RunParameterServer, LoopbackServer, _GroupStore
+    module.socket = SimpleNamespace(gethostname=lambda: store.public.rpartition(":")[0])
+    module.urllib = SimpleNamespace(request=SimpleNamespace(urlopen=urlopen))
+
+
+class _GroupStore:
+    """A client of the group's store, in place of a parameter server's own store."""
+
+    def __init__(self, **_: Any) -> None:
+        from torch.distributed import TCPStore
+
+        host, _, port = store.here.rpartition(":")
+        self._client = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+        self.port = store.public.rpartition(":")[2]  # PORT/store: torchft appends it to the machine's name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)

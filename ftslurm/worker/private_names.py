@@ -52,10 +52,12 @@ class Patch(Enum):
         "managers listen on loopback, and are asked through the guards",
         CLOSED,
         {
-            "torchft.manager": "ManagerServer(hostname, bind, store_addr, connect_timeout)",
+            "torchft.manager": """
+                ManagerServer(hostname, bind, store_addr, connect_timeout) ManagerClient(addr, connect_timeout)
+            """,
             "torchft.manager:Manager": "ManagerServer ManagerClient",
             "torchft.manager:ManagerServer": "address() shutdown()",
-            "torchft.manager:ManagerClient": "__new__(addr, connect_timeout) _quorum()",
+            "torchft.manager:ManagerClient": "_quorum()",
             "torchft._torchft:QuorumResult": "store_address",
         },
     )

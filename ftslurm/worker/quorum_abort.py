@@ -188,9 +188,9 @@ class BrokenQuorums:
                 print(f"ftslurm: a member of quorum {quorum} is gone: {still} transfers of the state end", flush=True)
             if word != self.position.word:
                 word, since = self.position.word, time.monotonic()
-            elif time.monotonic() >= since + COLLECTIVE_S:
-                since = float("inf")  # not again, as long as nothing has changed
-                for manager in self._stuck(quorum):
+            elif time.monotonic() >= since + COLLECTIVE_S and (stuck := self._stuck(quorum)):
+                since = float("inf")  # not again, as long as nothing changes
+                for manager in stuck:
                     self._abort(manager)
 
     def _stuck(self, quorum: int) -> list[Any]:

@@ -98,12 +98,13 @@ def choose(call: inspect.BoundArguments) -> None:
     requests to the Lighthouse (benchmarks/scale_lighthouse.py). torchft's own Lighthouse is not told of any, and a run
     with it has no such variable.
     """
+    by_script = {*call.arguments}
+    call.apply_defaults()
     given = call.arguments
-    if milliseconds := os.environ.get("FTSLURM_MANAGER_HEARTBEAT_MS"):
-        given.setdefault("heartbeat_interval", timedelta(milliseconds=int(milliseconds)))
+    if (milliseconds := os.environ.get("FTSLURM_MANAGER_HEARTBEAT_MS")) and "heartbeat_interval" not in by_script:
+        given["heartbeat_interval"] = timedelta(milliseconds=int(milliseconds))
     if seconds := os.environ.get("TORCHFT_CONNECT_TIMEOUT_SEC"):
         given["connect_timeout"] = timedelta(seconds=int(seconds))
-    call.apply_defaults()
     if given.get("checkpoint_transport", "") is None:
         given["checkpoint_transport"] = heal_transport.transport(given["pg"], given["timeout"])
 

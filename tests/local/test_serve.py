@@ -16,7 +16,7 @@ from torchft import parameter_server
 from torchft.process_group import ProcessGroupGloo
 
 from ftslurm.protocol import messages, outbox
-from ftslurm.worker import closed_servers, parameter_servers
+from ftslurm.worker import closed_servers, parameter_sessions
 
 
 def wait_for(true: Callable[[], object]) -> None:
@@ -42,17 +42,17 @@ class Gateway:
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[parameter_servers.Sessions]:
+def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[parameter_sessions.Sessions]:
     """A process whose scripts get a ParameterServer of the run."""
-    monkeypatch.setattr(parameter_servers, "EVERY_S", 0.05)
-    monkeypatch.setattr(parameter_servers, "publish", lambda gateway, *_: setattr(gateway, "port", _[2]))
+    monkeypatch.setattr(parameter_sessions, "EVERY_S", 0.05)
+    monkeypatch.setattr(parameter_sessions, "publish", lambda gateway, *_: setattr(gateway, "port", _[2]))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # it must not be asked
     gateway: Any = Gateway()
     monkeypatch.setattr(closed_servers.store, "here", f"127.0.0.1:{gateway.store.port}")
     monkeypatch.setattr(closed_servers.store, "public", "guard:7/store")
     importlib.reload(parameter_server)
-    made = parameter_servers.Sessions()
-    parameter_servers.install(gateway, made)
+    made = parameter_sessions.Sessions()
+    parameter_sessions.install(gateway, made)
     yield made
     importlib.reload(parameter_server)
 
@@ -86,7 +86,7 @@ def end_of_threads() -> None:
 
 
 def test_a_server_and_its_sessions_are_told(
-    said: list[messages.Report], sessions: parameter_servers.Sessions, capfd: pytest.CaptureFixture[str]
+    said: list[messages.Report], sessions: parameter_sessions.Sessions, capfd: pytest.CaptureFixture[str]
 ) -> None:
     kind = server_class()
     server = kind(0)
@@ -105,7 +105,7 @@ def test_a_server_and_its_sessions_are_told(
 
 
 def test_a_controller_that_cannot_be_told_does_not_harm_the_server(
-    sessions: parameter_servers.Sessions, monkeypatch: pytest.MonkeyPatch
+    sessions: parameter_sessions.Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(report: messages.Report) -> None:
         raise OSError(report)

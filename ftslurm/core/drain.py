@@ -15,12 +15,13 @@ from ftslurm.core.state.model import LIVE, Phase, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import places, pool_of
-from ftslurm.core.user_requests import RUNS, Refused, recall, why_stuck
+from ftslurm.core.user_requests import RUNS, Refused, check_goes_on, recall, why_stuck
 from ftslurm.protocol import records
 
 
 def drain(turn: Turn, event: Asked) -> str:
     """Leave a node out."""
+    check_goes_on(turn)
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
     turn.set_nodes(drained=turn.nodes.drained | {event.node})
@@ -101,8 +102,6 @@ def _has_room(turn: Turn, unit: Unit) -> bool:
 def _why_not(turn: Turn, node: str) -> str | None:
     """Return why a node cannot be drained; None: it can."""
     state = turn.state
-    if state.ending is not None:
-        return f"the run is ending: {state.ending.reason}"
     if turn.local:
         return "the nodes of a local run are all this machine"
     if node in turn.nodes.drained:

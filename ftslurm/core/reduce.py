@@ -73,7 +73,7 @@ def observe(turn: Turn, event: Event) -> None:
         case Granted():
             _granted(turn, event)
         case NodesLeft():
-            silence.slurm_answered(turn)
+            queue.slurm_answered(turn)
             supply.nodes_left(turn, event)
         case Looked():
             silence.looked(turn, event)

@@ -25,7 +25,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.run.fold import Fold
 from ftslurm.run.journal import Event
-from ftslurm.run.journal_writer import TOLD_EVERY_S
+from ftslurm.run.journal_writer import TOLD_EVERY_S, longest
 from ftslurm.run.run_reader import RATE_WINDOW_S
 
 SCRIPT_RUNS = ("script", "quorum", "step")  # stages of step_starting after script_begun
@@ -362,7 +362,7 @@ class StatusFold(Fold):
             sessions=None,
             stepped=None,
             ended=self.time,
-            longest_gap_s=_longer(group.longest_gap_s, record.longest_gap_s),
+            longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
         at_work = group.joined or self._run.lighthouse is None
@@ -381,16 +381,16 @@ class StatusFold(Fold):
         self._time_recovery(record, record.recovery_s)
         gap = group.longest_gap_s
         if not self._live and record.recovery_s is not None:  # no group has trained since it failed
-            gap = _longer(gap, record.recovery_s)
+            gap = longest(gap, record.recovery_s)
         joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
         self._progressed(joined, record, self.time)
 
     def progress(self, record: records.Progress) -> None:
         if (group := self._current(record)) is not None:
             sessions = group.sessions if record.sessions is None else record.sessions
-            longest = _longer(group.longest_gap_s, record.longest_gap_s) if group.joined else group.longest_gap_s
+            gap = longest(group.longest_gap_s, record.longest_gap_s) if group.joined else group.longest_gap_s
             time = self.time if record.at is None else record.at
-            self._progressed(replace(group, sessions=sessions, longest_gap_s=longest), record, time)
+            self._progressed(replace(group, sessions=sessions, longest_gap_s=gap), record, time)
 
     def serving(self, record: records.Serving | records.SessionOpened, sessions: int | None = None) -> None:
         """Mark a group as running: its parameter server is up, or it has a session with one."""
@@ -527,10 +527,6 @@ def _remembering(group: GroupStatus) -> GroupStatus:
 def _at_the_end(group: GroupStatus) -> GroupStatus:
     """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
     return replace(group, phase=Phase.FAILED if group.down else group.phase, waiting_for=None, steps_per_s=None)
-
-
-def _longer(one: float | None, other: float | None) -> float | None:
-    return max((gap for gap in (one, other) if gap is not None), default=None)
 
 
 def _with(items: tuple[str, ...], item: str) -> tuple[str, ...]:

@@ -39,6 +39,11 @@ class Reached(NamedTuple):
     longest_gap_s: float | None  # between two commits
 
 
+def longest(*gaps: float | None) -> float | None:
+    """Return the longest of the times that are known; None: none is."""
+    return max((gap for gap in gaps if gap is not None), default=None)
+
+
 class Journal:
     """The writer of a run's journal. `append` collects lines; `flush` writes them at once.
 
@@ -69,7 +74,7 @@ class Journal:
             self._progress.open()
         missing = range(self._events.seq + 1, self._progress.seq + 1)
         # What to tell of lines that a file system has lost in a crash.
-        self.damage = (missing and f"lines {missing[0]} to {missing[-1]} of {run.events} are lost") or ""
+        self.damage = f"lines {missing[0]} to {missing[-1]} of {run.events} are lost" if missing else ""
         self._seq = max(self._events.seq, self._progress.seq)
         self._reached = dict[int, Reached]()
         for line in recent:
@@ -114,12 +119,11 @@ class Journal:
         reached, at = self._reached.get(record.group), time if record.at is None else record.at
         if reached is None or reached.attempt != record.attempt:
             reached = Reached(record.attempt, None, at, None)
-        gaps = (reached.longest_gap_s, record.longest_gap_s, record.gap_s)
-        longest = max((gap for gap in gaps if gap is not None), default=None)
+        gap_s = longest(reached.longest_gap_s, record.longest_gap_s, record.gap_s)
         if record.committed and record.step is not None and (reached.step is None or record.step > reached.step):
             reached = reached._replace(step=record.step, since=at)
-        self._reached[record.group] = reached._replace(longest_gap_s=longest)
-        return replace(record, longest_gap_s=longest)
+        self._reached[record.group] = reached._replace(longest_gap_s=gap_s)
+        return replace(record, longest_gap_s=gap_s)
 
     def _closed(self, record: StepExited, time: float) -> StepExited:
         """Return the end of an attempt with its last step and its longest gap, which may last until its end."""
@@ -127,8 +131,8 @@ class Journal:
         if reached is None or reached.attempt != record.attempt or reached.step is None:
             return record
         still = 0.0 if record.cause == "ok" else round(time - reached.since - TOLD_EVERY_S, 3)
-        longest = max(still, reached.longest_gap_s or 0.0) or None
-        return replace(record, step=reached.step if record.step is None else record.step, longest_gap_s=longest)
+        gap_s = max(still, reached.longest_gap_s or 0.0) or None
+        return replace(record, step=reached.step if record.step is None else record.step, longest_gap_s=gap_s)
 
     def flush(self, sync: bool = True) -> bool:
         """Write the collected lines; with `sync` those of events are on disk when this returns True.

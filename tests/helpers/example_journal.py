@@ -24,8 +24,8 @@ def started(groups: int = 3, total_steps: int | None = 120, **fields: Any) -> Li
         "cluster": "local",
         "min_groups": 1,
         "host": "n1",
-        "pid": 2_000_000_000,
-    }  # no process has it
+        "pid": 2_000_000_000,  # no process has it
+    }
     return event(0, "run_started", groups=groups, total_steps=total_steps, **known, **where, **fields)
 
 

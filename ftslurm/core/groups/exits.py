@@ -8,7 +8,7 @@ from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import LAST_LINE, Ended
-from ftslurm.core.state.model import LIVE, OVER, Ending, Exit, Marks, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.turn import Turn
@@ -166,7 +166,7 @@ def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
         unit = turn.change(unit, exits=())  # it has been up: only failed starts in a row count
     patience_s = turn.config.health.start_timeout_s if turn.lineage.step > 0 else 0.0  # training has begun
     if len(unit.exits) >= DUD_STARTS and turn.now - unit.exits[0].time >= patience_s:
-        _end(turn, f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log")
+        turn.fail(f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log")
         give_up(turn, unit)
         return
     due = turn.now + 1.0 if unit.exits else turn.now
@@ -213,7 +213,7 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
     _blame(turn, unit)
     hopeless = None if _got_anywhere(turn) else _same_start_error(turn.state) or _no_start_at_all(turn.state)
     if hopeless:
-        _end(turn, hopeless)
+        turn.fail(hopeless)
         return
     answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
@@ -222,11 +222,6 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
     due, reason = answer.time, f"restart: {describe(verdict)}"
     turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
     wait_for_next(turn, unit, due, reason)
-
-
-def _end(turn: Turn, reason: str) -> None:
-    """End the run: it has failed."""
-    turn.set(ending=Ending(RunOutcome.FAILED, reason))
 
 
 def _got_anywhere(turn: Turn) -> bool:

@@ -38,14 +38,14 @@ def watch(turn: Turn) -> None:
         return
     where = _where(turn)
     checks = _known(turn, replace(checks, refused=frozenset()) if due else checks, where)
-    _set_checks(turn, checks)
+    turn.set_nodes(checks=checks)
     hopeless = _hopeless(checks, turn.config)
     if hopeless is not None:
         turn.fail(hopeless)
         return
     started = _missing(turn, where)
     if started:
-        _set_checks(turn, replace(checks, running=(*checks.running, *started)))
+        turn.set_nodes(checks=replace(checks, running=(*checks.running, *started)))
         turn.do(records.NodeChecksStarted(nodes=tuple(node for one in started for node in one.nodes)))
         turn.do(*(CheckNodes(one.nodes, one.allocation) for one in started))
 
@@ -124,7 +124,7 @@ def described(checks: NodeChecks) -> str:
 def checked(turn: Turn, event: NodesChecked) -> None:
     """Apply the results of a step that has checked nodes."""
     checks = turn.nodes.checks
-    _set_checks(turn, replace(checks, running=tuple(one for one in checks.running if one.nodes != event.nodes)))
+    turn.set_nodes(checks=replace(checks, running=tuple(one for one in checks.running if one.nodes != event.nodes)))
     results = {result.node: result for result in event.results if result.node in event.nodes}
     for result in results.values():
         if result.reason is None:
@@ -142,7 +142,7 @@ def checked(turn: Turn, event: NodesChecked) -> None:
 def _passed(turn: Turn, result: NodeResult) -> None:
     checks, node = turn.nodes.checks, result.node
     passed, waiting = checks.passed | {node}, checks.waiting - {node}
-    _set_checks(turn, replace(checks, passed=passed, waiting=waiting, ever_passed=True))
+    turn.set_nodes(checks=replace(checks, passed=passed, waiting=waiting, ever_passed=True))
     turn.do(records.NodeCheckPassed(node=node, seconds=result.seconds, log=result.log))
 
 
@@ -164,10 +164,10 @@ def _no_result(turn: Turn, missing: frozenset[str], event: NodesChecked) -> None
     """Handle nodes that have not answered: of several, each is tried by itself; a single one is lost or has failed."""
     checks = turn.nodes.checks
     if event.refused:
-        _set_checks(turn, replace(checks, refused=checks.refused | missing, again=turn.now + REFUSED_AGAIN_S))
+        turn.set_nodes(checks=replace(checks, refused=checks.refused | missing, again=turn.now + REFUSED_AGAIN_S))
         return
     if len(event.nodes) > 1 and not turn.local:
-        _set_checks(turn, replace(checks, alone=checks.alone | missing))
+        turn.set_nodes(checks=replace(checks, alone=checks.alone | missing))
         return
     why = event.error or "the check has ended without a result"
     for node in sorted(missing):
@@ -190,7 +190,7 @@ def doubt(turn: Turn, unit: str) -> None:
     blamed = last.nodes if last.node is None else (last.node,)
     idle = {node for node in blamed if not _is_busy(turn, node, but=unit)}
     checks = turn.nodes.checks
-    _set_checks(turn, replace(checks, passed=checks.passed - idle))
+    turn.set_nodes(checks=replace(checks, passed=checks.passed - idle))
 
 
 def forgive(turn: Turn, node: str) -> None:
@@ -199,8 +199,3 @@ def forgive(turn: Turn, node: str) -> None:
     failed = tuple(pair for pair in checks.failed if pair[0] != node)
     turn.set_nodes(avoid=turn.nodes.avoid - {node}, checks=replace(checks, failed=failed))
     turn.do(records.NodeRestored(node=node, reason="a user has asked to check it again"))
-
-
-def _set_checks(turn: Turn, checks: NodeChecks) -> None:
-    if checks != turn.nodes.checks:  # else the rules would look at every unit again
-        turn.set_nodes(checks=checks)

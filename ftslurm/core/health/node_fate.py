@@ -56,8 +56,7 @@ def judge(turn: Turn) -> None:
     known = tuple(fate for fate in turn.nodes.fates if fate.node in asked)
     new = sorted(asked - {fate.node for fate in known})
     fates = (*known, *(Fate(node, turn.now) for node in new))
-    if fates != turn.nodes.fates:
-        turn.set_nodes(fates=fates)
+    turn.set_nodes(fates=fates)
     for unit in failing:
         lost = next((f for f in turn.nodes.fates if f.node in _nodes(unit) and _lost(f, unit, turn.now)), None)
         if lost is not None:

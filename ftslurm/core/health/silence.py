@@ -112,7 +112,7 @@ def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
             look = Look(node, since, turn.now) if look is None else Look(node, look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
         looks[node] = replace(look, heard=last_heard(turn.state, look))
-    _set_looks(turn, tuple(looks.values()))
+    turn.set_nodes(looks=tuple(looks.values()))
     return looks
 
 
@@ -130,7 +130,7 @@ def forget(turn: Turn) -> None:
     quiet = {silence.node for silence in _quiet(turn, ())} if turn.goes_on else set()
     stopping = turn.table.stopping()
     quiet |= {node for unit in stopping for node in silent_siblings(unit)}  # lost_connections.py waits for the answer
-    _set_looks(turn, tuple(look for look in turn.nodes.looks if look.node in quiet))
+    turn.set_nodes(looks=tuple(look for look in turn.nodes.looks if look.node in quiet))
 
 
 def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
@@ -143,11 +143,6 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     limit, units = turn.config.health.lost_after_s / 2, turn.table.named({*names, *known})
     found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)
-
-
-def _set_looks(turn: Turn, looks: tuple[Look, ...]) -> None:
-    if looks != turn.nodes.looks:  # else the rules would look at every unit again
-        turn.set_nodes(looks=looks)
 
 
 def _allocation(turn: Turn, node: str) -> str | None:
@@ -287,13 +282,7 @@ def restore(turn: Turn) -> None:
             wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
             back = replace(back, next_look=now + wait, looks=back.looks + 1)
         returning.append(back)
-    if tuple(returning) != turn.nodes.returning:
-        turn.set_nodes(returning=tuple(returning))
-
-
-def slurm_answered(turn: Turn) -> None:
-    """Record that slurmctld has answered since the probes were sent."""
-    turn.set_nodes(looks=tuple(replace(look, slurm=True) for look in turn.nodes.looks))
+    turn.set_nodes(returning=tuple(returning))
 
 
 def looked(turn: Turn, answer: Looked) -> None:

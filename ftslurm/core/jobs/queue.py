@@ -228,8 +228,12 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
     busy = any(unsettled(one, now) for one in jobs.values())
     wait = max(BUSY_S if busy else turn.config.poll_s, SLOW * event.took_s)
     turn.set_job_pool(polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
-    if turn.nodes.looks:  # slurmctld has answered since the probes were sent (silence.py)
-        turn.set_nodes(looks=tuple(replace(look, slurm=True) for look in turn.nodes.looks))
+    slurm_answered(turn)
+
+
+def slurm_answered(turn: Turn) -> None:
+    """Record that slurmctld has answered since the probes were sent (health/silence.py)."""
+    turn.set_nodes(looks=tuple(replace(look, slurm=True) for look in turn.nodes.looks))
 
 
 def _cannot_write(turn: Turn, one: Job) -> None:

@@ -147,13 +147,11 @@ class Turn:
 
     def attempt(self, unit: Unit, **fields: Any) -> Unit:
         """Change these fields of a unit's current attempt, and return the unit."""
-        unit = self.unit(unit.name)
-        return self.put(replace(unit, current=_with(unit.current, fields)))
+        return self.change(unit, current=_with(self.unit(unit.name).current, fields))
 
     def mark(self, unit: Unit, **times: Any) -> Unit:
         """Change these times of a unit's stages, and return the unit."""
-        unit = self.unit(unit.name)
-        return self.put(replace(unit, marks=_with(unit.marks, times)))
+        return self.change(unit, marks=_with(self.unit(unit.name).marks, times))
 
     def put(self, unit: Unit) -> Unit:
         """Replace a unit by name as a whole, or add one."""
@@ -164,7 +162,11 @@ class Turn:
         self.wake(unit.name)
         if _differ(before, self.table, OF_JOBS):
             self.wake(JOBS)
-        if unit.group is not None if old is None else unit.is_lighthouse and _differ(old, unit, ("phase", "attempt")):
+        if old is None:
+            concerns_all = unit.group is not None
+        else:
+            concerns_all = unit.is_lighthouse and _differ(old, unit, ("phase", "attempt"))
+        if concerns_all:
             self.wake(ALL)
         return unit
 
@@ -180,7 +182,10 @@ class Turn:
         self.set(lineage=self._with(self.lineage, fields))
 
     def set_nodes(self, **fields: Any) -> None:
-        self.set(nodes=_with(self.nodes, fields))
+        """Change these fields of the nodes. Equal ones change nothing: the rules would look at every unit again."""
+        nodes = _with(self.nodes, fields)
+        if nodes != self.nodes:
+            self.set(nodes=nodes)
 
     def set_job_pool(self, **fields: Any) -> None:
         self.set(job_pool=self._with(self.state.job_pool, fields))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable
 from math import inf
 
 import pytest
+import typed_changes
 from histories import config, granted
 
 from ftslurm.core import rules
@@ -105,6 +108,20 @@ def test_news_of_all_makes_the_rules_look_at_all(monkeypatch: pytest.MonkeyPatch
     run = Watched(monkeypatch, times)
     assert run.at(1.0, granted(3)) == "0 1 2"
     assert run.at(2.0) == ""
+
+
+def test_the_fields_of_every_change_are_checked_by_mypy() -> None:
+    changes = {name for name, method in vars(Turn).items() if takes_fields(method)}
+    assert changes == set(typed_changes.CHANGED)
+    for name, kind in typed_changes.CHANGED.items():
+        module, _, kind_name = kind.rpartition(".")
+        assert hasattr(importlib.import_module(module), kind_name), name
+
+
+def takes_fields(method: object) -> bool:
+    """Return whether something is a method that takes any named arguments."""
+    there = inspect.signature(method).parameters.values() if inspect.isfunction(method) else ()
+    return any(one.kind is one.VAR_KEYWORD for one in there)
 
 
 def test_what_concerns_all_exists() -> None:

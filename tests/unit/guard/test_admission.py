@@ -316,15 +316,26 @@ def test_the_port_asked_for_is_had_or_said() -> None:
 # --- what a worker asks its guard ----------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def network(requests: socket.socket) -> Iterator[Network]:
+    """Run a guard's network; at the end its thread, which has descriptors of its own, is gone too."""
+    before = threading.enumerate()
+    made = Network(requests, "127.0.0.1")
+    (thread,) = {*threading.enumerate()} - {*before}
+    yield made
+    made.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
 @pytest.fixture
 def questions() -> Iterator[socket.socket]:
     """A worker's end of the connection to its guard."""
     requests, ours = pair()
-    network = Network(requests, "127.0.0.1")
-    network.learn(KEY.hex())
-    ours.settimeout(PATIENCE_S)
-    yield ours
-    network.close()
+    with network(requests) as guards:
+        guards.learn(KEY.hex())
+        ours.settimeout(PATIENCE_S)
+        yield ours
 
 
 def test_an_answer_that_came_too_late_is_not_taken_for_that_to_the_next_question(
@@ -336,9 +347,8 @@ def test_an_answer_that_came_too_late_is_not_taken_for_that_to_the_next_question
     with pytest.raises(TimeoutError):
         gateway.key()  # the guard has been stopped
     monkeypatch.setattr("ftslurm.guard.gateway.PATIENCE_S", PATIENCE_S)
-    network = Network(requests, "127.0.0.1")
-    assert gateway.reserve().startswith("127.0.0.1:")
-    network.close()
+    with network(requests):
+        assert gateway.reserve().startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ class Scene:
         found = (
             p
             for p in self.processes()
-            if p.environ.get("SLURMD_NODENAME") == node and {"pilot", "pilot-again"} & set(p.words)
+            if p.environ.get("SLURMD_NODENAME") == node and p.words[0].startswith("ftslurm pilot: ")
         )
         return next(found, None)
 

@@ -135,7 +135,7 @@ class Training:
 
     def _pilot(self, node: str) -> int:
         lines = self._command_lines(node)
-        return min(pid for pid, line in lines if {b"pilot", b"pilot-again"} & set(line.split(b"\0")))
+        return min(pid for pid, line in lines if line.startswith(b"ftslurm pilot: "))
 
     def _command_lines(self, node: str = "") -> list[tuple[int, bytes]]:
         found = []

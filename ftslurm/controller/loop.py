@@ -55,14 +55,14 @@ from ftslurm.core.state.actions import Action, Attach
 from ftslurm.core.state.events import Alive, Event, Explained, Granted, Heard, StopAsked, TaskFailed
 from ftslurm.core.state.model import SRUN, Allocation, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
-from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
+from ftslurm.run import inbox, last_words, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
-from ftslurm.run.first_step_report import with_last_lines
 from ftslurm.run.journal import Event as Line
 from ftslurm.run.journal_writer import Journal
 from ftslurm.run.metadata import run_started
@@ -425,7 +425,9 @@ class Controller:
             case records.StepExited(unit=unit, attempt=attempt, rank=rank):
                 return replace(record, log=str(self._log_of(StepId(unit, attempt), rank or 0)))
             case records.NoFirstStep():
-                return with_last_lines(record, self.run_dir)
+                logs = (self.run_dir.rank_log(group_unit(row["group"]), row["attempt"], 0) for row in record.groups)
+                rows = zip(record.groups, logs, strict=True)
+                return replace(record, groups=tuple({**row, "last": last_words.of_log(log)} for row, log in rows))
             case _:
                 return record
 

@@ -21,14 +21,12 @@ from ftslurm.core.groups import fault_drills, launching, progress_lines, standby
 from ftslurm.core.groups.exits import given_up, last_failure, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
-    first_step,
+    before_first_step,
     fitness,
     hangs,
     lost_connections,
-    node_fate,
     node_states,
     silence,
-    start_report,
 )
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
@@ -97,8 +95,8 @@ def _fold(turn: Turn, events: Sequence[Event]) -> None:
 
 
 def _holds(turn: Turn, event: Ended) -> bool:
-    """Return whether the verdict on an ended step waits: for Slurm's answer about its job or nodes, or for a probe."""
-    return queue.holds(turn, event.id) or lost_connections.holds(turn, event.id) or node_fate.holds(turn, event.id)
+    """Return whether the verdict on an ended step waits: for Slurm's answer about its job, or for a probe."""
+    return queue.holds(turn, event.id) or lost_connections.holds(turn, event.id)
 
 
 def _release(turn: Turn) -> None:
@@ -303,8 +301,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     progress_lines.tell,  # a group's progress is journaled before the verdicts of the rules below
     takeover.attach,  # a step whose job is gone gets its verdict before a rule waits for its heartbeat
     silence.watch,  # the rules below place, stop or count groups by its result
-    node_fate.judge,  # after `attach` and `watch`, which find the nodes to judge
-    _release,  # after the three that find evidence
+    _release,  # after the two that find evidence
     silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node
@@ -334,7 +331,6 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     fault_drills.inject_random,  # after all launches and stops above: it hits units that run now
     _bring_down,  # after every rule that stops something: the kill is part of the same decision
     silence.forget,  # after all rules that could settle the suspicion
-    start_report.tell,  # it looks at who starts at the end of the decision
-    first_step.watch,  # it checks which units run at the end of the decision
+    before_first_step.tell,  # it looks at who starts and who runs at the end of the decision
     _finish,  # last: no step may be left
 )

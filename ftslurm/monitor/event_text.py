@@ -6,9 +6,14 @@ The status keeps these texts (a group's last error, the warnings); sentences.py 
 from __future__ import annotations
 
 from ftslurm.protocol import records
-from ftslurm.protocol.stages import Stage
 
 GROUPS_SHOWN = 3  # of no_first_step; the journal has more
+SCRIPT_WAITS = {  # the stages of step_starting after script_begun
+    "script": "its script to begin training",
+    "quorum": "a quorum, or heals",
+    "peers": "the other groups of its quorum",
+    "step": "its first step",
+}
 
 
 def controller_error(error: records.ControllerError) -> str:
@@ -20,17 +25,46 @@ def controller_error(error: records.ControllerError) -> str:
 
 
 def no_first_step(stuck: records.NoFirstStep) -> str:
-    """Return the warning that no step is committed, with the stage of the first groups."""
+    """Return the warning that no step is committed, with what the first groups wait for."""
     groups = [_stuck_group(group) for group in stuck.groups[:GROUPS_SHOWN]]
     if len(stuck.groups) > GROUPS_SHOWN:
         groups.append(f"and {len(stuck.groups) - GROUPS_SHOWN} more: see the logs")
     after = f"{stuck.seconds or 0:.0f} s after all scripts had begun"
-    return "; ".join([f"no step has been committed {after}: {stuck.reason or 'unknown'}", *groups])
+    return "; ".join([f"no step has been committed {after}: {_why_no_step(stuck)}", *groups])
+
+
+def _why_no_step(stuck: records.NoFirstStep) -> str:
+    """Return the likeliest reason for no committed step, with what to check or change; likelier ones come first."""
+    stages, running = stuck.stages, sum(stuck.stages.values())
+    if stuck.aborted:
+        return (
+            f"{stuck.aborted} steps were tried and none was committed: an error inside the step (see the ranks' "
+            "lines), or the script's min_replica_size is above the number of groups"
+        )
+    if running < stuck.least:
+        return f"only {running} groups run, and no quorum comes with fewer than groups.min={stuck.least}"
+    if stages.keys() <= {"script"}:
+        return (
+            "no script has asked for a quorum: it still loads its model or data or computes its first step (then raise "
+            "job.longest_step_s), it has caught an error, or it uses no Manager of torchft (ftslurm help "
+            "fault-tolerant)"
+        )
+    if stages.keys() >= {"script", "quorum"}:
+        return f"{stages['quorum']} of {running} groups ask for a quorum and may wait for the others, which have not"
+    if stages.keys() == {"quorum"}:
+        return (
+            "all ask for a quorum and none is given: see lighthouse.log; groups.min, or the version of torchft, which "
+            "may be one that ftslurm was not tried with (ftslurm help fault-tolerant)"
+        )
+    if stages.keys() & {"quorum", "peers"}:
+        return (
+            "they have a quorum and wait for one another: connections between the nodes may be blocked, or take the "
+            "wrong network (cluster.interface), or a rank has caught an error"
+        )
+    return "they have a quorum and compute: if the first step takes this long, raise job.longest_step_s"
 
 
 def _stuck_group(group: records.StuckGroup) -> str:
-    stage, last = group.get("stage"), group.get("last")
-    known = isinstance(stage, int) and 0 <= stage < len(Stage)
-    doing = f"is {Stage(stage or 0).doing}" if known else "has not asked for a quorum"
+    last = group.get("last")
     last_line = f', its last line: "{last}"' if isinstance(last, str) and last else ""
-    return f"group {group.get('group')} {doing}{last_line}"
+    return f"group {group.get('group')} waits for {SCRIPT_WAITS.get(str(group.get('stage')), 'its step')}{last_line}"

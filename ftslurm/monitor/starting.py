@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ftslurm.core.state.model import Phase
 from ftslurm.core.state.unit_names import group_unit
+from ftslurm.monitor.event_text import SCRIPT_WAITS
 from ftslurm.monitor.status import GroupStatus, RunStatus, Starting
 from ftslurm.run.directory import RunDir
 from ftslurm.run.last_words import printed_last
@@ -97,6 +98,4 @@ def _of_start(at: Starting) -> str:
 
 
 def _of_script(at: Starting | None) -> str:
-    stage = "script" if at is None else at.stage
-    known = {"script": "its script to begin training", "quorum": "a quorum, or heals"}
-    return known.get(stage, "its first step")
+    return SCRIPT_WAITS.get("script" if at is None else at.stage, "its first step")

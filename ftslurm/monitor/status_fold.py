@@ -11,7 +11,7 @@ from typing import Any
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.core.state.values import replace
-from ftslurm.monitor.event_text import controller_error, no_first_step
+from ftslurm.monitor.event_text import SCRIPT_WAITS, controller_error, no_first_step
 from ftslurm.monitor.status import (
     GroupStatus,
     HangLimit,
@@ -27,8 +27,6 @@ from ftslurm.run.fold import Fold
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_writer import TOLD_EVERY_S, longest
 from ftslurm.run.run_reader import RATE_WINDOW_S
-
-SCRIPT_RUNS = ("script", "quorum", "step")  # stages of step_starting after script_begun
 
 
 def fold(status: RunStatus, *events: Event) -> RunStatus:
@@ -253,7 +251,7 @@ class StatusFold(Fold):
         if group is not None and not group.joined:
             rank = record.missing[0] if record.missing else 0
             starting = Starting(record.stage, max(1, record.tasks), record.lacks, rank, record.other)
-            phase = Phase.RUNNING if record.stage in SCRIPT_RUNS else Phase.STARTING
+            phase = Phase.RUNNING if record.stage in SCRIPT_WAITS else Phase.STARTING
             since = group.since if record.since is None else record.since
             self._put(replace(group, phase=phase, since=since, starting=starting))
 

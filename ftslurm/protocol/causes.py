@@ -65,8 +65,7 @@ class Row:
         again: when the next attempt follows.
         telling: Slurm may know more about the node, and an earlier check of it (health.preflight) is no longer valid.
         with_job: the step's whole Slurm job may be gone.
-        hopeless: so many starts of every group, all ended by such causes before a first step, end the run. 1: only if
-            all have the same error. 0: never.
+        hopeless: if it ends every group before its first step, with the same error, another attempt would not help.
     """
 
     words: str
@@ -77,7 +76,7 @@ class Row:
     again: Again = Again.BY_BUDGET
     telling: bool = False
     with_job: bool = False
-    hopeless: int = 0
+    hopeless: bool = False
 
     @property
     def failure(self) -> bool:
@@ -91,14 +90,13 @@ ROWS: Mapping[Cause, Row] = {
         "the script failed",
         "the script has raised an exception, or ended with an exit code",
         "another attempt, unless the same error comes at the same step",
-        hopeless=1,
+        hopeless=True,
     ),
     Cause.KILLED: Row("killed", "a signal has ended a rank, or something has killed its slurmstepd", telling=True),
     Cause.OUT_OF_MEMORY: Row(
         "out of memory",
         "a rank has used too much memory, or has raised `MemoryError`",
         telling=True,
-        hopeless=2,
     ),
     Cause.HARDWARE: Row(
         "broken hardware",
@@ -106,7 +104,7 @@ ROWS: Mapping[Cause, Row] = {
         "the node is left out; the next attempt starts elsewhere at once",
         blame=Blame.AT_ONCE,
         telling=True,
-        hopeless=1,
+        hopeless=True,
     ),
     Cause.NETWORK: Row("network error", "NCCL reports a network error, and no other rank has failed", telling=True),
     Cause.NODE_LOST: Row(
@@ -118,8 +116,8 @@ ROWS: Mapping[Cause, Row] = {
         with_job=True,
     ),
     Cause.HANG: Row("hung", "the group takes no step", "another attempt; the stacks are in the logs", telling=True),
-    Cause.START_FAILED: Row("could not start", "the script was not reached", hopeless=1),
-    Cause.START_TIMEOUT: Row("took too long to start", "the script was not reached in time", telling=True, hopeless=2),
+    Cause.START_FAILED: Row("could not start", "the script was not reached", hopeless=True),
+    Cause.START_TIMEOUT: Row("took too long to start", "the script was not reached in time", telling=True),
     Cause.LIGHTHOUSE_LOST: Row(
         "lost the Lighthouse",
         "the script has raised an error while the Lighthouse was away",

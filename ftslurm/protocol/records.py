@@ -59,7 +59,7 @@ class StuckGroup(TypedDict, total=False):
 
     group: int
     attempt: int
-    stage: int | None  # as in hang_found; null: it has not asked for a quorum
+    stage: str  # as in step_starting
     last: str  # the last line of rank 0's log, or its newest error
 
 
@@ -413,7 +413,7 @@ class StepStarting(JournalRecord):
     attempt: Attempt
     stage: Annotated[
         str,
-        "launch, import, lighthouse, store, others, eviction; once its script has begun: script, quorum, step",
+        "launch, import, lighthouse, store, others, eviction; once its script has begun: script, quorum, peers, step",
     ]
     since: Annotated[float | None, "since when the limit of this stage counts"]
     tasks: Annotated[int, "number of tasks of the step"]
@@ -580,7 +580,9 @@ class NoFirstStep(JournalRecord):
     """All scripts run, but no step has been committed for a long time."""
 
     seconds: Annotated[float | None, "time since all scripts have begun"]
-    reason: Reason
+    aborted: Annotated[int, "number of steps that were tried and not committed"] = 0
+    least: Annotated[int, "groups.min"] = 0
+    stages: Annotated[dict[str, int], "how many groups are at each stage, as in step_starting"]
     groups: Annotated[tuple[StuckGroup, ...], "what the first groups do"]
 
 

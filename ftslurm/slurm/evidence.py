@@ -104,7 +104,7 @@ def read_attach(evidence: Evidence) -> Evidence | None:
     """Convert the failure of an attaching srun to evidence about the step it attaches to; None: it is none."""
     if evidence.code == ExitCode.NO_GUARD:
         error = "the step has not outlived its controller, or cannot be reached: see its step.log"
-        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error, doubtful=True)
+        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error)
     if evidence.code == ExitCode.END_REPORTED:
         return None
     if evidence.code == ExitCode.DETACHED:
@@ -164,13 +164,10 @@ def read_node_fates(text: str) -> list[NodeFate]:
     for line in text.splitlines():
         words = dict(word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
         node, state = words.get("NodeName", ""), words.get("State", "")
-        since = max(
-            filter(None, (_unix(words.get(name, "")) for name in ("BootTime", "SlurmdStartTime"))), default=None
-        )
-        down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL"))
+        down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL", "POWER"))
         why = re.match(r"(.*?) \[([^\s@]+)@(\S+)\]", line.partition(" Reason=")[2])
         reason = f"{why[1]} ({why[2]}, {why[3]})" if why else ""
-        fates += [NodeFate(node, down, since, state.lower(), reason)] if state and is_node(node) else []
+        fates += [NodeFate(node, down, state.lower(), reason)] if state and is_node(node) else []
     return fates
 
 

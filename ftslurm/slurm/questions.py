@@ -26,7 +26,7 @@ class AskQueue(Value):
 
 
 class AskNodeRecords(Value):
-    """Ask for the states of nodes, the administrators' reasons, and since when they are up."""
+    """Ask for the states of nodes and the administrators' reasons."""
 
     nodes: tuple[str, ...]
 

@@ -64,7 +64,7 @@ def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -
     run = backend.start("groups.count=2", "job.longest_step_s=1", script=backend.script(CATCHES))
     record = told(run, "no script has asked for a quorum")
     assert [(g["stage"], g["last"]) for g in record["groups"]] == [  # type: ignore[attr-defined]
-        (None, "RuntimeError: no such method of torchft's\\x1b[2J")
+        ("script", "RuntimeError: no such method of torchft's\\x1b[2J")
     ] * 2
     run.until(lambda: len(run.named("no_first_step")) == 3, "it is told again")
     seconds = [float(str(e["seconds"])) for e in run.named("no_first_step")]
@@ -79,12 +79,12 @@ def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -
 @pytest.mark.parametrize(
     ("sleeper", "least", "word", "doing"),
     [
-        (1, 1, "group 0 asked for a quorum and may wait for group 1", (1, None)),
+        (1, 1, "1 of 2 groups ask for a quorum and may wait for the others", ("quorum", "script")),
         pytest.param(9, 3, "min_replica_size is above the number of groups", None, marks=pytest.mark.nightly),
     ],
 )
 def test_a_quorum_that_cannot_come_is_told_with_a_likely_reason(
-    backend: Backend, sleeper: int, least: int, word: str, doing: tuple[int | None, ...] | None
+    backend: Backend, sleeper: int, least: int, word: str, doing: tuple[str, ...] | None
 ) -> None:
     script = backend.script(ASKS.format(sleeper=sleeper, least=least))
     run = backend.start("groups.count=2", "groups.min=2", *PATIENT, "job.longest_step_s=3", script=script)

@@ -23,7 +23,6 @@ DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse 
 MOST_EXITS = 1000  # exits of one unit that are kept
 MOST_SIGNS = 8  # pieces of evidence that are journaled
 _STANDBYS = -1  # stands for all of them among the groups that have found a node suspect
-TRIES = 2  # failed starts of every group, without any committed step, after which the run ends
 
 
 def ended(turn: Turn, event: Ended, unit: Unit) -> None:
@@ -211,9 +210,8 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         given_up(turn, unit, too_late(finished[0]))
         return
     _blame(turn, unit)
-    hopeless = None if _got_anywhere(turn) else _same_start_error(turn.state) or _no_start_at_all(turn.state)
-    if hopeless:
-        turn.fail(hopeless)
+    if not _got_anywhere(turn) and _all_failed_alike(turn.state):
+        turn.fail("every group failed before its first step, all in the same way")
         return
     answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
@@ -230,32 +228,18 @@ def _got_anywhere(turn: Turn) -> bool:
     return turn.lineage.step > 0 or any(seconds >= restart.BACKOFF_MAX_S for seconds in ran)
 
 
-def _same_start_error(state: RunState) -> str | None:
-    """Return the reason to end the run if every group has failed before its first step with the same error."""
+def _all_failed_alike(state: RunState) -> bool:
+    """Return whether every group has failed with the same error, one that another attempt is not likely to mend."""
     if len(state.table.having_trait(Trait.HAS_FAILED)) < state.table.groups:
-        return None
+        return False
     groups = state.groups
     ends = [unit.exits[-1] for unit in groups]
     if len(ends) == 1:
         ends = list(groups[0].exits[-2:])  # a single failure of one group may be chance
     if not all(e.launched for e in ends) and min(len(unit.exits) for unit in groups) < PATIENT_STARTS:
-        return None  # slurmctld may be away for a moment
+        return False  # slurmctld may be away for a moment
     words = {e.error for e in ends}
-    if len(ends) < 2 or len(words) > 1 or None in words or any(e.cause.row.hopeless != 1 for e in ends):
-        return None
-    return "every group failed before its first step, all in the same way"
-
-
-def _no_start_at_all(state: RunState) -> str | None:
-    """Return the reason to end the run if no group runs and each has failed TRIES times before its first step."""
-    failed = len(state.table.having_trait(Trait.HAS_FAILED))
-    if state.table.count(Phase.RUNNING) or failed < state.table.groups:
-        return None
-    for unit in state.table.all_groups():
-        tries = [e for e in unit.exits if e.launched]
-        if len(tries) < TRIES + (state.table.groups == 1) or not all(e.cause.row.hopeless for e in tries):
-            return None
-    return f"every group failed {TRIES} times or more before its first step: is it the script, or the nodes?"
+    return len(ends) > 1 and len(words) == 1 and None not in words and all(e.cause.row.hopeless for e in ends)
 
 
 def last_failure(state: RunState) -> str | None:

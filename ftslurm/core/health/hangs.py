@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health import hang_limit
 from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP, Limits, last_change, limits
+from ftslurm.core.health.silence import FRESH
 from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
@@ -25,7 +26,6 @@ from ftslurm.protocol.stages import Stage
 
 DUMP_S = 1.5  # a hung group is killed this long after its stacks were requested, even if they are incomplete
 TOGETHER_S = 5.0  # groups that train together move within this time of each other
-FRESH = 3  # heartbeats without a message after which a task is silent
 HEAL = 3  # times the limit between two steps: limit of the wait for a group that heals
 
 

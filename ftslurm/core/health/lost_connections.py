@@ -116,7 +116,7 @@ def _unanswered(turn: Turn, unit: Unit) -> Iterator[str]:
 
 def _are_there(unit: Unit, look: Look) -> bool:
     """Return whether a probe, sent before the step was killed, has found processes of the step on the node."""
-    return unit.current.spared and look.reachable and bool(look.steps and dict(look.steps).get(str(unit.id)))
+    return unit.current.spared and look.reachable and bool(look.letters(unit.id))
 
 
 def _again(turn: Turn, unit: Unit, look: Look) -> bool:
@@ -129,22 +129,18 @@ def _again(turn: Turn, unit: Unit, look: Look) -> bool:
 def _sign(turn: Turn, unit: Unit, look: Look) -> Evidence | None:
     """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
     node = look.node
-    task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
+    task = unit.task_on(node)
     if look.answered is None:
         heard = silence.last_heard(turn.state, look)
         late = look.slurm and turn.due(look.asked + turn.config.health.lost_after_s / 2)
         if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
-            error = f"others lost their connection to {node}, and a probe does not reach it"
-            return Evidence(task, node, node_lost=True, error=error, stuck=True)
+            return silence.lost(task, node, f"others lost their connection to {node}, and a probe does not reach it")
         return None
     if not look.reachable:
-        error = f"others lost their connection to {node}, and Slurm cannot start a step there"
-        return Evidence(task, node, node_lost=True, error=error, stuck=True)
-    letters = None if look.steps is None else dict(look.steps).get(str(unit.id), "")
-    if letters == "" and (unit.current.spared or unit.current.asked):
+        return silence.lost(task, node, f"others lost their connection to {node}, and Slurm cannot start a step there")
+    if look.letters(unit.id) == "" and (unit.current.spared or unit.current.asked):
         why = "something killed its slurmstepd" if unit.current.spared else "its guard was silent before"
-        error = f"its processes are gone from {node}, which answers: {why}"
-        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True, doubtful=True)
+        return silence.gone(task, node, why)
     if unit.current.asked and turn.due(_noticed(unit) + KILL_S):
         error = f"others lost their connection to {node}, which answers, but the guard of the step there does not"
         return Evidence(task, node, error=error, cause=Cause.UNKNOWN, stuck=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ftslurm.core.health import node_fate, silence
+from ftslurm.core.health import silence
 from ftslurm.core.state.actions import AskNodes
 from ftslurm.core.state.events import NodeFate
 from ftslurm.core.state.model import Phase, Unit
@@ -17,23 +17,22 @@ from ftslurm.protocol import records
 
 ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
 # Words of a state. One without any of them is of a newer Slurm, and changes nothing.
-_DOWN, _DRAINS = re.compile(r"\b(down|fail|power)"), re.compile(r"\b(drain|maint|reboot)")
+_DRAINS = re.compile(r"\b(drain|maint|reboot)")
 _SERVES = re.compile(r"\b(idle|mix|alloc|comp|reserved|planned)")
 
 
 def ask(turn: Turn) -> None:
-    """Ask once after each failure, of nodes that may be its cause (node_fate.py)."""
+    """Ask once after each failure."""
     nodes = turn.nodes
-    about = {fate.node for fate in nodes.fates if fate.asked > nodes.asked}
-    if turn.config.cluster.kind in ("slurm", "array") and turn.goes_on:
-        if any(_failed(unit) > nodes.asked for unit in turn.attended()):
-            about |= nodes.shunned.union(*(allocation.nodes for allocation in turn.state.allocations()))
-            turn.set_nodes(unanswered=bool(about))
-        elif nodes.unanswered and turn.due(nodes.asked + ANSWER_S):
-            turn.set_nodes(unanswered=False)
-    if about:
-        turn.set_nodes(asked=turn.now)
-        turn.do(AskNodes(tuple(sorted(about))))
+    if turn.config.cluster.kind not in ("slurm", "array") or not turn.goes_on:
+        return
+    if any(_failed(unit) > nodes.asked for unit in turn.attended()):
+        about = nodes.shunned.union(*(allocation.nodes for allocation in turn.state.allocations()))
+        turn.set_nodes(asked=turn.now, unanswered=bool(about))
+        if about:
+            turn.do(AskNodes(tuple(sorted(about))))
+    elif nodes.unanswered and turn.due(nodes.asked + ANSWER_S):
+        turn.set_nodes(unanswered=False)
 
 
 def _failed(unit: Unit) -> float:
@@ -56,7 +55,6 @@ def told(turn: Turn, event: NodeFate) -> None:
     elif not drains and _SERVES.search(event.state) and node in shunned:
         shunned = shunned - {node}
         turn.do(records.NodeUnshunned(node=node, reason=why))
-    node_fate.told(turn, event)
     turn.set_nodes(shunned=shunned, unanswered=False)
-    if _DOWN.search(event.state):
+    if event.down:
         silence.exclude(turn, node, why)

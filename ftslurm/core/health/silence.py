@@ -12,7 +12,7 @@ a separate Slurm step, is started on the node. Its answer distinguishes the case
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
@@ -34,6 +34,7 @@ REFUSED_AGAIN_S = 2.0  # a probe that Slurm refused is sent again after this lon
 FEW_STARTS = 8  # so many sruns at the same time do not delay each other; each further one may by EACH_START_S
 EACH_START_S = 0.1
 LIGHTHOUSE_STALL_S = 5.0  # a Lighthouse that stands still for longer is relaunched: every group waits for it
+FRESH = 3  # heartbeats without a message after which a task is silent
 _ALONE = 3  # if at least this many nodes are silent and no other is heard, the controller's node is cut off
 
 
@@ -49,14 +50,10 @@ def silences(unit: Unit) -> Iterator[Silence]:
     """Yield for each node of a unit that should send heartbeats when it last did."""
     if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.place is not None and unit.marks.launched is not None:
         for node in dict.fromkeys(unit.place.nodes):
-            if next((task for task, host in enumerate(unit.current.hosts) if host == node), None) in unit.current.done:
+            if unit.task_on(node) in unit.current.done:
                 continue  # the first task of a node reports for it, and has succeeded: the others may still end
-            heard = [
-                pulse.time
-                for host, pulse in zip(unit.current.hosts, unit.pulses, strict=False)
-                if host == node and pulse
-            ]
-            yield Silence(unit, node, max(heard, default=unit.marks.launched))
+            heard = unit.last_pulse(node)
+            yield Silence(unit, node, unit.marks.launched if heard is None else heard)
 
 
 def _over(unit: Unit) -> float | None:
@@ -167,35 +164,28 @@ def _stale(turn: Turn, look: Look) -> bool:
 
 def last_heard(state: RunState, look: Look) -> float | None:
     """Return when a suspicious node was last heard, also from steps that have ended since; None: never."""
-    times = (last_pulse(state, look.node), look.heard)
+    times = (look.heard, *(unit.last_pulse(look.node) for unit in state.table.near(look.node)))
     return max((time for time in times if time is not None), default=None)
-
-
-def last_pulse(state: RunState, node: str) -> float | None:
-    """Return when any unit was last heard from a node; None: never."""
-    both = (pair for u in state.table.near(node) for pair in zip(u.current.hosts, u.pulses, strict=False))
-    return max((pulse.time for host, pulse in both if host == node and pulse is not None), default=None)
 
 
 def _judge(turn: Turn, silence: Silence, look: Look) -> Evidence | None:
     """Return the evidence against a unit that was silent for health.lost_after_s; None: none yet."""
     unit, node, since = silence
     lost_after_s, seconds = turn.config.health.lost_after_s, turn.now - since
-    task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
+    task = unit.task_on(node)
     # Another step on the node was heard.
     elsewhere = look.heard is not None and not turn.due(look.heard + lost_after_s / 2)
     if look.answered is None and not elsewhere:
         if not look.slurm or not turn.due(look.asked + _probe_patience_s(turn)):
             return None  # while slurmctld is down a probe proves nothing, and nothing can be launched elsewhere
-        return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and a probe does not reach it")
+        return lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and a probe does not reach it")
     if look.answered is not None and not look.reachable and not elsewhere:
-        return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and Slurm cannot start a step there")
-    letters = None if look.steps is None else dict(look.steps).get(str(unit.id), "")
+        return lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and Slurm cannot start a step there")
+    letters = look.letters(unit.id)
     if task is None and (letters != "" or not turn.due(since + 2 * lost_after_s)):
         return None  # no hello yet: a container may start slowly, and health.start_timeout_s limits that
     if letters == "":
-        error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
-        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True, doubtful=True)
+        return gone(task, node, "something killed its slurmstepd")
     if letters is not None and "T" in letters:
         error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
         return Evidence(task, node, error=error, cause=Cause.HANG)
@@ -205,8 +195,13 @@ def _judge(turn: Turn, silence: Silence, look: Look) -> Evidence | None:
     return Evidence(task, node, error=error, cause=Cause.HANG)
 
 
-def _lost(task: int | None, node: str, error: str) -> Evidence:
+def lost(task: int | None, node: str, error: str) -> Evidence:
     return Evidence(task, node, node_lost=True, error=error, stuck=True)
+
+
+def gone(task: int | None, node: str, why: str) -> Evidence:
+    error = f"its processes are gone from {node}, which answers: {why}"
+    return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
 
 
 def _cut_off(turn: Turn) -> bool:
@@ -254,9 +249,11 @@ def mind_lighthouse(turn: Turn) -> None:
     if not turn.goes_on or unit.phase is not Phase.RUNNING or pulse is None:
         return
     stood = pulse.time - pulse.moved
-    if pulse.state != "T" and (pulse.step is None or stood < LIGHTHOUSE_STALL_S):
+    # Seen twice: of the processes of a node that was stopped and goes on, the guard may be the first.
+    stopped = pulse.stopped is not None and pulse.time >= pulse.stopped + turn.config.heartbeat_s / 2
+    if not stopped and (pulse.step is None or stood < LIGHTHOUSE_STALL_S):
         return
-    how = "is stopped (SIGSTOP)" if pulse.state == "T" else f"has stood still for {stood:.0f} s"
+    how = "is stopped (SIGSTOP)" if stopped else f"has stood still for {stood:.0f} s"
     error = f"the Lighthouse {how}, every group waits for it"
     condemn(turn, unit, Evidence(0, unit.current.hosts[0], error=error, cause=Cause.HANG), pulse.moved)
 
@@ -288,15 +285,9 @@ def restore(turn: Turn) -> None:
 def looked(turn: Turn, answer: Looked) -> None:
     """Apply the answer of a probe of a suspicious or a lost node."""
     node, now = answer.node, turn.now
-    if answer.refused:
-        again = now + REFUSED_AGAIN_S
-        looks = (replace(look, again=again) if look.node == node else look for look in turn.nodes.looks)
-        turn.set_nodes(looks=tuple(looks))
-        return
-    looks = (
-        replace(look, answered=now, reachable=answer.reachable, steps=answer.steps) if look.node == node else look
-        for look in turn.nodes.looks
-    )
+    known: dict[str, Any] = {"answered": now, "reachable": answer.reachable, "steps": answer.steps}
+    known = {"again": now + REFUSED_AGAIN_S} if answer.refused else known
+    looks = (replace(look, **known) if look.node == node else look for look in turn.nodes.looks)
     turn.set_nodes(looks=tuple(looks))
     if answer.reachable and any(back.node == node for back in turn.nodes.returning):
         returning = tuple(back for back in turn.nodes.returning if back.node != node)
@@ -313,17 +304,22 @@ def heard(turn: Turn, events: Iterable[Alive]) -> None:
             continue  # a late message of an attempt that has ended
         if event.pilot is not None:
             queue.pilot_seen(turn, unit, event.task, event.pilot)
-        beating[unit.name] = beat(beating.get(unit.name, unit), event)
+        beating[unit.name] = beat(beating.get(unit.name, unit), event, turn.config)
     if beating:
         turn.put_unnoticed(beating.values())
 
 
-def beat(unit: Unit, event: Alive) -> Unit:
-    """Return the unit after a heartbeat of one of its tasks."""
+def beat(unit: Unit, event: Alive, config: Config) -> Unit:
+    """Return the unit after a heartbeat of one of its tasks.
+
+    While its guard is silent no task stands still: the whole node may have been stopped. The next heartbeat tells.
+    """
     pulses, task = unit.pulses or (None,) * len(unit.current.hosts), event.task
     if task >= len(pulses):
         return unit
     old, moved, stopped = pulses[task], event.time - event.since_s, None
+    if old is not None and event.time > old.time + FRESH * config.heartbeat_s:
+        moved, old = event.time, old._replace(stopped=None)
     if old is not None and old.step == event.step and old.stage == event.stage and abs(old.moved - moved) < JITTER_S:
         moved = old.moved
     if event.state == "T":

@@ -325,8 +325,7 @@ def _bring_down(turn: Turn, old: Job, new: Job) -> None:
     cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
     for unit in living(turn.state, old.name):
-        doubtful = unit.current.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
-        sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True, doubtful=doubtful)
+        sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True)
         if unit.phase is Phase.STOPPING:
             turn.attempt(unit, evidence=(*unit.current.evidence, sign))
             turn.change(unit, due=min(unit.due, turn.now))

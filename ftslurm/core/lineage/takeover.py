@@ -11,7 +11,6 @@ from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.timings import phases, recovery_s, since
-from ftslurm.core.health import node_fate
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
@@ -219,12 +218,10 @@ def _job_gone(turn: Turn, unit: Unit, allocation: str, job: Job | None, moved: b
     """Note that the step to adopt has ended with its job, which may run again on other nodes (moved)."""
     words = f"job {allocation} has ended while no controller was there"
     now_is = None if job is None or moved else job.state
-    over, cause = Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), job_state(now_is or "").cause
-    if cause is None:  # requeued or unknown to Slurm: perhaps because its node was lost
-        node_fate.gone(turn, unit, Cause.PREEMPTED, words, over)
-    else:
-        sign = Evidence(None, None, error=words, cause=cause)
-        ended(turn, over, turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign)))
+    cause = job_state(now_is or "").cause or Cause.PREEMPTED  # requeued, or unknown to Slurm
+    sign = Evidence(None, None, error=words, cause=cause)
+    unit = turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign))
+    ended(turn, Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), unit)
     if not moved:
         turn.do(queue.lost(job or Job(allocation), words, now_is or "GONE"))
 

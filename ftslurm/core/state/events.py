@@ -138,14 +138,13 @@ class NodesNoted(Value):
 
 
 class NodeFate(Value):
-    """What Slurm says of a node: whether it is down or does not respond, and when it, or its slurmd, was last started.
+    """What Slurm says of a node: whether it is down or does not respond.
 
     state, reason: in Slurm's words, as "mixed+drain"; the administrator's, with name and time.
     """
 
     node: str
     down: bool
-    since: float | None = None
     state: str = ""
     reason: str = ""
 

@@ -155,7 +155,6 @@ class Evidence(Value):
     hardware: str | None = None  # what its guard has found in the kernel log and in the script's, against the node
     started: bool = True  # False: before the user's script was reached
     cause: Cause | None = None  # set if certain: Slurm has reported it, or the core has decided it (hang)
-    doubtful: bool = False  # its node may be lost: Slurm is asked (health/node_fate.py)
     stuck: bool = False  # what runs the task does not respond: its srun would hang too and is not waited for
 
     def __str__(self) -> str:
@@ -272,7 +271,10 @@ class Attempt(Value):
     told: float | None = None  # when Slurm ordered its step to end; Slurm is asked why
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
-    looked: float | None = None  # when what it waits for before its first step was last looked at (start_report.py)
+    looked: float | None = (
+        None  # when what it waits for before its first step was last looked at (before_first_step.py)
+    )
+    lines: Map[str, float] = Map()  # kind of message -> how far its share of the journal is used (reduce._limit_lines)
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
 
@@ -318,6 +320,15 @@ class Unit(Value):
         """Whether this attempt has committed a step, so that it holds the state of the training."""
         return self.phase is Phase.RUNNING and self.current.step is not None
 
+    def task_on(self, node: str) -> int | None:
+        """Return the first task that has reported this node; None: none has."""
+        return next((task for task, host in enumerate(self.current.hosts) if host == node), None)
+
+    def last_pulse(self, node: str) -> float | None:
+        """Return when a task was last heard from this node; None: never."""
+        both = zip(self.current.hosts, self.pulses, strict=False)
+        return max((pulse.time for host, pulse in both if host == node and pulse is not None), default=None)
+
     @property
     def is_stopped(self) -> bool:
         """Whether one of its tasks was stopped (SIGSTOP) at its last sign of life."""
@@ -337,15 +348,9 @@ class Look(Value):
     reachable: bool = False
     steps: tuple[tuple[str, str], ...] | None = None  # "group-0003/2": "ST", the states of its processes; None: unknown
 
-
-class Fate(Value):
-    """Slurm's report on a node where a step may have died while no controller led (health/node_fate.py)."""
-
-    node: str
-    asked: float
-    answered: bool = False
-    down: bool = False  # or it does not respond
-    since: float | None = None  # when it, or its slurmd, was last started
+    def letters(self, step: StepId) -> str | None:
+        """Return the states of a step's processes on the node; empty: it has none there, None: unknown."""
+        return None if self.steps is None else dict(self.steps).get(str(step), "")
 
 
 class Overtaken(Value):
@@ -465,7 +470,6 @@ class Nodes(Value):
     asked: float = 0.0  # when Slurm was asked about the states of nodes last
     unanswered: bool = False  # it has not answered, and groups that have failed wait for that
     suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
-    fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
     leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
     checks: NodeChecks = NodeChecks()

@@ -196,11 +196,10 @@ class World:
 
     def asked(self, now: float, node: str) -> None:
         if self.fates.random() < 0.8:  # slurmctld may be away
-            since = self.fates.choice([0.0, now - self.fates.uniform(0, 60)])
             down = node in self.dark | self.gone and self.fates.random() < 0.5
             self.struck |= {node} if down else set()
             state = "down" if down else self.fates.choice(["idle", "mixed", "mixed+drain", "quux"])
-            self.later(now + self.fates.uniform(0.05, 1), ev.NodeFate(node, down, since, state))
+            self.later(now + self.fates.uniform(0.05, 1), ev.NodeFate(node, down, state))
 
     def obey(self, now: float, action: act.Action) -> None:
         match action:

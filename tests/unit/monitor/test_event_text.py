@@ -16,14 +16,14 @@ def sentence(line: dict[str, object]) -> str:
 
 
 def test_people_read_the_reason_and_some_groups() -> None:
-    groups: list[dict[str, object]] = [
-        {"group": n, "attempt": 0, "stage": n, "last": "x" if n else ""} for n in range(5)
-    ]
-    groups[2]["stage"] = None
-    assert sentence({"event": "no_first_step", "seconds": 120.2, "reason": "because", "groups": groups}) == (
-        "no step has been committed 120 s after all scripts had begun: because; group 0 is computing; "
-        'group 1 is asking for a quorum or healing, its last line: "x"; '
-        'group 2 has not asked for a quorum, its last line: "x"; '
+    stages = ["script", "quorum", "step", "script", "script"]
+    groups = [{"group": n, "attempt": 0, "stage": stage, "last": "x" if n else ""} for n, stage in enumerate(stages)]
+    counts = {"script": 3, "quorum": 1, "step": 1}
+    assert sentence({"event": "no_first_step", "seconds": 120.2, "stages": counts, "groups": groups}) == (
+        "no step has been committed 120 s after all scripts had begun: 1 of 5 groups ask for a quorum and may wait for "
+        "the others, which have not; group 0 waits for its script to begin training; "
+        'group 1 waits for a quorum, or heals, its last line: "x"; '
+        'group 2 waits for its first step, its last line: "x"; '
         "and 2 more: see the logs"
     )
 

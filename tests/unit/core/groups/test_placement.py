@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import said
@@ -16,6 +17,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Exit, Place, StepId
 from ftslurm.protocol.causes import Cause
+from ftslurm.slurm.evidence import read_node_fates
 
 
 def nodes(count: int) -> Allocation:
@@ -239,7 +241,8 @@ def test_a_suspected_node_that_slurm_takes_away_does_not_come_back() -> None:
 
 
 def states(node: str, word: str, reason: str = "") -> ev.Event:
-    return ev.NodeFate(node, False, None, word, reason)
+    (fate,) = read_node_fates(f"NodeName={node} State={word.upper()}")
+    return replace(fate, reason=reason)
 
 
 def test_a_node_that_is_drained_is_used_only_where_no_other_is_free() -> None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import said
-from histories import RUNNING, STARTED, config, granted, killed, play, raised, ready, stepped, store
-from steps import A0, A1, A2, B0, B1, LIGHT0, URL
+from histories import RUNNING, config, granted, play, raised, ready, stepped, store
+from steps import B0, B1
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups import restart
@@ -233,31 +232,15 @@ def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -
 # --- no group ever starts ---------------------------------------------------------------------------------------------
 
 
-def test_groups_that_all_keep_failing_to_start_end_the_run_within_their_budgets() -> None:
-    starts = [(t, raised(step, f"OSError: {t}", started=False)) for t, step in ((4, A0), (4.5, B0), (6, A1), (6.5, B1))]
-    story = play((0, granted(3)), *starts)
-    assert story.outcome() == "failed"
-    assert "every group failed 2 times or more before its first step" in story.reason()
-    assert [unit.attempt for unit in story.state.groups] == [1, 1]
-
-
-def test_unless_one_of_them_is_running_now() -> None:
-    fails = [(4, raised(A0, "OSError: 1", started=False)), (4.5, raised(B0, "OSError: 2", started=False))]
-    again = [(6, raised(A1, "OSError: 3", started=False)), (6.1, said.lighthouse_up(LIGHT0, URL))]
-    third = [(8, ready(A2)), (8.1, store(A2)), (9, raised(B1, "OSError: 4", started=False))]
-    story = play((0, granted(3)), *fails, *again, *third)
-    assert story.outcome() is None
-
-
-def test_a_group_that_has_failed_in_another_way_may_yet_start() -> None:
+def test_groups_that_fail_to_start_in_different_ways_end_the_run_by_their_budgets() -> None:
     starts = [
-        (4, raised(A0, "a", started=False)),
-        (4.5, killed(B0)),
-        (6, raised(A1, "b", started=False)),
-        (7, killed(B1)),
+        (at + g / 2, raised(ev.StepId(f"group-{g:04d}", n), f"OSError: {at + g}", started=False))
+        for n, at in enumerate((4, 9, 14))
+        for g in (0, 1)
     ]
-    story = play(*STARTED, *starts, config=config(restart={"max_per_group": 3}))
-    assert story.outcome() is None
+    story = play((0, granted(3)), *starts, config=config(restart={"max_per_group": 2, "backoff_s": 1}))
+    assert story.outcome() == "failed"
+    assert "more than restart.max_per_group=2 allows" in story.reason()
 
 
 def test_broken_hardware_costs_budget_but_no_wait_unless_there_is_no_other_node() -> None:

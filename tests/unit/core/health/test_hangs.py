@@ -130,6 +130,7 @@ STARTED: tuple[Moment, ...] = (
     (2, ready(A0), ready(B0), ready(C0)),
     (3, store(A0), store(B0), store(C0)),
     (20, stepped(A0, 10), stepped(B0, 10), stepped(C0, 10)),
+    (20, [ev.Alive(step, task, 20, step=9, stage=ASKS) for step in (A0, B0, C0) for task in (0, 1)]),
 )
 STOOD = 20.0  # C hangs right after its commit, the others ask for a quorum and wait
 
@@ -227,6 +228,17 @@ def test_all_ranks_are_waited_for() -> None:
 def test_a_task_that_says_nothing_more_is_silent_and_not_hung() -> None:
     story = hanging(until=STOOD + 300, steps=(A0, B0))
     assert story.records("hang_found") == []
+
+
+@pytest.mark.parametrize("state", ["S", "T"])
+@pytest.mark.parametrize("stops_s", [LIMIT, 3 * LIMIT])
+def test_a_group_whose_whole_node_was_stopped_and_goes_on_is_not_hung(stops_s: float, state: str) -> None:
+    back = STOOD + 2 + stops_s
+    waits = [(STOOD + n, at_work(STOOD + n, A0), at_work(STOOD + n, B0)) for n in range(2, int(stops_s) + 20, 2)]
+    first = ev.Alive(C0, 0, back, state, step=10, stage=COMPUTES, since_s=stops_s + 2)  # its guard goes on first
+    moves = [(back + n, ev.Alive(C0, 0, back + n, step=11, stage=ASKS, since_s=n - 0.1)) for n in (2, 4)]
+    history = sorted([*STARTED, (22, at_work(22, C0)), *waits, (back, first), *moves], key=lambda moment: moment[0])
+    assert play(*history, config=settings()).records("hang_found") == []
 
 
 def test_old_words_are_no_evidence_as_after_a_stall_of_the_controller() -> None:

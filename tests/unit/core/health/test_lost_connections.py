@@ -87,23 +87,12 @@ def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() ->
     assert next_nodes(story) == ("n5", "n6")
 
 
-@pytest.mark.parametrize(
-    ("fate", "cause"),
-    [
-        (ev.NodeFate("n4", False, since=0.0), "killed"),
-        (ev.NodeFate("n4", False, since=19.9), "node_lost"),  # it is back already
-        (ev.NodeFate("n4", True), "node_lost"),
-    ],
-)
-def test_of_a_node_that_answers_without_its_processes_slurm_is_asked_why(fate: ev.NodeFate, cause: str) -> None:
+def test_a_node_that_answers_without_its_processes_is_not_lost() -> None:
     gone = (20.4, ev.Looked("n4", True, (("group-0000/0", "S"),)))
-    story = at_20(gone, (20.5, fate), (20.8, ev.Ended(B0, 137)), until=21)
-    assert [(time, action) for time, action in story.done if is_a(action, act.AskNodes)] == [
-        (20.4, act.AskNodes(("n4",)))
-    ]
+    story = at_20(gone, (20.8, ev.Ended(B0, 137)), until=21)
     assert story.times(act.Kill, B0)[0] == 20.4
-    assert verdict(story) == (cause, "n4")
-    assert next_nodes(story) == (("n5", "n6") if fate.down else ("n3", "n4"))
+    assert verdict(story) == ("killed", "n4")
+    assert next_nodes(story) == ("n3", "n4")
 
 
 def test_a_sibling_whose_guard_answers_is_well_and_killed_at_once() -> None:
@@ -128,8 +117,7 @@ def test_processes_that_are_still_there_do_not_acquit_a_node_whose_guard_is_sile
     there = (20.2, ev.Looked("n4", True, (("group-0001/0", "S"),)))
     dying = (20.3, ev.Alive(B0, 1, 20.3, "Z", answers=QUESTION))  # its guard has not reaped it yet
     gone = (20.6, ev.Looked("n4", True, (("group-0000/0", "S"),)))
-    answer = (20.7, ev.NodeFate("n4", False, since=0.0))
-    moments = (there, *([dying] if state == "Z" else []), gone, answer)
+    moments = (there, *([dying] if state == "Z" else []), gone)
     story = at_20(*moments, (20.8, ev.Ended(B0, 137)), until=21)
     assert [time for time, action in story.done if is_a(action, act.Probe)] == [20.1, 20.4]
     assert story.times(act.Kill, B0)[0] == 20.6
@@ -143,7 +131,7 @@ def test_a_probe_that_answers_after_the_kill_does_not_acquit_a_node_whose_guard_
     letters: tuple[tuple[str, str], ...] | None, cause: str
 ) -> None:
     late = (22, ev.Looked("n4", True, letters))
-    story = at_20((21.3, ev.Ended(B0, 137)), late, (22.1, ev.NodeFate("n4", False, since=0.0)), until=23)
+    story = at_20((21.3, ev.Ended(B0, 137)), late, until=23)
     assert story.times(act.Kill, B0)[0] == 21
     assert verdict(story) == (cause, "n4")
 
@@ -222,11 +210,10 @@ def test_what_srun_ends_after_an_io_error_waits_for_a_look_at_the_silent_node(
     moments: list[Moment], answer: ev.Looked, cause: str, nodes: tuple[str, ...]
 ) -> None:
     late = (20.7, ev.Ended(B0, 137))  # srun's end, before the answer
-    fate = (20.95, ev.NodeFate("n4", False, since=0.0))
-    story = aborted_at_20(*moments, late, (20.9, answer), fate, until=21)
+    story = aborted_at_20(*moments, late, (20.9, answer), until=21)
     assert verdict(story) == (cause, "n4")
     told = [time for time, action in story.done if getattr(action, "event", "") == "step_exited"]
-    assert told == [20.9 if cause == "node_lost" else 20.95]
+    assert told == [20.9]
     assert next_nodes(story) == (nodes or ("n3", "n4"))
 
 

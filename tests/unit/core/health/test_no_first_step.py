@@ -8,14 +8,30 @@ from typing import Any
 
 import pytest
 import said
-from histories import RUNNING, STARTED, Moment, config, finished, granted, killed, play, ready, stepped, store
+from histories import (
+    RUNNING,
+    STARTED,
+    Moment,
+    config,
+    finished,
+    granted,
+    killed,
+    play,
+    ready,
+    stepped,
+    store,
+    with_units,
+)
 from steps import A0, B0, B1, LIGHT0, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health import first_step
+from ftslurm.core.health import before_first_step
 from ftslurm.core.rules import begin
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Marks, Phase, Pulse
+from ftslurm.core.state.turn import Turn
+from ftslurm.monitor.event_text import no_first_step
+from ftslurm.protocol.records import NoFirstStep
 from ftslurm.protocol.stages import Stage
 
 COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
@@ -38,7 +54,9 @@ def test_people_are_told_when_all_scripts_have_run_long_and_at_every_doubling() 
     story = play(*EARLY, (600,), config=settings())
     first, *later = story.records("no_first_step")
     assert first["seconds"] == 60
-    assert first["groups"] == [{"group": 0, "attempt": 0, "stage": None}, {"group": 1, "attempt": 0, "stage": ASKS}]
+    rows = [{"group": 0, "attempt": 0, "stage": "script"}, {"group": 1, "attempt": 0, "stage": "quorum"}]
+    assert first["groups"] == rows
+    assert first["stages"] == {"script": 1, "quorum": 1}
     assert [record["seconds"] for record in later] == [120, 240, 480]
     assert story.outcome() is None  # nothing is ended
 
@@ -71,7 +89,7 @@ def test_a_full_restart_begins_the_time_anew() -> None:
 
 
 def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = False, seen: bool = False) -> str:
-    """Return the reason for groups at these steps and stages, with so many aborted steps each."""
+    """Return the sentence for groups at these steps and stages, with so many aborted steps each."""
     made = settings(groups={"count": len(doing), "min": least})
     units = []
     for unit, place in zip(begin(made).groups, doing, strict=True):
@@ -85,7 +103,10 @@ def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = 
                 unit, pulses=(Pulse(9.0, step=step, stage=stage),), current=replace(unit.current, aborted=aborted)
             )
         units.append(unit)
-    return first_step.reason(units, made)
+    turn = Turn(replace(with_units(begin(made), *units), stepless=(0.0, 0.0)), 100.0, made)
+    before_first_step.tell(turn)
+    (record,) = (action for action in turn.actions if isinstance(action, NoFirstStep))
+    return no_first_step(record)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +116,7 @@ def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = 
         (because(None), "no script has asked for a quorum"),
         (because((0, ASKS, 0), (0, ASKS, 0)), "all ask for a quorum and none is given"),
         (because((0, ASKS, 0), (0, ASKS, 0), seen=True), "wait for one another"),
-        (because((0, ASKS, 0), (0, COMPUTES, 0), None), "group 0 asked for a quorum and may wait for groups 1, 2"),
+        (because((0, ASKS, 0), (0, COMPUTES, 0), None), "1 of 3 groups ask for a quorum and may wait for the others"),
         (because((0, ASKS, 0), least=2), "only 1 groups run, and no quorum comes with fewer than groups.min=2"),
         (because((0, COMPUTES, 3), (0, ASKS, 2)), "5 steps were tried and none was committed"),
         (because((0, COLLECTIVE, 0), (0, VOTES, 0)), "all ask for a quorum and none is given"),  # in another thread
@@ -110,7 +131,7 @@ def test_the_likely_reason(reason: str, words: str) -> None:
 def test_steps_that_were_tried_and_not_committed_are_counted() -> None:
     tried = said.progressed(A0, 0, quorum_id=1, participants=1, committed=0, aborted=7)
     (record,) = play(*EARLY, (5, tried), (100,), config=settings()).records("no_first_step")
-    assert record["reason"].startswith("7 steps were tried")
+    assert record["aborted"] == 7
 
 
 def test_a_group_that_has_no_node_does_not_keep_it_from_being_told() -> None:

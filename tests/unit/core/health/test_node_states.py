@@ -34,7 +34,7 @@ ROOT = "disk (root, 2026-11-25T22:10:00)"
 
 
 def states(**words: str) -> list[ev.Event]:
-    return [ev.NodeFate(node, False, None, word, ROOT if "drain" in word else "") for node, word in words.items()]
+    return [ev.NodeFate(node, False, word, ROOT if "drain" in word else "") for node, word in words.items()]
 
 
 def launched(story: Story, since: float) -> list[tuple[str, ...]]:

@@ -199,10 +199,7 @@ def test_a_node_that_answers_is_not_lost(
     steps: tuple[tuple[str, str], ...] | None, at: float, expected: str, words: str
 ) -> None:
     looks = [(t, ev.Looked("n2", True, steps)) for t in (25.1, 35.2, 45.3, 55.4, 65.5, 75.6)]
-    fate = (at + 0.1, ev.NodeFate("n2", False, since=0.0))
-    story = silent_b(*looks, fate, (at + 0.2, ev.Ended(B0, 137)), until=at + 0.2)
-    asked = [time for time, action in story.done if isinstance(action, act.AskNodes)]
-    assert (at in asked) == (expected == "killed")
+    story = silent_b(*looks, (at + 0.2, ev.Ended(B0, 137)), until=at + 0.2)
     assert story.times(act.Kill, B0) == [at]
     why, error = cause(story)
     assert why == expected
@@ -210,14 +207,6 @@ def test_a_node_that_answers_is_not_lost(
     assert story.state.nodes.avoid == frozenset()
     assert story.all(act.Launch, since=at) == [act.Launch(B1, 1, Place(("n2",)))]
     assert story.all(act.Kill)[0].stuck == (steps is not None and "SIGSTOP" not in words and expected == "killed")
-
-
-def test_a_node_that_was_lost_and_is_back_before_it_is_noticed_is_told_as_lost() -> None:
-    looks = [(t, ev.Looked("n2", True, ())) for t in (25.1, 30.1)]
-    story = silent_b(*looks, (30.1, ev.NodeFate("n2", False, since=24.0)), (30.2, ev.Ended(B0, 137)), until=30.2)
-    assert cause(story) == ("node_lost", "n2 was started again, and nothing is left of the step")
-    assert story.state.nodes.avoid == frozenset()  # it can be used
-    assert story.all(act.Launch, since=30) == [act.Launch(B1, 1, Place(("n2",)))]
 
 
 def test_what_starves_is_looked_at_again_and_again() -> None:
@@ -281,13 +270,33 @@ def test_a_step_that_is_gone_before_it_said_hello_is_not_waited_for() -> None:
     assert story.state.nodes.avoid == frozenset()
 
 
+def lighthouse_at(*beats: tuple[float, str, float]) -> list[Moment]:
+    """Return heartbeats of the Lighthouse's guard: when, the state of its process, since when it has stood still."""
+    return [(at, ev.Alive(LIGHT0, 0, at, state, step=int(stood), since_s=at - stood)) for at, state, stood in beats]
+
+
 def test_a_lighthouse_that_is_stopped_or_stands_still_is_replaced() -> None:
-    for beat, when in ((ev.Alive(LIGHT0, 0, 21, "T"), 21), (ev.Alive(LIGHT0, 0, 21, "S", step=9, since_s=5.5), 21)):
-        story = play(*STARTED, (21, beat), (21.3, ev.Ended(LIGHT0, 137)), config=config())
-        assert story.times(act.Kill, LIGHT0)[0] == when
+    stopped = lighthouse_at((19, "S", 18.9), (20, "T", 19.5), (21, "T", 19.5))
+    still = lighthouse_at(*((15.0 + n, "S", 15.5 if n else 14.9) for n in range(7)))
+    for heard in (stopped, still):
+        story = play(*STARTED, *heard, (21.3, ev.Ended(LIGHT0, 137)), config=config())
+        assert story.times(act.Kill, LIGHT0)[0] == 21
         assert story.ids(act.Launch, since=20) == [LIGHT1]
-    fine = play(*STARTED, (21, ev.Alive(LIGHT0, 0, 21, "S", step=9, since_s=0.3)), config=config())
+    fine = play(*STARTED, *lighthouse_at((19, "S", 18.7), (20, "S", 19.7), (21, "S", 20.7)), config=config())
     assert fine.ids(act.Kill) == []
+
+
+@pytest.mark.parametrize("stops_s", [4.0, 5.5, 30.0])
+@pytest.mark.parametrize("state", ["S", "T"])
+@pytest.mark.parametrize("stands", [False, True])
+def test_after_a_silence_of_its_guard_two_heartbeats_show_that_a_lighthouse_stands(
+    stops_s: float, state: str, stands: bool
+) -> None:
+    back = 20.1 + stops_s  # the whole node was stopped, and its guard goes on first
+    then = [(back + n, "S" if not stands else state, 20.05 if stands else back + n - 0.2) for n in (1.0, 2.0)]
+    heard = lighthouse_at((19.1, "S", 19.05), (20.1, "S", 20.05), (back, state, 20.05), *then)
+    story = play(*STARTED, *heard, (back + 3,), config=config({"heartbeat_s": 1.0}))
+    assert story.times(act.Kill, LIGHT0)[:1] == ([back + 1] if stands else [])
 
 
 def test_a_silent_lighthouse_is_replaced_and_the_groups_are_not_touched() -> None:

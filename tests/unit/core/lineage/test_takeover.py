@@ -34,7 +34,7 @@ from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.slurm.evidence import read_attach
+from ftslurm.slurm.evidence import read_attach, read_node_fates
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}
@@ -197,9 +197,9 @@ def test_a_standby_that_was_taken_and_gives_no_store_is_not_waited_for_longer_un
 
 def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> None:
     sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
-    gone, fate = (12.9, ev.TaskFailed(B0, sign), ev.Ended(B0, 76)), (13, ev.NodeFate("n2", down=False))
-    story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, fate, (14, ALL), config=array())
-    assert story.ids(act.Launch, since=13) == [B1]
+    gone = (12.9, ev.TaskFailed(B0, sign), ev.Ended(B0, 76))
+    story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, (14, ALL), config=array())
+    assert story.ids(act.Launch, since=12.9) == [B1]
     (ended,) = story.records("step_exited")
     assert (ended["cause"], ended["attempt"]) == ("unknown", 0)
     assert "has not outlived its controller" in ended["error"]
@@ -239,58 +239,29 @@ def test_a_job_that_is_gone_has_taken_its_step_along() -> None:
         (Job("81_1", id="81_1!", state="RUNNING", nodes=("n9",)),), asked=11.0
     )  # requeued, and elsewhere
     for seen in (jobs("81_0", "81_2"), jobs("81_1", state="PENDING"), again):
-        story = play((10, opening(past(live(B0)))), (11, seen), (11.1, ev.NodeFate("n2", down=False)), config=array())
+        story = play((10, opening(past(live(B0)))), (11, seen), config=array())
         (ended,) = story.records("step_exited")
         assert (ended["unit"], ended["cause"]) == ("group-0001", "preempted")
         assert story.all(act.Attach) == []
 
 
-BOUNCED = ev.NodeFate("n2", down=False, since=8.0)  # the step was launched before
-
-
-@pytest.mark.parametrize("fate", [ev.NodeFate("n2", down=True), BOUNCED], ids=["down", "back"])
-@pytest.mark.parametrize("found", [jobs("81_0"), jobs("81_0", "81_1", state="PENDING")], ids=["gone", "requeued"])
-def test_a_job_that_has_ended_with_its_node_while_nobody_led_was_lost_with_it(
-    fate: ev.NodeFate, found: ev.Event
-) -> None:
-    story = play((10, opening(past(live(B0)))), (11, found), config=array())
-    (asked,) = story.all(act.AskNodes)
-    assert "n2" in asked.nodes
-    assert story.records("step_exited") == []
-    story.turn(11.2, [fate])
-    (exited,) = story.records("step_exited")
-    assert (exited["cause"], exited["node"]) == ("node_lost", "n2")
-    assert ("n2" in story.state.nodes.avoid) == fate.down  # one that is up again may be used again
-
-
-def test_a_guard_that_is_gone_from_a_node_that_was_started_anew_was_lost_with_it() -> None:
+@pytest.mark.parametrize("state", ["down*", "mixed*", "idle+not_responding"])
+def test_a_step_whose_node_died_while_nobody_led_is_started_elsewhere(state: str) -> None:
+    slurm, places = config(cluster={"kind": "slurm"}), {A0: Place(("n1",)), B0: Place(("n2",))}
+    left = past(*(replace(live(step), place=place) for step, place in places.items()))
     sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
-    gone = (13, ev.TaskFailed(B0, sign), ev.Ended(B0, 76))
-    story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, (13.2, BOUNCED), config=array())
-    (exited,) = story.records("step_exited")
-    assert (exited["cause"], exited["node"]) == ("node_lost", "n2")
-
-
-def test_what_slurm_is_asked_of_a_node_is_not_waited_for_long() -> None:
-    story = play((10, opening(past(live(B0)))), (11, jobs("81_0")), (15.9,), config=array())
-    assert story.records("step_exited") == []
-    story.wait(16.1)
-    assert story.records("step_exited")[0]["cause"] == "preempted"
-
-
-def test_a_job_requeued_before_its_step_has_answered_may_have_lost_its_node_too() -> None:
-    requeued = jobs("81_1", state="PENDING")
-    story = play((10, opening(past(live(B0)))), (11, jobs("81_1")), (12, requeued, ev.Ended(B0, 1)), config=array())
-    story.turn(12.2, [ev.NodeFate("n2", down=True)])
-    assert story.records("step_exited")[0]["cause"] == "node_lost"
+    begun = ev.Granted(Allocation("7", ("n1", "n2", "n3")), CHECKPOINT, left)
+    story = play((10, begun), (11.5, word(A0)), UP, (13, ev.TaskFailed(B0, sign), ev.Ended(B0, 76)), config=slurm)
+    assert story.ids(act.Launch) == [LIGHT1]  # Slurm is asked first
+    story.turn(13.2, read_node_fates(f"NodeName=n2 State={state.upper()}"))
+    assert [launch.place.nodes for launch in story.all(act.Launch) if launch.id == B1] == [("n3",)]
 
 
 @pytest.mark.parametrize("saved", [None, CHECKPOINT])
 def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
     sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
     gone = [event for s in (A0, B0) for event in (ev.TaskFailed(s, sign), ev.Ended(s, 76, checkpoint=saved))]
-    fates = [ev.NodeFate("n1", down=False), ev.NodeFate("n2", down=False)]
-    story = play(*ADOPTED[:2], UP, (12.9, gone), (13, fates), (14, ALL), (20,), config=array())
+    story = play(*ADOPTED[:2], UP, (12.9, gone), (14, ALL), (20,), config=array())
     if saved is None:
         assert "no group is left that holds the state of step 40" in story.reason()
     else:
@@ -409,9 +380,7 @@ def test_a_way_back_that_began_under_another_controller_is_told_from_its_beginni
     (back,) = story.records("group_joined")
     assert back["recovery_s"] == 8.5
     well = replace(live(B0), noticed=8.0, away=3.0)  # and has joined before that controller was lost
-    story = play(
-        (10, opening(past(live(A0), well))), (11, jobs("81_0")), (11.5, ev.NodeFate("n2", down=False)), config=array()
-    )
+    story = play((10, opening(past(live(A0), well))), (11, jobs("81_0")), config=array())
     assert [exited["away_since"] for exited in story.records("step_exited")] == [11]
 
 

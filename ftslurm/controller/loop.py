@@ -301,12 +301,12 @@ class Controller:
                 with self.errors.contain("what is in checkpoint.dir", news):  # the end of a step is never dropped
                     saved = self._newest_checkpoint()
                 self.events.append(ended(step, codes, killed, printed, saved, self.scheduler.direct))
-            case Answered(request, code, text):
-                answer = request.read(code, text)
+            case Answered(request, answer):
+                found = request.read(answer)
                 if isinstance(request.action, AskOwnState) and self.separate_jobs:
-                    self._own_job_ends(answer)
+                    self._own_job_ends(found)
                 else:
-                    self.events += answer
+                    self.events += found
             case _:
                 assert_never(news)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ftslurm.core.state.events import Event
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
-from ftslurm.launchers.scheduler import Request
+from ftslurm.launchers.scheduler import Answer, Request
 from ftslurm.slurm.parse import plain
 
 NOT_STARTED = 127  # the exit code of a command that cannot be started, as in a shell
@@ -21,16 +21,15 @@ NOT_STARTED = 127  # the exit code of a command that cannot be started, as in a 
 
 @dataclass(frozen=True)
 class Answered:
-    """The end of a request's command. `text` is its stdout and stderr."""
+    """The end of a request's command."""
 
-    request: Request[Any]
-    code: int
-    text: str
+    request: Request[Any, Any]
+    answer: Answer
 
 
 @dataclass
 class _Running:
-    request: Request[Any]
+    request: Request[Any, Any]
     process: subprocess.Popen[bytes]
     output: int  # descriptor of an in-memory file
     until: float
@@ -46,7 +45,7 @@ class BackgroundCommands:
 
     running: dict[int, _Running] = field(default_factory=dict)
 
-    def ask(self, request: Request[Any]) -> Sequence[Event]:
+    def ask(self, request: Request[Any, Any]) -> Sequence[Event]:
         """Start a request's command, which `reaped` answers. Return the answer if it cannot be started."""
         for other in self._equal(request):
             if not request.replaces:
@@ -67,14 +66,14 @@ class BackgroundCommands:
                 until = time.monotonic() + request.timeout_s
                 self.running[process.pid] = _Running(request, process, os.dup(output.fileno()), until)
         except OSError as error:
-            return request.read(NOT_STARTED, f"{argv[0]} cannot be started: {error.strerror}")
+            return request.read(Answer(NOT_STARTED, f"{argv[0]} cannot be started: {error.strerror}"))
         return []
 
-    def asking(self, request: Request[Any]) -> bool:
+    def asking(self, request: Request[Any, Any]) -> bool:
         """Return whether a request with the same key is still unanswered."""
         return bool(self._equal(request))
 
-    def _equal(self, request: Request[Any]) -> list[_Running]:
+    def _equal(self, request: Request[Any, Any]) -> list[_Running]:
         return [command for command in self.running.values() if command.request.key == request.key]
 
     def reaped(self, pid: int, code: int) -> Answered | None:
@@ -85,7 +84,7 @@ class BackgroundCommands:
         command.process.returncode = code
         with os.fdopen(command.output, "rb") as file:
             file.seek(0)
-            return Answered(command.request, code, plain(file.read().decode(errors="replace")))
+            return Answered(command.request, Answer(code, plain(file.read().decode(errors="replace"))))
 
     def kill_overdue(self) -> None:
         """Kill the commands that have reached their time-out."""
@@ -93,7 +92,7 @@ class BackgroundCommands:
             if time.monotonic() > command.until:
                 command.kill()
 
-    def wait(self, wanted: Callable[[Request[Any]], bool], timeout_s: float) -> None:
+    def wait(self, wanted: Callable[[Request[Any, Any]], bool], timeout_s: float) -> None:
         """Wait at most timeout_s seconds for the commands of these requests to end; their answers are dropped."""
         until = time.monotonic() + timeout_s
         for command in self.running.values():
@@ -101,14 +100,14 @@ class BackgroundCommands:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.process.wait(max(0.0, until - time.monotonic()))
 
-    def end(self, unwanted: Callable[[Request[Any]], bool]) -> None:
+    def end(self, unwanted: Callable[[Request[Any, Any]], bool]) -> None:
         """Ask the commands of requests whose answers are no longer needed to end: srun then ends its step."""
         for command in self.running.values():
             if unwanted(command.request):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(command.process.pid, signal.SIGTERM)
 
-    def kill(self, unwanted: Callable[[Request[Any]], bool]) -> None:
+    def kill(self, unwanted: Callable[[Request[Any, Any]], bool]) -> None:
         """Kill the commands of requests whose answers are no longer needed."""
         for command in self.running.values():
             if unwanted(command.request):

@@ -16,7 +16,7 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
 from ftslurm.guard.gpus import VARIABLES, names
 from ftslurm.guard.node_check import PREFLIGHT_S
 from ftslurm.launchers import step_command
-from ftslurm.launchers.scheduler import A, Command, Request
+from ftslurm.launchers.scheduler import A, Answer, Command, Request
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
 from ftslurm.slurm.evidence import read_node_checks, read_probe
@@ -58,7 +58,7 @@ class ThisMachine:
     def printed(self, line: str) -> Sequence[Event]:  # noqa: ARG002 the guards tell of all failures
         return []
 
-    def request(self, ask: Ask, now: float) -> Request[Any]:
+    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
         if isinstance(ask, CheckNodes):
             return _Checks(self, ask, now)
         assert isinstance(ask, Probe)  # nothing else is asked without jobs
@@ -80,14 +80,10 @@ class ThisMachine:
         return name, visible[first : first + per_node]
 
 
-class _OnThisMachine(Request[A]):
-    def __init__(self, machine: ThisMachine, action: A, now: float) -> None:
-        super().__init__(action, now)
-        self.config, self.run = machine.config, machine.run
-
+class _OnThisMachine(Request[ThisMachine, A]):
     def env(self) -> Mapping[str, str]:
-        known = secret_variables.without(self.config.job.secrets, os.environ)
-        return known | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        known = secret_variables.without(self.scheduler.config.job.secrets, os.environ)
+        return known | {"FTSLURM_RUN_DIR": str(self.scheduler.run.root)}
 
 
 class _Checks(_OnThisMachine[CheckNodes]):
@@ -96,13 +92,13 @@ class _Checks(_OnThisMachine[CheckNodes]):
     timeout_s, ends_with_us = PREFLIGHT_S, True
 
     def argv(self) -> list[str]:
-        return step_command.node_check(self.config, self.asked)
+        return step_command.node_check(self.scheduler.config, self.asked)
 
     def env(self) -> Mapping[str, str]:
         return {**super().env(), "FTSLURM_NODE": self.action.nodes[0]}
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002
-        return [read_node_checks(self.action.nodes, text, one_machine=True)]
+    def read(self, answer: Answer) -> list[Event]:
+        return [read_node_checks(self.action.nodes, answer.text, one_machine=True)]
 
 
 class _Probe(_OnThisMachine[Probe]):
@@ -112,8 +108,8 @@ class _Probe(_OnThisMachine[Probe]):
     def env(self) -> Mapping[str, str]:
         return {**super().env(), "FTSLURM_NODE": self.action.node}
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002 the text says it
-        return [read_probe(self.action.node, text)]
+    def read(self, answer: Answer) -> list[Event]:
+        return [read_probe(self.action.node, answer.text)]
 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[str, list[str]]:

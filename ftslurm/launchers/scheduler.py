@@ -12,7 +12,7 @@ import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ftslurm.core.state.actions import Ask, Attach, Launch
 from ftslurm.core.state.events import Event
@@ -54,9 +54,15 @@ class SubmitSuccessor(Ask):
 
 
 A = TypeVar("A", bound=Ask)
+S = TypeVar("S", bound="Scheduler")
 
 
-class Request(Generic[A]):
+class Answer(NamedTuple):
+    code: int  # negative: the signal that has ended the command
+    text: str  # its stdout and stderr
+
+
+class Request(Generic[S, A]):
     """One thing that is asked of a scheduler: the command that asks it, and the events that its answer means.
 
     It runs in the background (background.py). Two with the same key never run at the same time.
@@ -66,8 +72,9 @@ class Request(Generic[A]):
     replaces = False  # the command of an earlier one with this key is killed; else this one is not run
     ends_with_us = False  # it gets SIGTERM when this process dies: the next controller will ask anew
 
-    def __init__(self, action: A, now: float) -> None:
-        self.action, self.asked, self.began = action, now, time.monotonic()
+    def __init__(self, scheduler: S, action: A, now: float) -> None:
+        self.scheduler, self.action, self.asked = scheduler, action, now
+        self.began = time.monotonic()
 
     @property
     def key(self) -> Hashable:
@@ -80,10 +87,10 @@ class Request(Generic[A]):
         """Return the environment of the command; None: that of this process."""
         return None
 
-    def read(self, code: int, text: str) -> Sequence[Event]:
-        """Return what an exit code, and what was printed, mean."""
-        if code:
-            log.warning("%s has failed (exit code %d): %s", self.action, code, text.strip()[-1000:])
+    def read(self, answer: Answer) -> Sequence[Event]:
+        """Return what an answer means."""
+        if answer.code:
+            log.warning("%s has failed (exit code %d): %s", self.action, answer.code, answer.text.strip()[-1000:])
         return []
 
 
@@ -109,7 +116,7 @@ class Scheduler(Protocol):
     def printed(self, line: str) -> Iterable[Evidence | Event | Ask]:
         """Return what a line of a step's stderr means: how it fails, why the run must end, what to ask about it."""
 
-    def request(self, ask: Ask, now: float) -> Request[Any]:
+    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
         """Return the request by which something is asked; the answers are the events that the actions name."""
 
     def reported(self, command: Mapping[str, Any], now: float) -> Sequence[Event]:

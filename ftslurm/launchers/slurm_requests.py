@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftslurm.config.schema import sbatch_options
@@ -41,20 +40,21 @@ from ftslurm.core.state.events import (
     RequeueRefused,
     Submitted,
 )
-from ftslurm.core.state.model import Job
+from ftslurm.core.state.model import Job, Place
 from ftslurm.guard.node_check import PREFLIGHT_S
 from ftslurm.launchers import step_command
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.launchers.scheduler import (
     PATIENCE_S,
     A,
+    Answer,
     AskOwnNodes,
     AskOwnState,
     CancelStep,
     Request,
     SubmitSuccessor,
 )
-from ftslurm.security import programs, secret_variables
+from ftslurm.security import programs
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.evidence import asked_by_slurm, read_node_checks, read_probe, time_of
@@ -75,11 +75,7 @@ NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has ju
 log = logging.getLogger("ftslurm.controller.loop")
 
 
-class SlurmRequest(Request[A]):
-    def __init__(self, slurm: Slurm, action: A, now: float) -> None:
-        super().__init__(action, now)
-        self.slurm, self.config, self.run = slurm, slurm.config, slurm.run
-
+class SlurmRequest(Request["Slurm", A]):
     def env(self) -> Mapping[str, str] | None:
         """Return this process's environment without options of its own job and the user's defaults."""
         known = commands.scrubbed(os.environ)
@@ -90,8 +86,7 @@ class OnNodes(SlurmRequest[A]):
     """A request for which srun runs a program of ours."""
 
     def env(self) -> Mapping[str, str]:
-        known = secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))
-        return known | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        return self.scheduler.environ()
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
@@ -101,11 +96,11 @@ class Queue(SlurmRequest[AskJobs]):
     def argv(self) -> list[str]:
         return commands.queue()
 
-    def read(self, code: int, text: str) -> list[Event]:
-        slurm, took_s = self.slurm, time.monotonic() - self.began
-        if code != 0:
+    def read(self, answer: Answer) -> list[Event]:
+        slurm, took_s = self.scheduler, time.monotonic() - self.began
+        if answer.code != 0:
             return [JobsUnknown(took_s)]
-        seen, unread = self._jobs(text)
+        seen, unread = self._jobs(answer.text)
         if unread and not slurm.unread:
             asked_with = shlex.join(self.argv())
             log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
@@ -124,14 +119,14 @@ class Queue(SlurmRequest[AskJobs]):
         are the tasks of an array that was submitted by hand. If a job has no time limit, only PreemptTime shows that it
         is preempted: squeue then hides its new, near end.
         """
-        slurm, out = self.slurm, list[Job]()
+        slurm, out = self.scheduler, list[Job]()
         rows, unread = read_rows(text, len(commands.QUEUE_FIELDS), is_job)
         for row in rows:
             name, job, state, reason, nodes, began, ends, cut, base, comment = row
             mark, _, pool = comment.removesuffix("|").rpartition(":")
             if mark == slurm.mark and re.fullmatch("[0-9]{1,9}", pool):
                 number = int(pool)
-            elif name in slurm.pools or (base == self.config.internal.pilots and name != base):
+            elif name in slurm.pools or (base == self.scheduler.config.internal.pilots and name != base):
                 number = slurm.pools.get(name, 0)
             else:
                 continue
@@ -160,36 +155,32 @@ class Submit(SlurmRequest[RequestJobs]):
         return RequestJobs, self.action.pool
 
     def argv(self) -> list[str]:
-        words = (self.run.root, self.action.pool, self.action.count, ",".join(self.action.exclude))
+        words = (self.scheduler.run.root, self.action.pool, self.action.count, ",".join(self.action.exclude))
         return programs.module(SUBMITS, *map(str, words))
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002 the text says whether there are jobs
+    def read(self, answer: Answer) -> list[Event]:
         """Read the last line of ftslurm.submission.pilot_jobs: the jobs and excluded nodes as JSON, or an error."""
-        lines, names = [line for line in text.splitlines() if line.strip()], list[str]()
+        lines, names = [line for line in answer.text.splitlines() if line.strip()], list[str]()
         with suppress(ValueError, IndexError, TypeError, RecursionError):
             printed, noted = json.loads(lines[-1])
             names = [name for name in printed if is_job(name)]
-            self.slurm.noted = [node for node in noted if is_node(node)]
-        self.slurm.pools |= dict.fromkeys(names, self.action.pool)
+            self.scheduler.noted = [node for node in noted if is_node(node)]
+        self.scheduler.pools |= dict.fromkeys(names, self.action.pool)
         error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
         return [Submitted(self.action.pool, tuple(names), error)]
 
 
 class ExcludeNodes(SlurmRequest[Exclude]):
-    @property
-    def key(self) -> tuple[type, str]:
-        return Exclude, self.action.name
-
     def argv(self) -> list[str]:
-        name, nodes, noted = self.action.name, self.action.nodes, self.slurm.noted
+        name, nodes, noted = self.action.name, self.action.nodes, self.scheduler.noted
         noted = noted[: max(0, len(noted) - len(nodes))]  # no more in all than sbatch has accepted
-        out = ",".join(filter(None, (sbatch_options(self.config.cluster).get("exclude"), *nodes, *noted)))
+        out = ",".join(filter(None, (sbatch_options(self.scheduler.config.cluster).get("exclude"), *nodes, *noted)))
         return commands.exclude_nodes(name, out)
 
 
 class Cancel(SlurmRequest[CancelJobs]):
     def argv(self) -> list[str]:
-        return self.slurm.cancel(self.action.names)
+        return self.scheduler.cancel(self.action.names)
 
 
 class Requeue(SlurmRequest[RequeueJob]):
@@ -198,9 +189,9 @@ class Requeue(SlurmRequest[RequeueJob]):
             return ["kill", "-USR1", os.environ[PILOT]]
         return commands.requeue(self.action.name)
 
-    def read(self, code: int, text: str) -> list[Event]:
-        words = " ".join(text.split()) or f"exit code {code}"
-        if code == 0 or is_busy(words) or any(hint in words for hint in NOT_NOW):
+    def read(self, answer: Answer) -> list[Event]:
+        words = " ".join(answer.text.split()) or f"exit code {answer.code}"
+        if answer.code == 0 or is_busy(words) or any(hint in words for hint in NOT_NOW):
             return []  # the next Queue shows the job; if it still runs it is requeued again
         return [RequeueRefused(self.action.name, words)]
 
@@ -216,8 +207,8 @@ class RunPilot(SlurmRequest[StartPilot]):
     timeout_s, replaces = inf, True
 
     def argv(self) -> list[str]:
-        srun = commands.beside(self.action.id, "pilot", self.action.node, self.config.cluster.srun)
-        return [*srun, *job_command(self.run, JobRole.EXTRA_PILOT)]
+        srun = commands.beside(self.action.id, "pilot", self.action.node, self.scheduler.config.cluster.srun)
+        return [*srun, *job_command(self.scheduler.run, JobRole.EXTRA_PILOT)]
 
     def env(self) -> Mapping[str, str]:
         """Return the environment of a pilot; srun does not set the array task of its job."""
@@ -225,8 +216,8 @@ class RunPilot(SlurmRequest[StartPilot]):
         array_job, _, task = self.action.name.partition("_")
         return env | ({"SLURM_ARRAY_JOB_ID": array_job, "SLURM_ARRAY_TASK_ID": task} if task else {})
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002 no end of it is expected
-        log.warning("the pilot of %s has ended: %s", self.action.name, text.strip()[-1000:])
+    def read(self, answer: Answer) -> list[Event]:
+        log.warning("the pilot of %s has ended: %s", self.action.name, answer.text.strip()[-1000:])
         return []
 
 
@@ -237,9 +228,9 @@ class NodeRecords(SlurmRequest[AskNodes]):
     def argv(self) -> list[str]:
         return commands.node_records(self.action.nodes)
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002 some nodes may be unknown
+    def read(self, answer: Answer) -> list[Event]:
         fates = list[Event]()
-        for line in text.splitlines():
+        for line in answer.text.splitlines():
             pairs = (word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
             words = dict(pairs)
             node, state = words.get("NodeName", ""), words.get("State", "")
@@ -256,11 +247,11 @@ class ProbeNode(OnNodes[Probe]):
     timeout_s = PROBE_S
 
     def argv(self) -> list[str]:
-        job, srun = self.slurm.id_of(self.action.allocation), self.config.cluster.srun
+        job, srun = self.scheduler.id_of(self.action.allocation), self.scheduler.config.cluster.srun
         return [*commands.beside(job, "look", self.action.node, srun), *programs.module("ftslurm.guard.probe")]
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002 a node may say so, too
-        return [read_probe(self.action.node, text)]
+    def read(self, answer: Answer) -> list[Event]:
+        return [read_probe(self.action.node, answer.text)]
 
 
 class RunNodeChecks(OnNodes[CheckNodes]):
@@ -270,19 +261,13 @@ class RunNodeChecks(OnNodes[CheckNodes]):
 
     def argv(self) -> list[str]:
         nodes = self.action.nodes
-        srun = commands.srun_command(
-            job=self.slurm.id_of(self.action.allocation),
-            name="preflight",
-            nodes=nodes,
-            tasks_per_node=1,
-            gpus=bool(self.config.groups.gpus),
-            chdir=str(Path.cwd()),
-            extra=[*commands.memory_of(self.config.cluster.srun), *(["--no-kill"] if len(nodes) > 1 else [])],
-        )
-        return [*srun, *step_command.node_check(self.config, self.asked)]
+        slurm, memory = self.scheduler, commands.memory_of(self.scheduler.config.cluster.srun)
+        gpus, extra = bool(self.scheduler.config.groups.gpus), [*memory, *(["--no-kill"] if len(nodes) > 1 else [])]
+        srun = slurm.srun("preflight", Place(nodes, allocation=self.action.allocation), 1, gpus, extra)
+        return [*srun, *step_command.node_check(self.scheduler.config, self.asked)]
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002
-        return [read_node_checks(self.action.nodes, text, one_machine=False)]
+    def read(self, answer: Answer) -> list[Event]:
+        return [read_node_checks(self.action.nodes, answer.text, one_machine=False)]
 
 
 class EndStep(SlurmRequest[CancelStep]):
@@ -299,28 +284,28 @@ class OwnState(SlurmRequest[AskOwnState]):
         self.timeout_s = action.patience_s
 
     def argv(self) -> list[str]:
-        return commands.job_state(self.slurm.job or "")
+        return commands.job_state(self.scheduler.job or "")
 
-    def read(self, code: int, text: str) -> list[Event]:  # noqa: ARG002 without an answer there is no reason
+    def read(self, answer: Answer) -> list[Event]:
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         batch = commands.is_batch(os.environ)
-        return [*asked_by_slurm(read_state(text), self.config, restarts, batch), Explained()]
+        return [*asked_by_slurm(read_state(answer.text), self.scheduler.config, restarts, batch), Explained()]
 
 
 class OwnNodes(SlurmRequest[AskOwnNodes]):
     def argv(self) -> list[str]:
-        return commands.job_nodes(self.slurm.job or "")
+        return commands.job_nodes(self.scheduler.job or "")
 
-    def read(self, code: int, text: str) -> list[Event]:
+    def read(self, answer: Answer) -> list[Event]:
         with suppress(ValueError):
-            nodes = tuple(node for row in read_rows(text, 3)[0] for node in expand_hosts(row[1]))
-            return [NodesLeft(nodes)] if code == 0 and nodes and all(map(is_node, nodes)) else []
+            nodes = tuple(node for row in read_rows(answer.text, 3)[0] for node in expand_hosts(row[1]))
+            return [NodesLeft(nodes)] if answer.code == 0 and nodes and all(map(is_node, nodes)) else []
         return []
 
 
 class Successor(SlurmRequest[SubmitSuccessor]):
     def argv(self) -> list[str]:
-        return programs.module(SUBMITS, str(self.run.root))
+        return programs.module(SUBMITS, str(self.scheduler.run.root))
 
 
 REQUESTS: Mapping[type, type[SlurmRequest[Any]]] = {

@@ -15,7 +15,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import array
 from ftslurm.core.state.actions import Ask, Attach, Launch
 from ftslurm.core.state.events import Event, JobLeaving, JobsSeen
-from ftslurm.core.state.model import SRUN, Allocation, Evidence, Job
+from ftslurm.core.state.model import SRUN, Allocation, Evidence, Job, Place
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.errors import EnvironmentProblem
@@ -73,17 +73,12 @@ class Slurm:
         if not group and array(self.config):  # beside the controller, which may run outside any allocation
             keeper = os.environ.get(KEEPER) or str(os.getpid())
             return [Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)]
-        srun = commands.srun_command(
-            job=self.id_of(launch.place.allocation),
-            name=launch.id.unit,
-            nodes=launch.place.nodes,
-            tasks_per_node=self.config.groups.workers if group else 1,
-            gpus=group and bool(self.config.groups.gpus),
-            chdir=str(Path.cwd()),
-            extra=[*container.options(self.config, self.run), *self.config.cluster.srun]
-            if group
-            else commands.memory_of(self.config.cluster.srun),
-        )
+        name, groups = launch.id.unit, self.config.groups
+        if group:
+            extra = [*container.options(self.config, self.run), *self.config.cluster.srun]
+            srun = self.srun(name, launch.place, groups.workers, bool(groups.gpus), extra)
+        else:
+            srun = self.srun(name, launch.place)
         return [_of_a_step([*srun, *argv], env)]
 
     def attach(self, attach: Attach) -> Command:
@@ -93,21 +88,30 @@ class Slurm:
         # A step that has just been launched gets more time than one that has been up.
         patience_s = PRESENT_S if attach.slurm_step is not None or lighthouse else STARTING_S
         argv = step_command.attach(self.config, step, log_dir, patience_s)
-        env = secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))
-        env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
-        env |= {"FTSLURM_RUN_DIR": str(self.run.root)}
+        env = {name: value for name, value in self.environ().items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
         if lighthouse and array(self.config):
             return Command(argv, env | _BESIDE, by_order=True)
-        srun = commands.srun_command(
-            job=self.id_of(attach.place.allocation),
-            name=f"adopt-{step.unit}",
-            nodes=attach.place.nodes,
-            tasks_per_node=1 if lighthouse else self.config.groups.workers,
-            gpus=False,
-            chdir=str(Path.cwd()),
-            extra=commands.memory_of(self.config.cluster.srun),
-        )
+        srun = self.srun(f"adopt-{step.unit}", attach.place, 1 if lighthouse else self.config.groups.workers)
         return _of_a_step([*srun, *argv], env)
+
+    def srun(
+        self, name: str, place: Place, tasks: int = 1, gpus: bool = False, extra: Sequence[str] | None = None
+    ) -> list[str]:
+        """Return an srun without its program; extra: None: the user's arguments for memory."""
+        return commands.srun_command(
+            job=self.id_of(place.allocation),
+            name=name,
+            nodes=place.nodes,
+            tasks_per_node=tasks,
+            gpus=gpus,
+            chdir=str(Path.cwd()),
+            extra=commands.memory_of(self.config.cluster.srun) if extra is None else extra,
+        )
+
+    def environ(self) -> dict[str, str]:
+        """Return the environment of a program of ours on a node, without the user's secrets."""
+        env = secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))
+        return env | {"FTSLURM_RUN_DIR": str(self.run.root)}
 
     def printed(self, line: str) -> Iterator[Evidence | Event | Ask]:
         if any(words in line for words in NODE_LOST):
@@ -119,7 +123,7 @@ class Slurm:
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def request(self, ask: Ask, now: float) -> Request[Any]:
+    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
         return REQUESTS[type(ask)](self, ask, now)
 
     def id_of(self, allocation: str | None) -> str:

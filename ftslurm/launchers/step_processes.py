@@ -81,7 +81,7 @@ class _Step:
     slurm_id: str | None = None  # JOB.STEP, once a task has reported it
     heard: bool = False  # a task has sent a message
     over: bool = False  # all its local processes have ended
-    cancelling: Request[Any] | None = None  # it has been asked for
+    cancelling: Request[Any, Any] | None = None  # it has been asked for
     stuck: bool = False  # its srun waits for a lost node
     over_since: float | None = None
 

@@ -10,6 +10,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Ask, AskJobs, AskNodes
 from ftslurm.core.state.events import Event, JobsSeen, NodeFate
 from ftslurm.core.state.model import Job
+from ftslurm.launchers.scheduler import Answer
 from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir
 
@@ -17,7 +18,7 @@ from ftslurm.run.directory import RunDir
 def read(ask: Ask, text: str, code: int = 0, slurm: Slurm | None = None) -> list[Any]:
     """Return the events of an answer."""
     slurm = slurm or Slurm(Config(), RunDir(Path("/nowhere/run")))
-    return list(slurm.request(ask, 1.0).read(code, text))
+    return list(slurm.request(ask, 1.0).read(Answer(code, text)))
 
 
 def read_queue(text: str, mark: str, known: Mapping[str, int] = {}) -> tuple[list[Job], bool]:

@@ -1,4 +1,6 @@
-"""Another scheduler than Slurm behind `ftslurm.launchers.scheduler.Scheduler`: each job is a process of this machine."""
+"""Another scheduler than Slurm behind ftslurm.launchers.scheduler: each job is a process of this machine."""
+
+# ruff: noqa: ARG002
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from ftslurm.core.state.events import Event, JobsSeen, Looked, NodeFate, Submitt
 from ftslurm.core.state.model import Allocation, Job
 from ftslurm.core.state.run_state import RunState
 from ftslurm.launchers import step_command
-from ftslurm.launchers.scheduler import A, Command, Request
+from ftslurm.launchers.scheduler import Answer, Command, Request
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import submit
 
@@ -59,7 +61,7 @@ class Jobs:
     def printed(self, line: str) -> Sequence[Event]:
         return []
 
-    def request(self, ask: Ask, now: float) -> Request[Any]:
+    def request(self, ask: Ask, now: float) -> Request[Jobs, Any]:
         return REQUESTS[type(ask)](self, ask, now)
 
     def reported(self, command: Mapping[str, Any], now: float) -> Sequence[Event]:
@@ -69,52 +71,48 @@ class Jobs:
         subprocess.run(["kill", "-9", *jobs], check=False)
 
 
-class JobRequest(Request[A]):
-    def __init__(self, jobs: Jobs, action: A, now: float) -> None:
-        super().__init__(action, now)
-        self.jobs = jobs.jobs
-
-
-class Submit(JobRequest[RequestJobs]):
+class Submit(Request[Jobs, RequestJobs]):
     def argv(self) -> list[str]:
-        return ["sh", "-c", 'for n in $(seq "$1"); do sleep 600 > /dev/null & echo $!; done', "sh", str(self.action.count)]
+        many = 'for n in $(seq "$1"); do sleep 600 > /dev/null & echo $!; done'
+        return ["sh", "-c", many, "sh", str(self.action.count)]
 
-    def read(self, code: int, text: str) -> list[Event]:
-        self.jobs += text.split()
-        return [Submitted(self.action.pool, tuple(text.split()))]
+    def read(self, answer: Answer) -> list[Event]:
+        self.scheduler.jobs += answer.text.split()
+        return [Submitted(self.action.pool, tuple(answer.text.split()))]
 
 
-class List(JobRequest[AskJobs]):
+class List(Request[Jobs, AskJobs]):
     def argv(self) -> list[str]:
-        return ["sh", "-c", 'for job; do kill -0 "$job" && echo "$job"; done 2> /dev/null; true', "sh", *self.jobs]
+        alive = 'for job; do kill -0 "$job" && echo "$job"; done 2> /dev/null; true'
+        return ["sh", "-c", alive, "sh", *self.scheduler.jobs]
 
-    def read(self, code: int, text: str) -> list[Event]:
-        alive = tuple(Job(name, state="RUNNING", id=name, nodes=(f"node{name}",)) for name in text.split())
+    def read(self, answer: Answer) -> list[Event]:
+        alive = tuple(Job(name, state="RUNNING", id=name, nodes=(f"node{name}",)) for name in answer.text.split())
         return [JobsSeen(alive, self.asked)]
 
 
-class Cancel(JobRequest[CancelJobs]):
+class Cancel(Request[Jobs, CancelJobs]):
     def argv(self) -> list[str]:
         return ["kill", "-9", *self.action.names]
 
 
-class Nodes(JobRequest[AskNodes]):
+class Nodes(Request[Jobs, AskNodes]):
     def argv(self) -> list[str]:
         return ["true"]
 
-    def read(self, code: int, text: str) -> list[Event]:
+    def read(self, answer: Answer) -> list[Event]:
         return [NodeFate(node, down=False) for node in self.action.nodes]
 
 
-class Ping(JobRequest[Probe]):
+class Ping(Request[Jobs, Probe]):
     def argv(self) -> list[str]:
         return ["true"]
 
-    def read(self, code: int, text: str) -> list[Event]:
+    def read(self, answer: Answer) -> list[Event]:
         return [Looked(self.action.node, reachable=True)]
 
 
-REQUESTS: dict[type, type[JobRequest[Any]]] = {
+REQUESTS: dict[type, type[Request[Jobs, Any]]] = {
     RequestJobs: Submit, AskJobs: List, CancelJobs: Cancel, AskNodes: Nodes, Probe: Ping
 }  # fmt: skip
 
@@ -168,8 +166,8 @@ def test_groups_come_back_in_jobs_of_their_own_that_are_none_of_slurms(run: Run)
 
     last = run.end_soon()
     run.finish().check_training(last, survivors=set(), returned={0, 1})
-    for job in (job_of(0, 1), job_of(1, 1)):
-        assert not Path(f"/proc/{job}").exists()
+    jobs = [Path(f"/proc/{job_of(group, 1)}/comm") for group in (0, 1)]
+    run.until(lambda: not any(job.exists() for job in jobs), "the jobs are cancelled")
 
 
 if __name__ == "__main__":

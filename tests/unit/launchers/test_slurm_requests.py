@@ -161,6 +161,6 @@ def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
         news = list(children.listen(0.1))
     (answer,) = news
     assert isinstance(answer, Answered)
-    (event,) = answer.request.read(answer.code, answer.text)
+    (event,) = answer.request.read(answer.answer)
     assert isinstance(event, JobsSeen)
     assert event.asked == 1.0

@@ -37,7 +37,7 @@ class Executor:
 
     def __init__(self, config: Config, run: RunDir, children: Children) -> None:
         self.config, self.run, self.children = config, run, children
-        self.scheduler, self.background = children.scheduler, children.background
+        self.scheduler = children.scheduler
 
     def carry_out(self, action: Action, now: float) -> Sequence[Event]:
         """Carry out an action. Return the events that are known at once."""
@@ -73,7 +73,7 @@ class Executor:
         """Ask the scheduler in the background. Return the events that are known at once."""
         if isinstance(ask, AskOwnNodes) and self.config.cluster.kind != "slurm":
             return []  # no group runs in the controller's job
-        return self.background.ask(self.scheduler.request(ask, now))
+        return self.children.background.ask(self.scheduler.request(ask, now))
 
     def read_notes(self) -> list[Event]:
         """Return what other runs have found broken (cluster.exclude_file)."""
@@ -84,7 +84,7 @@ class Executor:
 
     def end(self, state: RunState) -> None:
         """Cancel the run's remaining jobs when the run is over, also those that are just being submitted."""
-        self.background.wait(lambda one: isinstance(one.action, act.RequestJobs | SubmitSuccessor), END_WAIT_S)
+        self.children.background.wait(lambda one: isinstance(one.action, act.RequestJobs | SubmitSuccessor), END_WAIT_S)
         self.scheduler.end(over(state))
 
     def _launch(self, action: act.Launch) -> list[Event]:

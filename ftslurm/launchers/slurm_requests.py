@@ -186,7 +186,7 @@ class Cancel(SlurmRequest[CancelJobs]):
 class Requeue(SlurmRequest[RequeueJob]):
     def argv(self) -> list[str]:
         if PILOT in os.environ and self.action.name == commands.job_name(os.environ):
-            return ["kill", "-USR1", os.environ[PILOT]]
+            return ["sh", "-c", 'kill -USR1 "$0"; true', os.environ[PILOT]]
         return commands.requeue(self.action.name)
 
     def read(self, answer: Answer) -> list[Event]:
@@ -207,7 +207,7 @@ class RunPilot(SlurmRequest[StartPilot]):
     timeout_s, replaces = inf, True
 
     def argv(self) -> list[str]:
-        srun = commands.beside(self.action.id, "pilot", self.action.node, self.scheduler.config.cluster.srun)
+        srun = self.scheduler.srun("pilot", Place((self.action.node,), allocation=self.action.id))
         return [*srun, *job_command(self.scheduler.run, JobRole.EXTRA_PILOT)]
 
     def env(self) -> Mapping[str, str]:
@@ -247,8 +247,8 @@ class ProbeNode(OnNodes[Probe]):
     timeout_s = PROBE_S
 
     def argv(self) -> list[str]:
-        job, srun = self.scheduler.id_of(self.action.allocation), self.scheduler.config.cluster.srun
-        return [*commands.beside(job, "look", self.action.node, srun), *programs.module("ftslurm.guard.probe")]
+        srun = self.scheduler.srun("look", Place((self.action.node,), allocation=self.action.allocation))
+        return [*srun, *programs.module("ftslurm.guard.probe")]
 
     def read(self, answer: Answer) -> list[Event]:
         return [read_probe(self.action.node, answer.text)]

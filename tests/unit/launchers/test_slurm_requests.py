@@ -138,7 +138,7 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     submit = slurm.request(RequestJobs(0, 1), 0.0)
     monkeypatch.setattr(submit, "argv", lambda: ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
     executor = Executor(config, run, Children(run.root, slurm))
-    executor.background.ask(submit)
+    executor.children.background.ask(submit)
     state = begin(config)
     executor.end(
         replace(state, job_pool=replace(state.job_pool, by_name={"7": Job("7", state="RUNNING", nodes=("n1",))}))

@@ -12,11 +12,25 @@ from slurm_answers import read, read_queue
 from ftslurm.config.schema import Config
 from ftslurm.controller.execution import Executor
 from ftslurm.core.rules import begin
-from ftslurm.core.state.actions import AskJobs, RequestJobs, RequeueJob, StartPilot
-from ftslurm.core.state.events import JobsSeen, RequeueRefused
+from ftslurm.core.state.actions import (
+    Ask,
+    AskJobs,
+    AskNodes,
+    CancelJobs,
+    CheckNodes,
+    Exclude,
+    Probe,
+    RequestJobs,
+    RequeueJob,
+    StartNow,
+    StartPilot,
+)
+from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, NodesChecked, RequeueRefused
 from ftslurm.core.state.model import Job
 from ftslurm.core.state.values import replace
-from ftslurm.launchers.background import Answered
+from ftslurm.launchers.background import Answered, BackgroundCommands
+from ftslurm.launchers.scheduler import AskOwnNodes, AskOwnState, CancelStep, SubmitSuccessor
+from ftslurm.launchers.slurm_requests import REQUESTS
 from ftslurm.launchers.srun import Slurm
 from ftslurm.launchers.step_processes import Children, News
 from ftslurm.run.directory import RunDir
@@ -164,3 +178,31 @@ def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
     (event,) = answer.request.read(answer.answer)
     assert isinstance(event, JobsSeen)
     assert event.asked == 1.0
+
+
+ANSWERS = {
+    AskJobs(): [JobsUnknown],
+    AskNodes(("n1",)): [],
+    Probe("n1"): [Looked],
+    CheckNodes(("n1",)): [NodesChecked],
+    Exclude("6", ("n1",)): [],
+    CancelJobs(("6",)): [],
+    RequeueJob("6"): [RequeueRefused],
+    StartNow("6"): [],
+    StartPilot("6", "6", "n1"): [],
+    CancelStep("6.0"): [],
+    AskOwnState(): [Explained],
+    AskOwnNodes(): [],
+}
+
+
+@pytest.mark.parametrize("ask", ANSWERS, ids=str)
+def test_what_cannot_be_asked_is_answered_at_once(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, background = Slurm(Config(), new(tmp_path)), BackgroundCommands()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [type(event) for event in background.ask(slurm.request(ask, 0.0))] == ANSWERS[ask]
+    assert not background.running
+
+
+def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
+    assert set(Ask.__subclasses__()) == {type(ask) for ask in ANSWERS} | {RequestJobs, SubmitSuccessor} == set(REQUESTS)

@@ -50,7 +50,9 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
 from ftslurm.guard import interfaces, node_check
-from ftslurm.launchers import local, srun, step_command
+from ftslurm.launchers.local import ThisMachine
+from ftslurm.launchers.scheduler import Scheduler
+from ftslurm.launchers.srun import Slurm
 from ftslurm.monitor.sentences import few, plural
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run import exclude_file
@@ -103,7 +105,10 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     here = config.cluster.kind == "local"
     jobs = pretend_jobs(config) if array(config) else ()
     names = tuple(f"node{i + 1}" for i in range(nodes_needed(config)))
-    allocation = local.allocation(config) if here else Allocation("JOBID", () if jobs else names)
+    scheduler: Scheduler = ThisMachine(config, run) if here else Slurm(config, run)
+    if not here:
+        scheduler.job = "JOBID"
+    allocation = scheduler.allocation() if here else Allocation("JOBID", () if jobs else names)
     events: list[Event] = [Granted(allocation), JobsSeen(jobs, asked=0.0)] if jobs else [Granted(allocation)]
     state, actions = decide(begin(config), events, 0.0, config)
     if config.health.preflight:
@@ -121,7 +126,7 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     if beside := sum(standby.serves is not None for standby in standbys):
         enough = config.cluster.spare_nodes + beside * config.groups.nodes
         yield f"{'':<12} cluster.spare_nodes={enough} would keep {'it' if beside == 1 else 'them'} for any group"
-    steps = [f"  {one.id.unit}: {shlex.join(_command(config, run, one, here))}" for one in launches]
+    steps = [f"  {one.id.unit}: {shlex.join(_command(scheduler, run, one))}" for one in launches]
     rest = [f"  and {len(steps) - STEPS} more, alike"] if len(steps) > STEPS else []
     losses = alike((f"if {node} died", _if_lost(config, state, node)) for node in nodes)
     for block in (
@@ -322,13 +327,10 @@ def _whom(standby: Standby) -> str:
     return f"on {few(standby.nodes)}, {whom}"
 
 
-def _command(config: Config, run: RunDir, launch: Launch, here: bool) -> list[str]:
+def _command(scheduler: Scheduler, run: RunDir, launch: Launch) -> list[str]:
     log_dir = run.logs if launch.id.unit == LIGHTHOUSE else run.attempt(launch.id.unit, 0)
-    if here:
-        return step_command.command(config, launch, log_dir, local=True, url=None)
-    if launch.id.unit == LIGHTHOUSE and array(config):
-        return [*step_command.command(config, launch, log_dir, local=False, url=None), "--eof-ends"]
-    return srun.command(config, run, launch, log_dir, launch.place.allocation or "JOBID", None)
+    (first, *rest) = scheduler.start(launch, log_dir)[0].argv
+    return ["srun" if first.endswith("/srun") else first, *rest]
 
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:

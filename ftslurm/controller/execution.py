@@ -1,4 +1,4 @@
-"""Carries out the core's actions: starts, orders, cancels and adopts Slurm steps, and sends requests to Slurm.
+"""Carries out the core's actions: starts, orders, cancels and adopts steps, and sends requests to the scheduler.
 
 Only journal records and `Finish` are not handled here: the loop writes records into the journal and ends at `Finish`.
 """
@@ -13,51 +13,37 @@ from pathlib import Path
 from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_requests import SlurmRequests, srun_names
+from ftslurm.core.jobs.supply import over
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Ended, Event, Heard, NodesChecked, TaskFailed
+from ftslurm.core.state.events import Ended, Event, Heard, NodesChecked, NodesNoted, TaskFailed
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
-from ftslurm.guard.node_check import PREFLIGHT_S
 from ftslurm.launchers.assignment import assignment
-from ftslurm.launchers.local import LocalLauncher
-from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.launchers.scheduler import AskOwnNodes, SubmitSuccessor
 from ftslurm.launchers.step_processes import Children
 from ftslurm.protocol import messages
 from ftslurm.protocol.records import JournalRecord
+from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
 from ftslurm.security import sharing
-from ftslurm.slurm import commands
-from ftslurm.slurm.questions import CancelStep, ProbeNode, RunNodeChecks
 
-PROBE_S = 60.0  # srun itself gives up after 10 to 20 s if a node does not answer
-CHECK_MORE_S = 60.0  # for srun, beside PREFLIGHT_S, which is kept on the node
+END_WAIT_S = 30.0  # longest wait for a running submission when the run is over
 
 
 class Executor:
-    """Carries out actions, with the run's launcher, its steps and Slurm."""
+    """Carries out actions, with the run's scheduler and the processes of its steps."""
 
-    def __init__(self, config: Config, run: RunDir, children: Children, slurm: SlurmRequests, job: str) -> None:
-        self.config, self.run, self.children, self.slurm, self.job = config, run, children, slurm, job
-        self.local = config.cluster.kind == "local"
-        self.launcher: LocalLauncher | SrunLauncher = (LocalLauncher if self.local else SrunLauncher)(config, run)
-
-    def update(self, state: RunState) -> None:
-        """Take over what command lines depend on: the jobs' ids and the Lighthouse's address."""
-        self.launcher.url = state.lighthouse_url  # a new Lighthouse takes the port of its predecessor
-        if isinstance(self.launcher, SrunLauncher):
-            self.launcher.jobs = srun_names(state)
+    def __init__(self, config: Config, run: RunDir, children: Children) -> None:
+        self.config, self.run, self.children = config, run, children
+        self.scheduler = children.scheduler
 
     def carry_out(self, action: Action, now: float) -> Sequence[Event]:
         """Carry out an action. Return the events that are known at once."""
-        if isinstance(action, act.Send):
-            self.children.send(action.id, messages.encode(action.message))
-            return []
-        if isinstance(action, act.JobAction):
-            return self.slurm.carry_out(action, now)
         match action:
+            case act.Send(step, message):
+                self.children.send(step, messages.encode(message))
             case act.Launch():
                 return self._launch(action)
             case act.Attach():
@@ -65,45 +51,41 @@ class Executor:
             case act.Kill(step, stuck):
                 self.children.kill(step, signal.SIGTERM, stuck=stuck)
             case act.Cancel(step):
-                return self._cancel(step)
-            case act.Probe(node, allocation):
-                self._probe(node, allocation)
-            case act.CheckNodes(nodes, allocation):
-                return self._check_nodes(nodes, allocation, now)
+                if not self.children.cancel(step):
+                    return [Heard(step, messages.Injected("cancel", "Slurm has not named the step"))]
             case act.Assign(step):
-                self.children.send(step, assignment(self.config, self.run, self.launcher, action))
+                self.children.send(step, assignment(self.config, self.run, action))
+            case act.NoteBroken(node, reason):
+                exclude_file.write(self.config, self.run, node, reason)
+            case act.Probe():  # while slurmctld is away a probe that does not come back proves nothing
+                return [*self.ask(action, now), *self.ask(AskOwnNodes(), now)]
+            case act.AskNodes():
+                return [*self.ask(action, now), *self.read_notes()]
+            case act.Ask():
+                return self.ask(action, now)
             case act.Finish() | JournalRecord():
                 pass
             case _:
                 assert_never(action)
         return []
 
-    def ask_own_nodes(self) -> None:
-        """Ask Slurm which nodes the controller's job still has, if the groups run in this job."""
-        if self.job.isdigit() and self.config.cluster.kind == "slurm":
-            self.slurm.ask_own_nodes(self.job)
+    def ask(self, ask: act.Ask, now: float) -> Sequence[Event]:
+        """Ask the scheduler in the background. Return the events that are known at once."""
+        if isinstance(ask, AskOwnNodes) and self.config.cluster.kind != "slurm":
+            return []  # no group runs in the controller's job
+        return self.children.background.ask(self.scheduler.request(ask, now))
 
-    def _probe(self, node: str, allocation: str | None) -> None:
-        command = self.launcher.probe(node, allocation)
-        self.slurm.background.ask(ProbeNode(node), command.argv, env=command.env, timeout_s=PROBE_S)
-        self.ask_own_nodes()  # while slurmctld is away a probe that does not come back proves nothing
-
-    def _check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> list[Event]:
-        command, question = self.launcher.check_nodes(nodes, allocation, now), RunNodeChecks(nodes)
-        timeout_s = PREFLIGHT_S + CHECK_MORE_S
-        self.slurm.background.ask(question, command.argv, env=command.env, timeout_s=timeout_s, ends_with_us=True)
-        if self.slurm.background.asking(question):
+    def read_notes(self) -> list[Event]:
+        """Return what other runs have found broken (cluster.exclude_file)."""
+        if self.config.cluster.exclude_file is None:
             return []
-        return [NodesChecked(nodes, (), f"{command.argv[0]} cannot be started")]
+        nodes, said = exclude_file.read(self.config, self.run)
+        return [NodesNoted(frozenset(nodes), said)]
 
-    def _cancel(self, step: StepId) -> list[Event]:
-        """Cancel a step with scancel, as an administrator would do it (a drill)."""
-        slurm_id = self.children.steps[step].slurm_id if step in self.children.steps else None
-        if slurm_id is None:
-            error = "scancel needs a Slurm step" if self.local else "Slurm has not named the step"
-            return [Heard(step, messages.Injected("cancel", error))]
-        self.slurm.background.ask(CancelStep(slurm_id), commands.cancel(slurm_id))
-        return []
+    def end(self, state: RunState) -> None:
+        """Cancel the run's remaining jobs when the run is over, also those that are just being submitted."""
+        self.children.background.wait(lambda one: isinstance(one.action, act.RequestJobs | SubmitSuccessor), END_WAIT_S)
+        self.scheduler.end(over(state))
 
     def _launch(self, action: act.Launch) -> list[Event]:
         log_dir = self.run.logs
@@ -111,7 +93,7 @@ class Executor:
             log_dir = self.run.attempt(action.id.unit, action.id.attempt)
             with contextlib.suppress(OSError):  # the worker reports it, with the path
                 sharing.make_folder(log_dir)
-        processes = self.launcher.commands(action, log_dir)
+        processes = self.scheduler.start(action, log_dir)
         problem = self.children.launch(action.id, processes, str(Path.cwd()), self._step_log(action.id))
         return [] if problem is None else self._not_launched(action.id, problem)
 
@@ -128,10 +110,8 @@ class Executor:
         return [failed] if started else [failed, Ended(step, code=None, error=error)]
 
     def _attach(self, action: act.Attach) -> list[Event]:
-        """Adopt a step of an earlier controller. Only steps on Slurm outlive their controller."""
-        assert isinstance(self.launcher, SrunLauncher)
-        command = self.launcher.attach(action.id, action.place, known=action.slurm_step is not None)
-        log = self._step_log(action.id)
+        """Adopt a step of an earlier controller."""
+        command, log = self.scheduler.attach(action), self._step_log(action.id)
         problem = self.children.adopt(action.id, command, str(Path.cwd()), log, action.slurm_step)
         return [] if problem is None else [Ended(action.id, code=None, error=problem)]
 

@@ -20,10 +20,9 @@ import platform
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from immutables import Map
@@ -35,29 +34,29 @@ from ftslurm.controller import open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
 from ftslurm.controller.signals import SIGNALS, Wakeup
-from ftslurm.controller.slurm_requests import SlurmRequests
 from ftslurm.controller.translate import (
     ANSWER_S,
     MARGIN_S,
     asked_by_signal,
-    asked_by_slurm,
     ended,
     inject_asked,
+    read_attach,
     requester,
     translate,
 )
 from ftslurm.controller.user_commands import user_request
 from ftslurm.core.groups import progress_lines
-from ftslurm.core.jobs.supply import array, over
+from ftslurm.core.jobs.supply import array
 from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin
-from ftslurm.core.state.actions import Action, Attach
-from ftslurm.core.state.events import Alive, Event, Explained, Granted, Heard, StopAsked, TaskFailed
-from ftslurm.core.state.model import SRUN, Allocation, RunOutcome, Saved, StepId
+from ftslurm.core.state.actions import Action, Ask, Attach, Probe
+from ftslurm.core.state.events import Alive, Event, Granted, Heard, StopAsked, TaskFailed
+from ftslurm.core.state.model import Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
+from ftslurm.launchers.scheduler import AskOwnState, Scheduler, SubmitSuccessor
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -70,9 +69,6 @@ from ftslurm.run.replay import begin_with, home, newest_checkpoint
 from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm.commands import is_batch, job_name
-from ftslurm.slurm.evidence import out_of_time, read_attach, read_srun
-from ftslurm.slurm.parse import read_state
-from ftslurm.slurm.questions import AskOwnState, ProbeNode, RunNodeChecks
 
 # The state of a run is a tree of values without cycles: a hundred thousand with 1,000 groups. A garbage collection
 # after every 700 new values, the default, takes longer than the decisions.
@@ -81,7 +77,6 @@ SRUN_SAYS, MOST_SAID = "srun: error: ", 500
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
 UNWRITTEN_S = 10.0  # at the end of a run; Slurm kills a cancelled job after 30 s (KillWait)
-NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
 log = logging.getLogger("ftslurm.controller.loop")
 
 
@@ -92,14 +87,13 @@ class Controller:
         self,
         config: Config,
         run: RunDir,
-        allocation: Allocation,
+        scheduler: Scheduler,
         tell: Callable[[Mapping[str, Any]], None],
         past: Past | None = None,
         recent: Iterable[Line] = (),
         number: int | None = None,
         signals: int | None = None,
         after: str = "",
-        leaf_of: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Continue a run from its history.
 
@@ -110,36 +104,33 @@ class Controller:
             number: this controller's leader number; None: a local run, which has one controller only.
             signals: a pipe of signals, see Wakeup.
             after: how the previous controller crashed.
-            leaf_of: the leaf switch or block of each node, if Slurm has a topology.
         """
         if after:
             log.warning("%s; this one goes on", after)
         self.config, self.run_dir, self.tell, self.number = config, run, tell, number
-        self.job = allocation.name
-        self.local = config.cluster.kind == "local"
-        self.separate_jobs = array(config) and self.job.isdigit()  # the groups' jobs go on when this job ends
+        self.scheduler, allocation = scheduler, scheduler.allocation()
+        self.separate_jobs = array(config) and scheduler.job is not None  # the groups' jobs go on when this job ends
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
         self.journal = Journal(run, self.now, lambda: number is None or leadership.held(run, number), recent)
         with contextlib.suppress(OSError):
             liveness.touch(run.alive)
 
         self.state = begin(config)
-        name = job_name(os.environ) if self.separate_jobs else self.job
+        name = job_name(os.environ) if self.separate_jobs else allocation.name
         homes = frozenset({home(name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
         self.saved, refused = begin_with(config, run)
-        self.events: list[Event] = [Granted(allocation, self.saved, past, refused, homes, Map(leaf_of))]
+        self.events: list[Event] = [Granted(allocation, self.saved, past, refused, homes, Map(scheduler.leaves()))]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
         self.start = run_started(config, run, name, number, past, after=after or None)
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
 
         self.wakeup = Wakeup(SIGNALS, signals)
         greeting = messages.encode(messages.RunKey(run_key.load_or_make(run.key).hex()))
-        self.children = Children(run.root, self.local, self._check_lead, greeting, config.logs.max_mb)
+        self.children = Children(run.root, scheduler, self._check_lead, greeting, config.logs.max_mb)
         for fd in (self.wakeup.fd, *([] if signals is None else [signals])):
             self.children.selector.register(fd, selectors.EVENT_READ)
-        self.slurm = SlurmRequests(config, run, self.children.background)
-        self.events += self.slurm.read_notes()
-        self.executor = Executor(config, run, self.children, self.slurm, self.job)
+        self.executor = Executor(config, run, self.children)
+        self.events += self.executor.read_notes()
         self.errors = ErrorBoundary(self._record, self.now)
 
         self.leaving: str | None = None  # why another controller goes on with all that runs
@@ -164,7 +155,7 @@ class Controller:
         self.tell_at_once = tell_at_once
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         groups = self.config.groups
-        tasks = groups.nodes * groups.workers if self.local else 1  # a local step is a process for each worker
+        tasks = groups.nodes * groups.workers if self.scheduler.direct else 1
         steps = max(groups.count, groups.max or 0) + most_standbys(self.config) + 1
         if (complaint := open_files.allow(steps * tasks)) is not None:
             log.warning("%s", complaint)
@@ -192,10 +183,10 @@ class Controller:
             return leadership.SUPERSEDED
 
     def _end(self) -> str:
-        self.slurm.background.kill(lambda asked: isinstance(asked, ProbeNode))  # srun goes on trying at a lost node
-        self.slurm.background.end(lambda asked: isinstance(asked, RunNodeChecks))
+        self.children.background.kill(lambda one: isinstance(one.action, Probe))  # srun goes on trying at a lost node
+        self.children.background.end(lambda one: one.ends_with_us)
         if self.state.finished:
-            self.slurm.end(over(self.state))
+            self.executor.end(self.state)
         else:
             self.children.leave()  # before the journal records it: then the next controller may adopt the steps
             lines = (progress_lines.line(unit, self.now()) for unit in self.state.groups)
@@ -272,8 +263,8 @@ class Controller:
             self.events.append(request)
         elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
             self.leaving = str(command.get("reason"))[:500]
-        elif command["what"] in ("pilot", "leaving", "scale"):
-            self.events += self.slurm.commanded(command, self.now())
+        elif command["what"] in ("pilot", "leaving"):
+            self.events += self.scheduler.reported(command, self.now())
         else:
             log.warning("unknown command ignored: %s", brief(command))
 
@@ -283,14 +274,18 @@ class Controller:
         If the groups have jobs of their own (array mode), only the controller's job ends, unless it was cancelled.
         """
         if self.separate_jobs and number == signal.SIGUSR2:
-            self.slurm.submit_successor()
+            if self.config.cluster.controller == "job":
+                self._ask(SubmitSuccessor())
             self.leave_at = self.now() + max(1.0, self.config.cluster.signal_s - MARGIN_S)
         elif self.separate_jobs and number == signal.SIGTERM:
-            self.slurm.ask_own_state(self.job, ANSWER_S)
+            self._ask(AskOwnState(ANSWER_S))
         else:
             self.events.append(asked_by_signal(number, self.config, is_batch(os.environ)))
-            if number == signal.SIGTERM and self.job.isdigit():
-                self.slurm.ask_own_state(self.job)
+            if number == signal.SIGTERM and self.scheduler.job is not None:
+                self._ask(AskOwnState())
+
+    def _ask(self, ask: Ask) -> None:
+        self.events += self.executor.ask(ask, self.now())
 
     def _heard(self, news: News) -> None:
         match news:
@@ -300,18 +295,18 @@ class Controller:
                 before = self.last_printed.get(step, "")
                 goes_on = before.startswith(SRUN_SAYS) and line.startswith(SRUN_SAYS)  # a site's filter uses two lines
                 self.last_printed[step] = f"{before}; {line.removeprefix(SRUN_SAYS)}"[:MOST_SAID] if goes_on else line
-                if not self.local:
-                    self._srun_printed(step, line)
+                self._printed(step, line)
             case StepEnded(step, codes, killed):
                 printed, saved = self.last_printed.pop(step, None), self.state.lineage.checkpoint
                 with self.errors.contain("what is in checkpoint.dir", news):  # the end of a step is never dropped
                     saved = self._newest_checkpoint()
-                self.events.append(ended(step, codes, killed, printed, saved, self.local))
-            case Answered(question, _, text):
-                if isinstance(question, AskOwnState):
-                    self._own_state_answered(text)
+                self.events.append(ended(step, codes, killed, printed, saved, self.scheduler.direct))
+            case Answered(request, answer):
+                found = request.read(answer)
+                if isinstance(request.action, AskOwnState) and self.separate_jobs:
+                    self._own_job_ends(found)
                 else:
-                    self.events += self.slurm.answered(news)
+                    self.events += found
             case _:
                 assert_never(news)
 
@@ -348,32 +343,36 @@ class Controller:
         elif event is not None:
             self.events.append(event)
 
-    def _srun_printed(self, step: StepId, line: str) -> None:
-        """Read a line of srun's stderr: the first sign of most failures."""
-        if any(words in line for words in NODE_LOST):
-            self.executor.ask_own_nodes()
-        if out_of_time(line, self.job):
-            self.events += asked_by_slurm(("TIMEOUT", 0, ""), self.config, batch=is_batch(os.environ), by=SRUN)
-        evidence = read_srun(line)
-        if evidence is not None and step in self.children.adopted:
-            self._check_lead()  # the same line comes if another controller has attached to the step
-            evidence = read_attach(evidence)
-        killed = self.children.killed(step)  # then srun only reports our own kill, unless a node is lost
-        if evidence is not None and (not killed or (evidence.node_lost and evidence.started)):
-            self.events.append(TaskFailed(step, evidence))
-            if evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED) and not self.separate_jobs:
-                self.slurm.ask_own_state(self.job, ANSWER_S)  # in its grace time a preempted job only loses its steps
+    def _printed(self, step: StepId, line: str) -> None:
+        """Read a line of a launcher's stderr: the first sign of most failures."""
+        for found in self.scheduler.printed(line):
+            match found:
+                case Ask():
+                    self._ask(found)
+                case Evidence():
+                    self._failing(step, found)
+                case _:
+                    self.events.append(found)
 
-    def _own_state_answered(self, text: str) -> None:
-        """Handle Slurm's answer to why it ends the controller's own job."""
-        restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        stops = asked_by_slurm(read_state(text), self.config, restarts, is_batch(os.environ))
-        if not self.separate_jobs:
-            self.events += [*stops, Explained()]
-        elif stops:
+    def _failing(self, step: StepId, evidence: Evidence) -> None:
+        """Handle what the launcher tells of a failure of its step."""
+        failure: Evidence | None = evidence
+        if step in self.children.adopted:
+            self._check_lead()  # the same line comes if another controller has attached to the step
+            failure = read_attach(evidence)
+        killed = self.children.killed(step)  # then srun only reports our own kill, unless a node is lost
+        if failure is not None and (not killed or (evidence.node_lost and evidence.started)):
+            self.events.append(TaskFailed(step, failure))
+            if evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED) and not self.separate_jobs:
+                self._ask(AskOwnState(ANSWER_S))  # in its grace time a preempted job only loses its steps
+
+    def _own_job_ends(self, answer: Sequence[Event]) -> None:
+        """Handle the answer to why the controller's own job ends, while the groups' jobs go on."""
+        stops = [event for event in answer if isinstance(event, StopAsked)]
+        if stops:
             self.leaving = f"its job ends: {stops[0].reason}"
         else:
-            self.events += [asked_by_signal(signal.SIGTERM, self.config), Explained()]
+            self.events += [asked_by_signal(signal.SIGTERM, self.config), *answer]
 
     # --- decide, write, act ------------------------------------------------------------------------------------------
 
@@ -441,7 +440,7 @@ class Controller:
 
         A step that cannot be adopted because of such an error may still run, so that error ends the controller.
         """
-        self.executor.update(self.state)
+        self.scheduler.state = self.state
         for action in actions:
             if isinstance(action, Attach):
                 self.events += self.executor.carry_out(action, self.now())
@@ -461,7 +460,7 @@ def described(news: News) -> str:
             return f"a line of the launcher of {step}"
         case StepEnded(step):
             return f"the end of {step}"
-        case Answered(question):
-            return f"an answer of Slurm's ({question})"
+        case Answered(request):
+            return f"an answer of Slurm's ({request.action})"
         case _:
             assert_never(news)

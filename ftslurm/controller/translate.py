@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ftslurm.config.schema import Config
 from ftslurm.config.validate import FAULTS
 from ftslurm.core.state import events
-from ftslurm.core.state.model import SLURM, Evidence, Requester, RunOutcome, Saved, Source, StepId
+from ftslurm.core.state.model import SLURM, Evidence, Requester, Saved, Source, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
@@ -17,6 +18,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
 from ftslurm.protocol.stages import Stage
 from ftslurm.security.json_text import is_whole
+from ftslurm.slurm.evidence import outlives_job
 
 
 def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events.Event | None:
@@ -92,7 +94,7 @@ def requester(command: Mapping[str, Any]) -> Requester:
 
 
 def ended(
-    step: StepId, codes: Sequence[int], killed: bool, complaint: str | None, saved: Saved | None, local: bool
+    step: StepId, codes: Sequence[int], killed: bool, complaint: str | None, saved: Saved | None, direct: bool
 ) -> events.Ended:
     """Return the event for the end of a Slurm step's processes.
 
@@ -101,55 +103,36 @@ def ended(
         killed: whether this controller has killed the step.
         complaint: the last words printed by srun, or locally by the guard, which cannot report its own kill.
         saved: the newest checkpoint at this moment.
+        direct: as in Scheduler.
     """
     if complaint is not None and "cli_filter plugin" in complaint and "mem" in complaint.lower():
         complaint += ". ftslurm gives srun --mem=0; 'cluster.srun=[\"--mem-per-cpu=0\"]' replaces it"
     worst = next((code for code in codes if code), 0)
-    by_others = worst < 0 and not local and not killed
+    by_others = worst < 0 and not direct and not killed
     return events.Ended(
         step,
         code=worst if worst >= 0 else None,
         signal=-worst if worst < 0 else None,
-        error="srun was killed" if by_others else complaint if worst and not (local and worst < 0) else None,
-        launcher_failed=not local and worst == ExitCode.SRUN_FAILED,
+        error="srun was killed" if by_others else complaint if worst and not (direct and worst < 0) else None,
+        launcher_failed=not direct and worst == ExitCode.SRUN_FAILED,
         checkpoint=saved,
     )
 
 
+def read_attach(evidence: Evidence) -> Evidence | None:
+    """Convert the failure of an attaching srun to evidence about the step it attaches to; None: it is none."""
+    if evidence.code == ExitCode.NO_GUARD:
+        error = "the step has not outlived its controller, or cannot be reached: see its step.log"
+        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error)
+    if evidence.code == ExitCode.END_REPORTED:
+        return None
+    if evidence.code == ExitCode.DETACHED:
+        return replace(evidence, code=None, signal=int(signal.SIGKILL), error="its guard has been killed")
+    return evidence
+
+
 ANSWER_S = 5.0  # time limit for squeue's answer
 MARGIN_S = 15.0  # from the end of the groups to that of the job: the journal, scontrol, a slurmctld that is busy
-
-
-def asked_by_slurm(
-    seen: tuple[str, int, str], config: Config, restarts: int = 0, batch: bool = False, by: Requester = SLURM
-) -> list[events.StopAsked]:
-    """Return why Slurm ends the run, from squeue's output for the job; empty if that does not show the cause.
-
-    Args:
-        seen: the job's state, how often it has been requeued, and Slurm's reason. While the job ends, its state is only
-            COMPLETING; the reason has the cause.
-        restarts: how often it had been requeued when this controller began.
-        batch: as in asked_by_signal.
-        by: the source of this.
-    """
-    if seen[1] > restarts:
-        reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
-        return [events.StopAsked(reason, SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)]
-    if "PREEMPTED" in seen:
-        reason = (
-            "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.sbatch.qos)"
-        )
-        outcome = RunOutcome.GOES_ON if seen[0] == "RUNNING" and _outlives_job(config, batch) else RunOutcome.STOPPED
-        return [events.StopAsked(reason, SLURM, Cause.PREEMPTED, outcome)]
-    if "TIMEOUT" in seen or "TimeLimit" in seen:
-        reason = f"the time limit of the Slurm job is over (cluster.time={config.cluster.time or 'the default'})"
-        outcome = RunOutcome.GOES_ON if _outlives_job(config, batch) else RunOutcome.STOPPED
-        return [events.StopAsked(reason, by, Cause.TIME_LIMIT, outcome)]
-    return []
-
-
-def _outlives_job(config: Config, batch: bool) -> bool:
-    return batch and config.cluster.requeue and config.cluster.kind == "slurm"
 
 
 def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.StopAsked | events.JobEnds:
@@ -159,7 +142,7 @@ def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.
         batch: whether its job is a batch job that can be requeued, and not an interactive allocation.
     """
     cluster = config.cluster
-    if number == signal.SIGUSR2 and _outlives_job(config, batch):
+    if number == signal.SIGUSR2 and outlives_job(config, batch):
         reason = "Slurm warns that the job is about to end (its time limit, or preemption)"
         margin_s = min(MARGIN_S, cluster.signal_s / 4)
         left_s = max(0.0, cluster.signal_s - config.stop.grace_s - margin_s)

@@ -11,13 +11,12 @@ from ftslurm.core.state.actions import Assign
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.launchers import step_command
-from ftslurm.launchers.step_command import Launcher
 from ftslurm.protocol import messages
 from ftslurm.run.directory import RunDir
 from ftslurm.security import sharing
 
 
-def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) -> bytes:
+def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
     """Return the line for all tasks of a step; link the log of a standby step into the group's attempt."""
     job, gpus = config.job, config.groups.gpus or 0
     unit, role = group_unit(action.group), role_of(config.groups.roles, action.group)
@@ -30,7 +29,7 @@ def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) 
         step=str(StepId(unit, action.attempt)),
         fence=tuple(str(step) for step in action.fence),
         log_dir=str(log_dir),
-        gpus=None if action.id.unit == unit or not gpus else launcher.gpus(action.group, action.slot),
+        gpus=None if action.id.unit == unit or not gpus else step_command.gpus(config, action.group, action.slot),
         bind=None if action.id.unit == unit else step_command.bind(config),
         lighthouse=action.lighthouse,
         script=job.script,

@@ -7,28 +7,29 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from ftslurm.core.state.events import Event
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
+from ftslurm.launchers.scheduler import Answer, Request
 from ftslurm.slurm.parse import plain
-from ftslurm.slurm.questions import Question
 
-PATIENCE_S = 120.0  # Slurm's commands time out by themselves long before
+NOT_STARTED = 127  # the exit code of a command that cannot be started, as in a shell
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The end of a background command. `text` is its stdout and stderr."""
+    """The end of a request's command."""
 
-    question: Question
-    code: int
-    text: str
+    request: Request[Any, Any]
+    answer: Answer
 
 
 @dataclass
 class _Running:
-    question: Question
+    request: Request[Any, Any]
     process: subprocess.Popen[bytes]
     output: int  # descriptor of an in-memory file
     until: float
@@ -44,38 +45,36 @@ class BackgroundCommands:
 
     running: dict[int, _Running] = field(default_factory=dict)
 
-    def ask(
-        self,
-        question: Question,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float = PATIENCE_S,
-        ends_with_us: bool = False,
-    ) -> None:
-        """Start a command, unless an equal question is unanswered; `reaped` returns its answer when it has ended.
+    def ask(self, request: Request[Any, Any]) -> Sequence[Event]:
+        """Start a request's command, which `reaped` answers. Return the answer if it cannot be started."""
+        for other in self._equal(request):
+            if not request.replaces:
+                return []
+            other.kill()
+        argv = request.argv()
+        try:
+            with os.fdopen(os.memfd_create("answer"), "w+b") as output:
+                process = subprocess.Popen(
+                    argv,
+                    env=request.env(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=(lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)) if request.ends_with_us else None,
+                )
+                until = time.monotonic() + request.timeout_s
+                self.running[process.pid] = _Running(request, process, os.dup(output.fileno()), until)
+        except OSError as error:
+            return request.read(Answer(NOT_STARTED, f"{argv[0]} cannot be started: {error.strerror}"))
+        return []
 
-        Args:
-            ends_with_us: it gets SIGTERM when this process dies: the next controller will start it anew.
-        """
-        if self.asking(question):
-            return
-        with contextlib.suppress(OSError), os.fdopen(os.memfd_create("answer"), "w+b") as output:
-            process = subprocess.Popen(
-                argv,
-                env=None if env is None else dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=(lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)) if ends_with_us else None,
-            )
-            until = time.monotonic() + timeout_s
-            self.running[process.pid] = _Running(question, process, os.dup(output.fileno()), until)
+    def asking(self, request: Request[Any, Any]) -> bool:
+        """Return whether a request with the same key is still unanswered."""
+        return bool(self._equal(request))
 
-    def asking(self, question: Question) -> bool:
-        """Return whether this question is still unanswered."""
-        return any(command.question == question for command in self.running.values())
+    def _equal(self, request: Request[Any, Any]) -> list[_Running]:
+        return [command for command in self.running.values() if command.request.key == request.key]
 
     def reaped(self, pid: int, code: int) -> Answered | None:
         """Return the answer of a process that has ended; None if it is no background command."""
@@ -85,7 +84,7 @@ class BackgroundCommands:
         command.process.returncode = code
         with os.fdopen(command.output, "rb") as file:
             file.seek(0)
-            return Answered(command.question, code, plain(file.read().decode(errors="replace")))
+            return Answered(command.request, Answer(code, plain(file.read().decode(errors="replace"))))
 
     def kill_overdue(self) -> None:
         """Kill the commands that have reached their time-out."""
@@ -93,23 +92,23 @@ class BackgroundCommands:
             if time.monotonic() > command.until:
                 command.kill()
 
-    def wait(self, wanted: Callable[[Question], bool], timeout_s: float) -> None:
-        """Wait at most timeout_s seconds for the commands of these questions to end; their answers are dropped."""
+    def wait(self, wanted: Callable[[Request[Any, Any]], bool], timeout_s: float) -> None:
+        """Wait at most timeout_s seconds for the commands of these requests to end; their answers are dropped."""
         until = time.monotonic() + timeout_s
         for command in self.running.values():
-            if wanted(command.question):
+            if wanted(command.request):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.process.wait(max(0.0, until - time.monotonic()))
 
-    def end(self, unwanted: Callable[[Question], bool]) -> None:
-        """Ask the commands of questions whose answers are no longer needed to end: srun then ends its step."""
+    def end(self, unwanted: Callable[[Request[Any, Any]], bool]) -> None:
+        """Ask the commands of requests whose answers are no longer needed to end: srun then ends its step."""
         for command in self.running.values():
-            if unwanted(command.question):
+            if unwanted(command.request):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(command.process.pid, signal.SIGTERM)
 
-    def kill(self, unwanted: Callable[[Question], bool]) -> None:
-        """Kill the commands of questions whose answers are no longer needed."""
+    def kill(self, unwanted: Callable[[Request[Any, Any]], bool]) -> None:
+        """Kill the commands of requests whose answers are no longer needed."""
         for command in self.running.values():
-            if unwanted(command.question):
+            if unwanted(command.request):
                 command.kill()

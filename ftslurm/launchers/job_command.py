@@ -24,14 +24,3 @@ class JobRole(Enum):
 def job_command(run: RunDir, role: JobRole) -> list[str]:
     """Return the command of a job, or of a process beside the steps of a job."""
     return programs.module("ftslurm.entry", role.value, str(run.root), python=[sys.executable, "-u"])
-
-
-def submit_pilots_command(run: RunDir, pool: int, count: int, exclude: tuple[str, ...]) -> list[str]:
-    """Return the command with which the controller submits jobs for groups."""
-    words = (str(run.root), str(pool), str(count), ",".join(exclude))
-    return programs.module("ftslurm.submission.pilot_jobs", *words)
-
-
-def submit_successor_command(run: RunDir) -> list[str]:
-    """Return the command with which the controller submits its successor."""
-    return programs.module("ftslurm.submission.pilot_jobs", str(run.root))

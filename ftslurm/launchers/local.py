@@ -1,33 +1,47 @@
-"""Build the commands of steps as local processes, one per worker (`cluster=local`): one machine, no Slurm."""
+"""This machine alone as a scheduler (`cluster=local`): a step is a process per worker, and there are no jobs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ftslurm.config.schema import Config, nodes_needed
-from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.actions import Ask, Attach, CheckNodes, Launch, Probe
+from ftslurm.core.state.events import Event
 from ftslurm.core.state.model import Allocation
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
 from ftslurm.guard.gpus import VARIABLES, names
+from ftslurm.guard.node_check import PREFLIGHT_S
 from ftslurm.launchers import step_command
-from ftslurm.launchers.step_processes import Command
+from ftslurm.launchers.scheduler import A, Answer, Command, Request
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
+from ftslurm.slurm.evidence import read_node_checks, read_probe
 
 
-@dataclass
-class LocalLauncher:
-    """Launcher of K * W processes for a group of K nodes x W workers; each node is this machine under another name."""
+class ThisMachine:
+    """K * W processes for a group of K nodes x W workers; each node is this machine under another name."""
 
-    config: Config
-    run: RunDir
-    url: str | None = None
+    direct = True
+    job: str | None = None
+    state: RunState | None = None
 
-    def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        argv = step_command.command(self.config, launch, log_dir, local=True, url=self.url)
+    def __init__(self, config: Config, run: RunDir) -> None:
+        self.config, self.run = config, run
+
+    def allocation(self) -> Allocation:
+        """Return this machine under one name per node that the run needs: placement and ranks work as on Slurm."""
+        return Allocation(LOCAL_ALLOCATION, tuple(f"local{i}" for i in range(nodes_needed(self.config))))
+
+    def leaves(self) -> Mapping[str, str]:
+        return {}
+
+    def start(self, launch: Launch, log_dir: Path) -> list[Command]:
+        url = None if self.state is None else self.state.lighthouse_url
+        argv = step_command.command(self.config, launch, log_dir, local=True, url=url)
         base = step_command.environment(self.config, self.run, launch, os.environ, local=True)
         workers = 1 if launch.id.unit == LIGHTHOUSE else self.config.groups.workers
         out = []
@@ -38,20 +52,23 @@ class LocalLauncher:
                 out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, name: ",".join(gpus)}))
         return out
 
-    def probe(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one allocation
-        known = secret_variables.without(self.config.job.secrets, os.environ)
-        env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
-        return Command(programs.module("ftslurm.guard.probe"), env)
+    def attach(self, attach: Attach) -> Command:
+        raise NotImplementedError(f"{attach.id} has ended with its controller")
 
-    def check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> Command:  # noqa: ARG002
-        """Return the command that runs those of health.preflight once: all nodes are this machine."""
-        known = secret_variables.without(self.config.job.secrets, os.environ)
-        env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": nodes[0]}
-        return Command(step_command.node_check(self.config, now), env)
+    def printed(self, line: str) -> Sequence[Event]:  # noqa: ARG002 the guards tell of all failures
+        return []
 
-    def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 nodes are virtual here
-        count = self.config.groups.gpus or 0
-        return f"{group * self.config.groups.nodes * count}:{count}"
+    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
+        if isinstance(ask, CheckNodes):
+            return _Checks(self, ask, now)
+        assert isinstance(ask, Probe)  # nothing else is asked without jobs
+        return _Probe(self, ask, now)
+
+    def reported(self, command: Mapping[str, Any], now: float) -> Sequence[Event]:  # noqa: ARG002 there are no jobs
+        return []
+
+    def end(self, jobs: Sequence[str]) -> None:
+        pass
 
     def _gpus(self, launch: Launch, node_index: int) -> tuple[str, list[str]]:
         """Return the GPUs of one (group, node) pair; pairs share none. A standby sees all until it becomes a group."""
@@ -63,14 +80,41 @@ class LocalLauncher:
         return name, visible[first : first + per_node]
 
 
+class _OnThisMachine(Request[ThisMachine, A]):
+    def env(self) -> Mapping[str, str]:
+        known = secret_variables.without(self.scheduler.config.job.secrets, os.environ)
+        return known | {"FTSLURM_RUN_DIR": str(self.scheduler.run.root)}
+
+
+class _Checks(_OnThisMachine[CheckNodes]):
+    """Run the commands of health.preflight once: all nodes are this machine."""
+
+    timeout_s, ends_with_us = PREFLIGHT_S, True
+
+    def argv(self) -> list[str]:
+        return step_command.node_check(self.scheduler.config, self.asked)
+
+    def env(self) -> Mapping[str, str]:
+        return {**super().env(), "FTSLURM_NODE": self.action.nodes[0]}
+
+    def read(self, answer: Answer) -> list[Event]:
+        return [read_node_checks(self.action.nodes, answer.text, one_machine=True)]
+
+
+class _Probe(_OnThisMachine[Probe]):
+    def argv(self) -> list[str]:
+        return programs.module("ftslurm.guard.probe")
+
+    def env(self) -> Mapping[str, str]:
+        return {**super().env(), "FTSLURM_NODE": self.action.node}
+
+    def read(self, answer: Answer) -> list[Event]:
+        return [read_probe(self.action.node, answer.text)]
+
+
 def visible_gpus(environ: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return the GPUs that this process may use, and before them the variable that names them."""
     for name in VARIABLES:
         if name in environ:
             return name, [gpu for gpu in environ[name].split(",") if gpu]
     return next(iter(names().items()))
-
-
-def allocation(config: Config) -> Allocation:
-    """Return this machine under one name per node that the run needs, so that placement and ranks work as on Slurm."""
-    return Allocation(LOCAL_ALLOCATION, tuple(f"local{i}" for i in range(nodes_needed(config))))

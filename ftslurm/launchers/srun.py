@@ -1,4 +1,4 @@
-"""Build the srun commands of a run's steps: one Slurm step per group, in the controller's job or in the group's own."""
+"""Slurm as a scheduler: one Slurm step per group, in the controller's job or in the group's own."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import os
 import platform
 import shutil
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Launch
-from ftslurm.core.state.model import Allocation, Place, StepId
+from ftslurm.core.jobs.supply import array
+from ftslurm.core.state.actions import Ask, Attach, Launch
+from ftslurm.core.state.events import Event, JobLeaving, JobsSeen
+from ftslurm.core.state.model import SRUN, Allocation, Evidence, Job, Place
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import container, step_command
 from ftslurm.launchers.job_command import KEEPER
-from ftslurm.launchers.step_processes import Command
+from ftslurm.launchers.scheduler import PATIENCE_S, AskOwnNodes, Command, Request
+from ftslurm.launchers.slurm_requests import REQUESTS
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
-from ftslurm.security import programs, secret_variables
-from ftslurm.slurm import commands
+from ftslurm.security import secret_variables
+from ftslurm.security.json_text import is_finite
+from ftslurm.security.names import is_job, is_node
+from ftslurm.slurm import client, commands
+from ftslurm.slurm.evidence import asked_by_slurm, out_of_time, read_srun
 from ftslurm.slurm.hosts import expand_hosts
 
 _BESIDE = {
@@ -30,89 +39,163 @@ _BESIDE = {
     "FTSLURM_NODE": platform.node(),
 }  # a process beside the controller
 PRESENT_S, STARTING_S = 1.0, 15.0  # wait for the guards of a step in adoption: one that was up, one just launched
+NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
+CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}  # else: time limit
 
 
-@dataclass
-class SrunLauncher:
-    """Launcher of one srun per step. srun carries the control channel; SIGTERM ends it and its tasks within 0.1 s."""
+class Slurm:
+    """One srun per step, which carries the control channel; SIGTERM ends it and its tasks within 0.1 s."""
 
-    config: Config
-    run: RunDir
-    url: str | None = None
-    jobs: Mapping[str, str] = field(default_factory=dict)  # name of an allocation -> its id for srun --jobid
+    direct = False
+    state: RunState | None = None
 
-    def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        if launch.id.unit == LIGHTHOUSE and self.config.cluster.kind == "array":
-            return [self._lighthouse(launch, log_dir)]
-        argv = command(self.config, self.run, launch, log_dir, self._job(launch.place.allocation), self.url)
+    def __init__(self, config: Config, run: RunDir) -> None:
+        self.config, self.run, self.job = config, run, os.environ.get("SLURM_JOB_ID")
+        self.mark = run.mark()
+        self.pools = run.pools()  # pool of each known job, by name; a site may remove the jobs' comments
+        self.early: dict[str, JobLeaving] = {}  # reports of pilots whose jobs this new controller does not know yet
+        self.unread = False  # whether squeue's last answer had lines that could not be read
+        self.noted: list[str] = []  # the nodes of cluster.exclude_file that sbatch has excluded last, the newest first
+
+    def allocation(self) -> Allocation:
+        return allocation(self.config, os.environ)
+
+    def leaves(self) -> Mapping[str, str]:
+        return client.leaves() if self.config.groups.nodes > 1 else {}
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def start(self, launch: Launch, log_dir: Path) -> list[Command]:
+        url = None if self.state is None else self.state.lighthouse_url
+        argv = step_command.command(self.config, launch, log_dir, local=False, url=url)
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
-        return [_of_a_step(argv, env)]
+        group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
+        if not group and array(self.config):  # beside the controller, which may run outside any allocation
+            keeper = os.environ.get(KEEPER) or str(os.getpid())
+            return [Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)]
+        name, groups = launch.id.unit, self.config.groups
+        if group:
+            extra = [*container.options(self.config, self.run), *self.config.cluster.srun]
+            srun = self.srun(name, launch.place, groups.workers, bool(groups.gpus), extra)
+        else:
+            srun = self.srun(name, launch.place)
+        return [_of_a_step([*srun, *argv], env)]
 
-    def attach(self, step: StepId, place: Place, known: bool) -> Command:
-        """Return the srun that attaches to the guards of a running step; it has the layout of that step.
-
-        Args:
-            known: the step has been up. A step that has just been launched gets more time.
-        """
-        lighthouse = step.unit == LIGHTHOUSE
+    def attach(self, attach: Attach) -> Command:
+        """Return the srun that attaches to the guards of a running step; it has the layout of that step."""
+        step, lighthouse = attach.id, attach.id.unit == LIGHTHOUSE
         log_dir = self.run.logs if lighthouse else self.run.attempt(step.unit, step.attempt)
-        patience_s = PRESENT_S if known or lighthouse else STARTING_S
-        attach = step_command.attach(self.config, step, log_dir, patience_s)
-        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
-        env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
-        if lighthouse and self.config.cluster.kind == "array":
-            return Command(attach, env | _BESIDE, by_order=True)
-        srun = commands.srun_command(
-            job=self._job(place.allocation),
-            name=f"adopt-{step.unit}",
+        # A step that has just been launched gets more time than one that has been up.
+        patience_s = PRESENT_S if attach.slurm_step is not None or lighthouse else STARTING_S
+        argv = step_command.attach(self.config, step, log_dir, patience_s)
+        env = {name: value for name, value in self.environ().items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
+        if lighthouse and array(self.config):
+            return Command(argv, env | _BESIDE, by_order=True)
+        srun = self.srun(f"adopt-{step.unit}", attach.place, 1 if lighthouse else self.config.groups.workers)
+        return _of_a_step([*srun, *argv], env)
+
+    def srun(
+        self, name: str, place: Place, tasks: int = 1, gpus: bool = False, extra: Sequence[str] | None = None
+    ) -> list[str]:
+        """Return an srun without its program; extra: None: the user's arguments for memory."""
+        return commands.srun_command(
+            job=self.id_of(place.allocation),
+            name=name,
             nodes=place.nodes,
-            tasks_per_node=1 if lighthouse else self.config.groups.workers,
-            gpus=False,
+            tasks_per_node=tasks,
+            gpus=gpus,
             chdir=str(Path.cwd()),
-            extra=commands.memory_of(self.config.cluster.srun),
+            extra=commands.memory_of(self.config.cluster.srun) if extra is None else extra,
         )
-        return _of_a_step([*srun, *attach], env)
 
-    def _without_secrets(self) -> dict[str, str]:
-        return secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))
+    def environ(self) -> dict[str, str]:
+        """Return the environment of a program of ours on a node, without the user's secrets."""
+        env = secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))
+        return env | {"FTSLURM_RUN_DIR": str(self.run.root)}
 
-    def _job(self, allocation: str | None) -> str:
-        return os.environ.get("SLURM_JOB_ID", "0") if allocation is None else self.jobs.get(allocation, allocation)
+    def printed(self, line: str) -> Iterator[Evidence | Event | Ask]:
+        if any(words in line for words in NODE_LOST):
+            yield AskOwnNodes()
+        if self.job is not None and out_of_time(line, self.job):
+            yield from asked_by_slurm(("TIMEOUT", 0, ""), self.config, batch=commands.is_batch(os.environ), by=SRUN)
+        if (evidence := read_srun(line)) is not None:
+            yield evidence
 
-    def _lighthouse(self, launch: Launch, log_dir: Path) -> Command:
-        """Return the Lighthouse as a process beside the controller, which may run outside any allocation."""
-        env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
-        argv = step_command.command(self.config, launch, log_dir, local=False, url=self.url)
-        keeper = os.environ.get(KEEPER) or str(os.getpid())
-        return Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)
+    # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def probe(self, node: str, allocation: str | None = None) -> Command:
-        job = self._job(allocation)
-        argv = commands.beside(job, "look", node, self.config.cluster.srun)
-        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
-        argv = [*argv, *programs.module("ftslurm.guard.probe")]
-        argv[0] = shutil.which(argv[0]) or argv[0]
-        return Command(argv, env)
+    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
+        return REQUESTS[type(ask)](self, ask, now)
 
-    def check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> Command:
-        """Return the srun that runs the commands of health.preflight on each of the nodes, with the job's GPUs."""
-        argv = commands.srun_command(
-            job=self._job(allocation),
-            name="preflight",
-            nodes=nodes,
-            tasks_per_node=1,
-            gpus=bool(self.config.groups.gpus),
-            chdir=str(Path.cwd()),
-            extra=[*commands.memory_of(self.config.cluster.srun), *(["--no-kill"] if len(nodes) > 1 else [])],
+    def id_of(self, allocation: str | None) -> str:
+        """Return a job's id for srun --jobid: a task of an array has one of its own. None: the controller's job."""
+        if allocation is None:
+            return self.job or "0"
+        job = None if self.state is None else self.state.job_pool.by_name.get(allocation)
+        return allocation if job is None else job.id or allocation
+
+    def reported(self, command: Mapping[str, Any], now: float) -> list[Event]:
+        name = command.get("name")
+        if not isinstance(name, str) or not is_job(name):
+            return []
+        return self._leaving(name, command) if command["what"] == "leaving" else self._holds(name, command, now)
+
+    def _leaving(self, name: str, command: Mapping[str, Any]) -> list[Event]:
+        """Handle a pilot's report that its job is about to end."""
+        sign = str(command.get("signal"))
+        event = JobLeaving(name, CAUSES.get(sign, Cause.TIME_LIMIT), f"Slurm sent {sign} to it")
+        if name in self.pools:
+            return [event]
+        self.early[name] = event
+        return []
+
+    def _holds(self, name: str, command: Mapping[str, Any], now: float) -> list[Event]:
+        """Handle a pilot's report of its nodes. Drop an invalid one: the next answer to AskJobs has the nodes."""
+        try:
+            nodes, ends = tuple(expand_hosts(str(command["nodes"]))), command.get("ends")
+        except (KeyError, ValueError):
+            return []
+        end = float(ends) if is_finite(ends) else None
+        job = Job(name, self.pools.get(name, 0), "RUNNING", str(command.get("job")), nodes, ends=end)
+        known = name in self.pools or name.startswith(f"{self.config.internal.pilots}_")
+        sound = is_job(job.id) and all(is_node(node) for node in nodes)
+        return [JobsSeen((job,), now, whole=False)] if sound and known else []
+
+    def cancel(self, names: Sequence[str]) -> list[str]:
+        """Return the command that ends jobs. Release the running tasks of an array submitted by hand: they complete."""
+        if self.config.internal.pilots is None:
+            return commands.cancel(*names)
+        with suppress(OSError):
+            self.run.released.mkdir(mode=0o700, exist_ok=True)
+            for name in names:
+                (self.run.released / name).touch(mode=0o600)
+        return commands.cancel(*names, pending_only=True)
+
+    def end(self, jobs: Sequence[str]) -> None:
+        """Cancel the run's jobs, those whose submission has just ended, and the controller's successor."""
+        names = (*jobs, *(name for name in self.run.pools() if name not in self.pools))
+        if names:
+            client.call(self.cancel(names), PATIENCE_S)
+        other = self.run.job()  # the successor or predecessor
+        if array(self.config) and other is not None and other.isdigit() and other != self.job:
+            client.cancel(other, pending_only=True, timeout_s=PATIENCE_S)
+
+
+def allocation(config: Config, environ: Mapping[str, str]) -> Allocation:
+    """Return the allocation of this process; without nodes in array mode, where groups have jobs of their own.
+
+    Raises:
+        EnvironmentProblem: this process runs in no allocation.
+    """
+    job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
+    if array(config):
+        return Allocation(job or platform.node(), ())
+    if not job or not nodes:
+        raise EnvironmentProblem(
+            "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "
+            "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set. Submit sbatch/steps.sbatch "
+            "(`ftslurm templates sbatch` writes it), or use cluster.controller=job"
         )
-        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
-        argv = [*argv, *step_command.node_check(self.config, now)]
-        argv[0] = shutil.which(argv[0]) or argv[0]
-        return Command(argv, env)
-
-    def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 a slot is a share of a node
-        count = self.config.groups.gpus or 0
-        return f"{slot * count}:{count}"
+    return Allocation(job, tuple(expand_hosts(nodes)))
 
 
 def _of_a_step(argv: list[str], env: Mapping[str, str]) -> Command:
@@ -122,40 +205,3 @@ def _of_a_step(argv: list[str], env: Mapping[str, str]) -> Command:
     """
     own = {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))}
     return Command([shutil.which(argv[0]) or argv[0], *argv[1:]], own, blocked=frozenset({signal.SIGPIPE}))
-
-
-def command(config: Config, run: RunDir, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:
-    """Return the command of one step, with srun; `url` is the Lighthouse's last address, None before the first."""
-    group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
-    return [
-        *commands.srun_command(
-            job=job,
-            name=launch.id.unit,
-            nodes=launch.place.nodes,
-            tasks_per_node=config.groups.workers if group else 1,
-            gpus=group and bool(config.groups.gpus),
-            chdir=str(Path.cwd()),
-            extra=[*container.options(config, run), *config.cluster.srun]
-            if group
-            else commands.memory_of(config.cluster.srun),
-        ),
-        *step_command.command(config, launch, log_dir, local=False, url=url),
-    ]
-
-
-def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Allocation:
-    """Return the allocation of this process; without nodes in array mode, where groups have jobs of their own.
-
-    Raises:
-        EnvironmentProblem: this process runs in no allocation.
-    """
-    job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
-    if config.cluster.kind == "array":
-        return Allocation(job or platform.node(), ())
-    if not job or not nodes:
-        raise EnvironmentProblem(
-            "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "
-            "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set. Submit sbatch/steps.sbatch "
-            "(`ftslurm templates sbatch` writes it), or use cluster.controller=job"
-        )
-    return Allocation(job, tuple(expand_hosts(nodes)))

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from ftslurm.code import staging
@@ -24,7 +23,6 @@ from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.guard import interfaces
 from ftslurm.launchers import container
-from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
 
@@ -34,19 +32,6 @@ CONNECT_S = 60.0  # the least for connecting to the Lighthouse or a manager
 # without any the death of a Lighthouse during a quorum would end every group.
 RETRY_S = 0.3
 _ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"  # OpenTelemetry's variable: name=value,...
-
-
-class Launcher(Protocol):
-    """Builder of the commands of a run's steps: with srun (srun.py) or as local processes (local.py)."""
-
-    def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        """Return the processes of a step."""
-
-    def probe(self, node: str, allocation: str | None = None) -> Command:
-        """Return a process that lists the run's processes on a node (ftslurm.guard.probe)."""
-
-    def gpus(self, group: int, slot: int) -> str:
-        """Return the share of the GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
 
 
 def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: str | None) -> list[str]:
@@ -93,6 +78,12 @@ def bind(config: Config) -> int | None:
     """Return how many workers of a group on a node are bound to the CPUs near their GPUs; None: they are not bound."""
     groups = config.groups
     return groups.workers if groups.gpus and groups.bind == "auto" and not binds_itself(config) else None
+
+
+def gpus(config: Config, group: int, slot: int) -> str:
+    """Return the share of the GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
+    count, local = config.groups.gpus or 0, config.cluster.kind == "local"  # there all nodes are this machine
+    return f"{(group * config.groups.nodes if local else slot) * count}:{count}"
 
 
 def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:

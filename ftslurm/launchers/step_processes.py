@@ -12,35 +12,24 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
 from ftslurm.launchers.background import Answered, BackgroundCommands
+from ftslurm.launchers.scheduler import CancelStep, Command, Request, Scheduler
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run import log_cap
 from ftslurm.security import owned_files
-from ftslurm.slurm import commands
-from ftslurm.slurm.questions import CancelStep
 
 HELPER_S = 5.0  # srun's helper process ends within two seconds of srun, or it is stuck
 ORDER_S = 1.0  # longer than a process needs to end after the message `kill`
 LONGEST_LINE = 4096  # bytes of a stderr line that are read
 STUCK_S = 0.2  # wait for the rest of a step after the loss of one of its nodes
-
-
-@dataclass(frozen=True)
-class Command:
-    """One process of a step."""
-
-    argv: list[str]
-    env: Mapping[str, str]
-    by_order: bool = False  # the process itself, not an srun: `leave` ends it by message, not by signal
-    blocked: frozenset[signal.Signals] = frozenset()  # signals that never reach it
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ class _Step:
     slurm_id: str | None = None  # JOB.STEP, once a task has reported it
     heard: bool = False  # a task has sent a message
     over: bool = False  # all its local processes have ended
-    cancelling: bool = False  # scancel has been started
+    cancelling: Request[Any, Any] | None = None  # it has been asked for
     stuck: bool = False  # its srun waits for a lost node
     over_since: float | None = None
 
@@ -103,7 +92,7 @@ class Children:
     def __init__(
         self,
         run_dir: Path,
-        local: bool,
+        scheduler: Scheduler,
         check_lead: Callable[[], None] = lambda: None,
         greeting: bytes = b"",
         log_max_mb: int = 0,
@@ -115,7 +104,7 @@ class Children:
             greeting: the first line that every process gets.
             log_max_mb: the largest size of each step.log in MiB; 0: no limit.
         """
-        self.local, self.check_lead, self.greeting, self.log_max_mb = local, check_lead, greeting, log_max_mb
+        self.scheduler, self.check_lead, self.greeting, self.log_max_mb = scheduler, check_lead, greeting, log_max_mb
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of a killed guard become our children, and are killed
         self.mark = os.fsencode(f"FTSLURM_RUN_DIR={run_dir}")
         self.selector = selectors.DefaultSelector()
@@ -222,9 +211,8 @@ class Children:
         self.send(step, messages.encode(messages.Kill()))
         entry.kills += 1
         number = first if entry.kills == 1 else signal.SIGKILL
-        if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
-            entry.cancelling = True  # the end of our srun does not end an adopted step
-            self.background.ask(CancelStep(entry.slurm_id), commands.cancel(entry.slurm_id))
+        if step in self.adopted:
+            self.cancel(step)  # the end of our srun does not end an adopted step
         for child in entry.children:
             if child.code is None and number is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -318,7 +306,7 @@ class Children:
                     with contextlib.suppress(KeyError, ValueError):
                         self.selector.unregister(pipe)
                     pipe.close()
-            if self.local:
+            if self.scheduler.direct:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)  # processes that remain in its session
                 self._sweep()
@@ -332,7 +320,7 @@ class Children:
         is killed too, the tasks would continue beside the next attempt: scancel ends them.
         """
         for id_, step in [(i, s) for i, s in self.steps.items() if s.over]:
-            if not self.local:
+            if not self.scheduler.direct:
                 step.over_since = step.over_since or time.monotonic()
                 waited = time.monotonic() - step.over_since > (STUCK_S if step.stuck else HELPER_S)
                 if any(_group_lives(child.process.pid) for child in step.children):
@@ -346,20 +334,28 @@ class Children:
                 if id_ in self.adopted and bad:
                     self.check_lead()  # it also fails when another controller has attached
                 abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
-                if abnormal and step.slurm_id is not None and not step.cancelling:
-                    step.cancelling = True
-                    self.background.ask(CancelStep(step.slurm_id), commands.cancel(step.slurm_id))
-                cancel = None if step.slurm_id is None else CancelStep(step.slurm_id)
-                if not step.stuck and cancel is not None and self.background.asking(cancel):
+                if abnormal:
+                    self.cancel(id_)
+                if not step.stuck and step.cancelling is not None and self.background.asking(step.cancelling):
                     continue
             step.log.close()
             del self.steps[id_]
             yield StepEnded(id_, tuple(child.code or 0 for child in step.children), step.kills > 0)
 
+    def cancel(self, step: StepId) -> bool:
+        """Have a step cancelled by the scheduler, once. Return False if it has not been named."""
+        entry = self.steps.get(step)
+        if entry is None or entry.slurm_id is None:
+            return False
+        if entry.cancelling is None:
+            entry.cancelling = self.scheduler.request(CancelStep(entry.slurm_id), 0.0)
+            self.background.ask(entry.cancelling)
+        return True
+
     def _sweep(self) -> None:
         """Kill orphans: processes of this run that have become our children without being started by us."""
         for pid in descendants(os.getpid(), depth=1):
-            if pid not in self.by_pid and self._is_of_this_run(pid):
+            if pid not in (*self.by_pid, *self.background.running) and self._is_of_this_run(pid):
                 for stray in [pid, *descendants(pid)]:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(stray, signal.SIGKILL)

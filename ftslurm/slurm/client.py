@@ -37,7 +37,7 @@ SHOWS_NONE = "sinfo shows no partition"  # Slurm answers, but hides them (Privat
 PATIENCE_S, AGAIN_S = 10.0, 1.0  # slurmctld is away for seconds when it is restarted
 PROGRAMS = ("sbatch", "srun", "sinfo")
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
-_DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TOPO_LEN", sbatch_variables.PREFIX)
+DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TOPO_LEN", sbatch_variables.PREFIX)
 _UNSET = ("NOT_SET", "Partition_Limit", "INVALID", "UNLIMITED")  # what squeue and sacct print instead of a time limit
 
 
@@ -86,7 +86,7 @@ def judge(code: int, text: str) -> Failure | None:
 
 def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
     """Run a Slurm command and wait for it, at most timeout_s seconds."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(_DEFAULTS)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(DEFAULTS)}
     try:
         done = subprocess.run(
             command,

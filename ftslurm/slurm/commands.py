@@ -1,8 +1,8 @@
 """Build the argument lists of Slurm's programs and the environment they run in. Pure: nothing is run here.
 
-Every Slurm command of the package is built here. slurm/client.py runs one and waits for it; the controller runs one in
-the background (launchers/background.py). slurm/parse.py reads their output. The facts behind each choice were measured
-on Slurm 22.05.8, 24.11.5 and 26.05.5.
+Every Slurm command of the package is built here. slurm/client.py runs one and waits for it, slurm/parse.py reads its
+output; what the controller asks in the background is in launchers/slurm_requests.py. The facts behind each choice were
+measured on Slurm 22.05.8, 24.11.5 and 26.05.5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parse what Slurm says of a run's own steps, nodes and jobs into the core's evidence, events and jobs. Pure.
+"""Parse what Slurm says of a run's own steps and nodes, and of its controller's job, into evidence and events. Pure.
 
 Malformed lines are skipped or raise, as each function states: no output can harm the controller. The texts were
 recorded on Slurm 22.05.8 and 24.11.5. What Slurm says of a cluster is in slurm/parse.py.
@@ -9,18 +9,15 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 
-from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeFate, NodeResult, NodesChecked
-from ftslurm.core.state.model import Evidence, Job
+from ftslurm.config.schema import Config
+from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeResult, NodesChecked, StopAsked
+from ftslurm.core.state.model import SLURM, Evidence, Requester, RunOutcome
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security.json_text import is_finite, read_object
-from ftslurm.security.names import NODE, is_job, is_node
-from ftslurm.slurm.commands import QUEUE_FIELDS
+from ftslurm.security.names import NODE, is_node
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import NO_OUTPUT, STATES, plain, read_rows, running
+from ftslurm.slurm.parse import plain
 
 # --- srun ------------------------------------------------------------------------------------------------------------
 
@@ -100,18 +97,6 @@ def out_of_time(line: str, job: str) -> bool:
     return match is not None and match["why"] == "TIME LIMIT" and match["step"].partition(".")[0] == job
 
 
-def read_attach(evidence: Evidence) -> Evidence | None:
-    """Convert the failure of an attaching srun to evidence about the step it attaches to; None: it is none."""
-    if evidence.code == ExitCode.NO_GUARD:
-        error = "the step has not outlived its controller, or cannot be reached: see its step.log"
-        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error)
-    if evidence.code == ExitCode.END_REPORTED:
-        return None
-    if evidence.code == ExitCode.DETACHED:
-        return replace(evidence, code=None, signal=int(signal.SIGKILL), error="its guard has been killed")
-    return evidence
-
-
 # srun's errors if the node, not slurmctld, prevents the start of a step.
 _UNREACHABLE = ("failed on node", "Requested node configuration is not available", "Required node not available")
 
@@ -155,64 +140,43 @@ def read_node_checks(nodes: tuple[str, ...], text: str, one_machine: bool) -> No
     return NodesChecked(nodes, tuple(results.values()), "; ".join(words[-2:])[:500], refused, unreachable)
 
 
-# --- scontrol and squeue ---------------------------------------------------------------------------------------------
+# --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def read_node_fates(text: str) -> list[NodeFate]:
-    """Parse the output of `commands.node_records`; a line that is no record is skipped."""
-    fates = []
-    for line in text.splitlines():
-        words = dict(word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
-        node, state = words.get("NodeName", ""), words.get("State", "")
-        down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL", "POWER"))
-        why = re.match(r"(.*?) \[([^\s@]+)@(\S+)\]", line.partition(" Reason=")[2])
-        reason = f"{why[1]} ({why[2]}, {why[3]})" if why else ""
-        fates += [NodeFate(node, down, state.lower(), reason)] if state and is_node(node) else []
-    return fates
-
-
-def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> tuple[list[Job], list[str]]:
-    """Parse the output of `commands.queue` into the jobs that provide one run's groups with nodes.
-
-    Return also the lines that cannot be read and may be of such a job: no job is gone because it is not shown then.
-
-    The run's id in a job's comment identifies the run's jobs. If a job has no time limit, only PreemptTime shows that
-    it is preempted: squeue then hides its new, near end.
+def asked_by_slurm(
+    seen: tuple[str, int, str], config: Config, restarts: int = 0, batch: bool = False, by: Requester = SLURM
+) -> list[StopAsked]:
+    """Return why Slurm ends the run, from squeue's output for the job; empty if that does not show the cause.
 
     Args:
-        run_mark: the beginning of the comment of the run's jobs (RunDir.mark).
-        array: a job array that was submitted by hand and whose tasks belong to this run.
-        known: the pool of each job that the run has submitted, by name.
+        seen: the job's state, how often it has been requeued, and Slurm's reason. While the job ends, its state is only
+            COMPLETING; the reason has the cause.
+        restarts: how often it had been requeued when this controller began.
+        batch: as in asked_by_signal.
+        by: the source of this.
     """
-    out = list[Job]()
-    rows, unread = read_rows(text, len(QUEUE_FIELDS), is_job)
-    for row in rows:
-        name, job, state, reason, nodes, began, ends, cut, base, comment = row
-        mark, _, pool = comment.removesuffix("|").rpartition(":")
-        if mark == run_mark and re.fullmatch("[0-9]{1,9}", pool):
-            number = int(pool)
-        elif name in known or (array is not None and base == array and name != base):
-            number = known.get(name, 0)
-        else:
-            continue
-        state = running(state)
-        runs, unwritten = state == "RUNNING", state == "FAILED" and reason.startswith(NO_OUTPUT)
-        try:
-            hosts = tuple(expand_hosts(nodes)) if runs or unwritten else ()
-        except ValueError:
-            hosts = ()
-        if not STATES.fullmatch(state) or not is_job(job) or runs > bool(hosts) or not all(map(is_node, hosts)):
-            unread.append("|".join(row))
-            continue
-        waits = reason if state == "PENDING" else ""
-        start, end, told = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
-        preempted = start is not None and told is not None and told >= start  # else: before it was requeued
-        job = job if runs else ""
-        out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
-    return out, unread
+    if seen[1] > restarts:
+        reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
+        return [StopAsked(reason, SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)]
+    if "PREEMPTED" in seen:
+        reason = (
+            "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.sbatch.qos)"
+        )
+        outcome = RunOutcome.GOES_ON if seen[0] == "RUNNING" and outlives_job(config, batch) else RunOutcome.STOPPED
+        return [StopAsked(reason, SLURM, Cause.PREEMPTED, outcome)]
+    if "TIMEOUT" in seen or "TimeLimit" in seen:
+        reason = f"the time limit of the Slurm job is over (cluster.time={config.cluster.time or 'the default'})"
+        outcome = RunOutcome.GOES_ON if outlives_job(config, batch) else RunOutcome.STOPPED
+        return [StopAsked(reason, by, Cause.TIME_LIMIT, outcome)]
+    return []
 
 
-def _unix(text: str) -> float | None:
+def outlives_job(config: Config, batch: bool) -> bool:
+    """Return whether the run goes on in the job's next start. `batch`: as in asked_by_signal."""
+    return batch and config.cluster.requeue and config.cluster.kind == "slurm"
+
+
+def time_of(text: str) -> float | None:
     """Convert Slurm's time, which is local, to Unix time; None if the text is no time."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,9 @@ from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS
 from ftslurm.errors import EnvironmentProblem, FtslurmError, complain
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
-from ftslurm.launchers import local, srun
+from ftslurm.launchers.local import ThisMachine
+from ftslurm.launchers.scheduler import Scheduler
+from ftslurm.launchers.srun import Slurm
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
@@ -54,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     full_disk.outlive()
     process_title.of_run("controller", args.run.name)
 
-    from ftslurm.controller.slurm_requests import PILOT
+    from ftslurm.launchers.slurm_requests import PILOT
 
     run = RunDir(args.run)
     if os.getppid() != args.pid:
@@ -129,7 +131,7 @@ def control(
     logger = logging.getLogger("ftslurm")
     log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
     try:
-        allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
+        scheduler: Scheduler = ThisMachine(config, run) if config.cluster.kind == "local" else Slurm(config, run)
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
             reading = Reading()
             story = Story(run, also=reading)
@@ -138,10 +140,8 @@ def control(
             known(story.status)
             from ftslurm.controller.loop import Controller
 
-            leaf_of = _leaves() if config.cluster.kind != "local" and config.groups.nodes > 1 else {}
-            controller = Controller(
-                config, run, allocation, tell, reading.past, story.recent, number, signals, after, leaf_of
-            )
+            recent, past = story.recent, reading.past
+            controller = Controller(config, run, scheduler, tell, past, recent, number, signals, after)
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)
     except EnvironmentProblem:
@@ -162,12 +162,6 @@ def control(
     elif outcome in ("failed", "stopped"):
         return UNWRITTEN
     return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
-
-
-def _leaves() -> Mapping[str, str]:
-    from ftslurm.slurm import client
-
-    return client.leaves()
 
 
 def _write_report(config: Config, run: RunDir, logger: logging.Logger) -> None:

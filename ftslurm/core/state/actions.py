@@ -60,8 +60,12 @@ class Cancel(Value):
     id: StepId
 
 
-class AskNodes(Value):
-    """Ask what Slurm says of nodes."""
+class Ask(Value):
+    """Something asked of the scheduler, in the background (launchers/scheduler.py). The answers are events."""
+
+
+class AskNodes(Ask):
+    """Ask what Slurm says of nodes. The answer is a NodeFate for each."""
 
     nodes: tuple[str, ...]
 
@@ -73,48 +77,50 @@ class NoteBroken(Value):
     reason: str = ""
 
 
-class Probe(Value):
-    """Probe a node: whether it answers, and which of the run's processes are there."""
+class Probe(Ask):
+    """Probe a node: whether it answers, and which of the run's processes are there. The answer is Looked."""
 
     node: str
     allocation: str | None = None  # as in Place
 
 
-class CheckNodes(Value):
+class CheckNodes(Ask):
     """Run the commands of health.preflight on these nodes at the same time, each once."""
 
     nodes: tuple[str, ...]
     allocation: str | None = None  # as in Place
 
 
-class AskJobs(Value):
-    """Ask Slurm about all jobs of this run, with one squeue."""
+class AskJobs(Ask):
+    """Ask about all jobs of this run at once. The answer is JobsSeen, or JobsUnknown."""
 
 
-class RequestJobs(Value):
-    """Submit `count` jobs of a group's size that avoid the nodes in `exclude`."""
+class RequestJobs(Ask):
+    """Submit `count` jobs of a group's size that avoid the nodes in `exclude`. The answer is Submitted."""
 
     pool: int
     count: int
     exclude: tuple[str, ...] = ()
 
 
-class Exclude(Value):
+class Exclude(Ask):
     """Change the nodes that a queued job must not get to these and those of cluster.sbatch.exclude."""
 
     name: str
     nodes: tuple[str, ...]
 
 
-class CancelJobs(Value):
+class CancelJobs(Ask):
     names: tuple[str, ...]
 
 
-class RequeueJob(Value):
+class RequeueJob(Ask):
+    """Give back a job's nodes, and let it wait in the queue. The answer is RequeueRefused, if it cannot."""
+
     name: str
 
 
-class StartPilot(Value):
+class StartPilot(Ask):
     """Start another pilot in a job that has lost its own, on its first node."""
 
     name: str  # as Slurm shows it
@@ -122,7 +128,7 @@ class StartPilot(Value):
     node: str
 
 
-class StartNow(Value):
+class StartNow(Ask):
     """Skip the two minutes that Slurm makes a requeued job wait."""
 
     name: str
@@ -133,5 +139,4 @@ class Finish(Value):
     reason: str
 
 
-JobAction = AskJobs | RequestJobs | Exclude | CancelJobs | RequeueJob | StartPilot | StartNow | AskNodes | NoteBroken
-Action = JournalRecord | Send | JobAction | Launch | Attach | Assign | Kill | Cancel | Probe | CheckNodes | Finish
+Action = JournalRecord | Send | Ask | Launch | Attach | Assign | Kill | Cancel | NoteBroken | Finish

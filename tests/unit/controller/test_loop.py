@@ -12,9 +12,10 @@ import pytest
 from ftslurm.config.schema import Config
 from ftslurm.controller.loop import Controller
 from ftslurm.controller.signals import SIGNALS
-from ftslurm.core.state.actions import AskNodes, Attach, Kill, Launch
+from ftslurm.core.state.actions import Attach, Kill, Launch
 from ftslurm.core.state.events import Ended, TaskFailed
-from ftslurm.core.state.model import Allocation, Place, StepId
+from ftslurm.core.state.model import Place, StepId
+from ftslurm.launchers.local import ThisMachine
 from ftslurm.run.directory import RunDir
 
 STEP = StepId("group-0000", 0)
@@ -30,7 +31,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
     config.cluster.kind = "local"
     run = RunDir(tmp_path / "run")
     run.create()
-    yield Controller(config, run, Allocation("local", ("local0",)), lambda _: None)
+    yield Controller(config, run, ThisMachine(config, run), lambda _: None)
     for number, handler in handlers:
         signal.signal(number, handler)
     signal.set_wakeup_fd(wakeup)
@@ -42,11 +43,11 @@ def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
     def broken(*_: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr(controller.executor.launcher, "commands", broken)
+    monkeypatch.setattr(controller.scheduler, "start", broken)
     killed: list[tuple[StepId, int]] = []
     monkeypatch.setattr(controller.children, "kill", lambda step, first, **_: killed.append((step, first)))
     controller.events = []
-    controller._act([Launch(STEP, 0, PLACE), Kill(STEP), AskNodes(("n1",))])
+    controller._act([Launch(STEP, 0, PLACE), Kill(STEP)])
     failed, ended = controller.events
     assert isinstance(failed, TaskFailed)
     assert isinstance(ended, Ended)  # the core does not wait for the end of a step that has not begun
@@ -57,5 +58,5 @@ def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
 
 
 def test_an_error_while_a_step_is_adopted_ends_the_controller_because_the_step_may_run(controller: Controller) -> None:
-    with pytest.raises(AssertionError):  # a local run adopts nothing
+    with pytest.raises(NotImplementedError):  # a local run adopts nothing
         controller._act([Attach(STEP, 0, PLACE)])

@@ -7,10 +7,11 @@ import signal
 import pytest
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.translate import asked_by_signal, asked_by_slurm
+from ftslurm.controller.translate import asked_by_signal
 from ftslurm.core.state.events import JobEnds, StopAsked
 from ftslurm.core.state.model import RunOutcome
 from ftslurm.protocol.causes import Cause
+from ftslurm.slurm.evidence import asked_by_slurm
 from ftslurm.slurm.parse import read_state
 
 

@@ -8,7 +8,6 @@ from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Assign
 from ftslurm.core.state.model import StepId
 from ftslurm.launchers.assignment import assignment
-from ftslurm.launchers.local import LocalLauncher
 from ftslurm.protocol import messages
 from ftslurm.run.directory import RunDir
 
@@ -17,6 +16,6 @@ def test_as_many_groups_as_the_run_may_ever_have_so_that_their_ids_fit(tmp_path:
     config, run = Config(), RunDir(tmp_path)
     config.cluster.kind, config.groups.max = "local", 4
     action = Assign(StepId("group-0001", 0), group=1, attempt=0, lighthouse="http://n1:1", ranks=())
-    told = messages.ORDERS.decode(messages.parse(assignment(config, run, LocalLauncher(config, run), action)))
+    told = messages.ORDERS.decode(messages.parse(assignment(config, run, action)))
     assert isinstance(told, messages.Assign)
     assert (told.group, told.groups) == (1, 4)

@@ -10,7 +10,8 @@ from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import Place, StepId
 from ftslurm.guard.guard import options
-from ftslurm.launchers import container, srun, step_command
+from ftslurm.launchers import container, step_command
+from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir
 
 RUN = RunDir(Path("/runs/ddp-1"))
@@ -36,7 +37,7 @@ def test_workers_start_in_the_image_and_the_lighthouse_outside_of_it() -> None:
     made = config()
     made.cluster.srun = ["--container-writable"]
     lines = {
-        unit: srun.command(made, RUN, launch(unit), Path("/logs"), "7", None)
+        unit: Slurm(made, RUN).start(launch(unit), Path("/logs"))[0].argv
         for unit in ("group-0000", "standby-000", "lighthouse")
     }
     assert not [word for word in lines["lighthouse"] if "container" in word]

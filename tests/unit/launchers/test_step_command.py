@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.actions import Attach, Launch
 from ftslurm.core.state.model import Place, StepId
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.guard import options
-from ftslurm.launchers import local, srun, step_command
-from ftslurm.launchers.local import LocalLauncher, visible_gpus
-from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.launchers.step_processes import Children, Command
+from ftslurm.launchers import srun, step_command
+from ftslurm.launchers.local import ThisMachine, visible_gpus
+from ftslurm.launchers.scheduler import Command
+from ftslurm.launchers.srun import Slurm
+from ftslurm.launchers.step_processes import Children
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs
 
@@ -244,7 +245,7 @@ def test_steps_of_which_nothing_may_be_left_are_named() -> None:
 
 @pytest.mark.usefixtures("job")
 def test_a_group_is_one_srun_over_all_its_nodes() -> None:
-    (command,) = SrunLauncher(config(nodes=2, workers=4, gpus=4), RUN).commands(group(), Path("/logs"))
+    (command,) = Slurm(config(nodes=2, workers=4, gpus=4), RUN).start(group(), Path("/logs"))
     words = [
         "--jobid=77",
         "--nodes=2",
@@ -263,17 +264,17 @@ def test_a_group_is_one_srun_over_all_its_nodes() -> None:
 def test_the_lighthouse_is_one_task_without_gpus_and_the_users_srun_arguments() -> None:
     made = config(nodes=2, workers=4, gpus=4)
     made.cluster.srun = ["--mpi=none"]
-    (command,) = SrunLauncher(made, RUN).commands(LIGHTHOUSE, Path("/logs"))
+    (command,) = Slurm(made, RUN).start(LIGHTHOUSE, Path("/logs"))
     assert {"--ntasks=1", "--nodelist=n1", "--gres=none"} <= set(command.argv)
     assert "--mpi=none" not in command.argv
-    assert "--mpi=none" in SrunLauncher(made, RUN).commands(group(), Path("/logs"))[0].argv
+    assert "--mpi=none" in Slurm(made, RUN).start(group(), Path("/logs"))[0].argv
 
 
 @pytest.mark.usefixtures("job")
 def test_a_standby_has_a_groups_tasks_and_sees_every_gpu_of_its_node() -> None:
     made = config(workers=4, gpus=4)
     made.cluster.srun = ["--mpi=none"]
-    (command,) = SrunLauncher(made, RUN).commands(STANDBY, Path("/logs"))
+    (command,) = Slurm(made, RUN).start(STANDBY, Path("/logs"))
     assert {"--ntasks=4", "--nodelist=n5", "--job-name=standby-000", "--mpi=none"} <= set(command.argv)
     assert not [word for word in command.argv if word.startswith("--gres")]
     assert command.env["FTSLURM_STEP"] == "standby-000/4"
@@ -294,13 +295,13 @@ except BrokenPipeError:
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("role", ["launches", "adopts"])
 def test_an_srun_that_handles_sigpipe_goes_on_when_its_controller_is_killed(role: str, tmp_path: Path) -> None:
-    launcher, launch, told = SrunLauncher(config(), RUN), group(), tmp_path / "told"
+    launcher, launch, told = Slurm(config(), RUN), group(), tmp_path / "told"
     made = {
-        "launches": launcher.commands(launch, tmp_path)[0],
-        "adopts": launcher.attach(launch.id, launch.place, True),
+        "launches": launcher.start(launch, tmp_path)[0],
+        "adopts": launcher.attach(Attach(launch.id, launch.group, launch.place, "77.1")),
     }
     command = replace(made[role], argv=[sys.executable, "-c", HANDLES_SIGPIPE, str(told)], env=dict(os.environ))
-    children = Children(tmp_path, local=False)
+    children = Children(tmp_path, launcher)
     assert children.launch(launch.id, [command], str(tmp_path), tmp_path / "step.log") is None
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
     (child,) = children.by_pid.values()
@@ -315,7 +316,7 @@ def test_an_srun_that_handles_sigpipe_goes_on_when_its_controller_is_killed(role
 
 @pytest.mark.usefixtures("job")
 def test_srun_starts_from_a_clean_slate_and_tells_its_own_failures_apart() -> None:
-    (command,) = SrunLauncher(config(), RUN).commands(group(), Path("/logs"))
+    (command,) = Slurm(config(), RUN).start(group(), Path("/logs"))
     left = {name: value for name, value in command.env.items() if name.startswith(("SLURM", "SUBMITIT", "CUDA_V"))}
     assert left == {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_EXIT_ERROR": "78"}
     assert command.env["WANDB_API_KEY"] == SECRET
@@ -339,7 +340,7 @@ def test_outside_an_allocation_we_say_what_to_do(environ: dict[str, str]) -> Non
 
 @pytest.mark.usefixtures("job")
 def test_a_group_is_one_process_per_worker_on_nodes_of_pretence() -> None:
-    commands = LocalLauncher(config(nodes=2, workers=2), RUN).commands(group(nodes=("local2", "local3")), Path("/logs"))
+    commands = ThisMachine(config(nodes=2, workers=2), RUN).start(group(nodes=("local2", "local3")), Path("/logs"))
     got = [(c.env["FTSLURM_TASK"], c.env["FTSLURM_LOCAL_TASK"], c.env["FTSLURM_NODE"]) for c in commands]
     assert got == [("0", "0", "local2"), ("1", "1", "local2"), ("2", "0", "local3"), ("3", "1", "local3")]
     assert {tuple(c.argv) for c in commands} == {tuple(commands[0].argv)}
@@ -348,19 +349,19 @@ def test_a_group_is_one_process_per_worker_on_nodes_of_pretence() -> None:
 @pytest.mark.usefixtures("job")
 def test_gpus_of_this_machine_are_shared_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,GPU-7")
-    launcher = LocalLauncher(config(nodes=2, workers=2, gpus=2), RUN)
+    launcher = ThisMachine(config(nodes=2, workers=2, gpus=2), RUN)
     shares = [
-        [command.env["CUDA_VISIBLE_DEVICES"] for command in launcher.commands(group(number), Path("/logs"))]
+        [command.env["CUDA_VISIBLE_DEVICES"] for command in launcher.start(group(number), Path("/logs"))]
         for number in (0, 1)
     ]
     assert shares == [["0,1", "0,1", "2,3", "2,3"], ["4,5", "4,5", "6,GPU-7", "6,GPU-7"]]
-    assert launcher.commands(LIGHTHOUSE, Path("/logs"))[0].env["CUDA_VISIBLE_DEVICES"] == ""
+    assert launcher.start(LIGHTHOUSE, Path("/logs"))[0].env["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.usefixtures("job")
 def test_a_standby_on_this_machine_sees_every_gpu_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    commands = LocalLauncher(config(workers=2, gpus=2), RUN).commands(STANDBY, Path("/logs"))
+    commands = ThisMachine(config(workers=2, gpus=2), RUN).start(STANDBY, Path("/logs"))
     assert [command.env["CUDA_VISIBLE_DEVICES"] for command in commands] == ["0,1,2,3"] * 2
 
 
@@ -378,7 +379,7 @@ def test_the_gpus_that_may_be_used(environ: dict[str, str], gpus: list[str]) -> 
 def test_this_machine_has_a_name_for_every_node_the_groups_need() -> None:
     made = config(count=2, nodes=2)
     made.cluster.spare_nodes = 1
-    assert local.allocation(made).nodes == ("local0", "local1", "local2", "local3", "local4")
+    assert ThisMachine(made, RUN).allocation().nodes == ("local0", "local1", "local2", "local3", "local4")
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
@@ -388,9 +389,9 @@ def test_this_machine_has_a_name_for_every_node_the_groups_need() -> None:
 def test_no_value_of_job_env_is_on_a_command_line() -> None:
     made = config(nodes=2, workers=2)
     commands: list[Command] = []
-    for launcher in (SrunLauncher(made, RUN), LocalLauncher(made, RUN)):
+    for launcher in (Slurm(made, RUN), ThisMachine(made, RUN)):
         for launch in (group(), LIGHTHOUSE):
-            commands += launcher.commands(launch, Path("/logs"))
+            commands += launcher.start(launch, Path("/logs"))
     assert len(commands) == 1 + 1 + 4 + 1
     for command in commands:
         assert command.env["WANDB_API_KEY"] == SECRET

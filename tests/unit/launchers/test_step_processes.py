@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 from programs import Programs
 
+from ftslurm.config.schema import Config
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, prctl
-from ftslurm.launchers.step_processes import Children, Command, News, Received, StepEnded
+from ftslurm.launchers.scheduler import Command
+from ftslurm.launchers.srun import Slurm
+from ftslurm.launchers.step_processes import Children, News, Received, StepEnded
+from ftslurm.run.directory import RunDir
 
 STEP = StepId("group-0001", 0)
 HELLO = 'echo \'{"type": "hello", "task": 0}\'; '
@@ -55,7 +59,7 @@ def until_gone(children: Children) -> list[News]:
 def test_a_way_that_ends_badly_takes_its_step_along_before_that_is_told(
     script: str, ends: bool, tmp_path: Path, cancelled: Callable[[], list[str]]
 ) -> None:
-    children = Children(tmp_path, local=False)
+    children = Children(tmp_path, Slurm(Config(), RunDir(tmp_path)))
     adopt(children, script, tmp_path)
     until_gone(children)
     assert cancelled() == (["scancel 81.3"] if ends else [])
@@ -70,7 +74,7 @@ def test_if_another_controller_has_attached_nothing_is_cancelled(
     def check_lead() -> None:
         raise Superseded
 
-    children = Children(tmp_path, False, check_lead)
+    children = Children(tmp_path, Slurm(Config(), RunDir(tmp_path)), check_lead)
     adopt(children, f"{HELLO} exit 79", tmp_path)
     with pytest.raises(Superseded):
         until_gone(children)
@@ -82,7 +86,7 @@ def test_if_another_controller_has_attached_nothing_is_cancelled(
 def test_a_step_that_is_to_end_is_cancelled_for_its_srun_is_not_ours(
     tmp_path: Path, cancelled: Callable[[], list[str]]
 ) -> None:
-    children = Children(tmp_path, local=False)
+    children = Children(tmp_path, Slurm(Config(), RunDir(tmp_path)))
     adopt(children, f"{HELLO} exec sleep 60", tmp_path)
     news: list[News] = []
     while not any(isinstance(one, Received) for one in news):
@@ -95,7 +99,7 @@ def test_a_step_that_is_to_end_is_cancelled_for_its_srun_is_not_ours(
 def test_who_leaves_ends_its_own_processes_and_tells_nothing(
     tmp_path: Path, cancelled: Callable[[], list[str]]
 ) -> None:
-    children = Children(tmp_path, local=False)
+    children = Children(tmp_path, Slurm(Config(), RunDir(tmp_path)))
     adopt(children, f"{HELLO} sleep 60 & sleep 60", tmp_path)
     (pid,) = children.by_pid
     children.leave()

@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.config.schema import Config
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, prctl
-from ftslurm.launchers.step_processes import Children, Command, StepEnded
+from ftslurm.launchers.local import ThisMachine
+from ftslurm.launchers.scheduler import Command
+from ftslurm.launchers.step_processes import Children, StepEnded
 from ftslurm.run import log_cap
+from ftslurm.run.directory import RunDir
 from ftslurm.run.log_cap import HEAD, MB, Gap, cut, gap
 
 NOTICE = re.compile(rb"^ftslurm: (\d+) bytes of this log were dropped here \(logs\.max_mb=1\)\n", re.MULTILINE)
@@ -142,7 +146,7 @@ def test_the_log_of_the_controller_is_kept_below_the_cap(tmp_path: Path) -> None
 
 
 def test_what_a_step_says_is_kept_below_the_cap(tmp_path: Path) -> None:
-    flood, children = "x" * 54 + "flood", Children(tmp_path, local=True, log_max_mb=1)
+    flood, children = "x" * 54 + "flood", Children(tmp_path, ThisMachine(Config(), RunDir(tmp_path)), log_max_mb=1)
     try:
         command = Command(["/bin/sh", "-c", f"yes {flood} | head -c 2400000 >&2; echo end >&2"], dict(os.environ))
         assert children.launch(StepId("group-0000", 0), [command], str(tmp_path), tmp_path / "step.log") is None

@@ -10,11 +10,11 @@ import pytest
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, Range
 from ftslurm.config.validate import check
-from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.actions import Attach, Launch, Probe
 from ftslurm.core.state.model import Place, StepId
 from ftslurm.errors import ConfigError, EnvironmentProblem
-from ftslurm.launchers.local import LocalLauncher
-from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.launchers.local import ThisMachine
+from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir
 from ftslurm.security.secret_variables import (
     check_submitter,
@@ -167,19 +167,20 @@ def test_only_the_workers_are_given_them(local: bool, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     config, run = Config(), RunDir(Path("/runs/x"))
     config.job.script, config.job.secrets = "x.py", ["MY_API_KEY"]
-    launcher = (LocalLauncher if local else SrunLauncher)(config, run)
+    launcher = (ThisMachine if local else Slurm)(config, run)
     place = Place(("n1",))
     for unit, group in (("group-0000", 0), ("standby-000", None)):
-        (command,) = launcher.commands(Launch(StepId(unit, 0), group, place), Path("/logs"))
+        (command,) = launcher.start(Launch(StepId(unit, 0), group, place), Path("/logs"))
         assert (command.env["MY_API_KEY"], command.env["FTSLURM_SECRETS"]) == (SECRET, "MY_API_KEY")
         assert SECRET not in " ".join(command.argv)
-    others = [*launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs")), launcher.probe("n1")]
-    if isinstance(launcher, SrunLauncher):
-        others.append(launcher.attach(StepId("group-0000", 0), place, known=True))
+    others = launcher.start(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
+    probe = launcher.request(Probe("n1"), 0.0)
+    if isinstance(launcher, Slurm):
+        others.append(launcher.attach(Attach(StepId("group-0000", 0), 0, place)))
         config.cluster.kind = "array"
-        others += launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
-    for command in others:
-        assert command.env["OTHER"] == "x"
-        assert not {"MY_API_KEY", "FTSLURM_SECRETS"} & set(command.env)
+        others += launcher.start(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
+    for env in (probe.env() or {}, *(command.env for command in others)):
+        assert env["OTHER"] == "x"
+        assert not {"MY_API_KEY", "FTSLURM_SECRETS"} & set(env)
     assert SECRET not in compose.dump(config)
     assert os.environ["MY_API_KEY"] == SECRET

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from programs import Programs
+from slurm_answers import read_node_fates
 
 import ftslurm
 from ftslurm.core.state.events import NodeFate
@@ -15,7 +16,7 @@ from ftslurm.core.state.model import Evidence
 from ftslurm.protocol.causes import Cause
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.commands import scrubbed, srun_command
-from ftslurm.slurm.evidence import out_of_time, read_node_fates, read_srun
+from ftslurm.slurm.evidence import out_of_time, read_srun
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import (
     UNKNOWN,

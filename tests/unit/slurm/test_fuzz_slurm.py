@@ -11,27 +11,26 @@ import pytest
 from fuzz import DEEP, NUMBERS, TEXTS, VALUES, spoilt, tried
 from hypothesis import given
 from hypothesis import strategies as st
+from slurm_answers import read, read_node_fates, read_queue
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_requests import SlurmRequests
-from ftslurm.controller.translate import asked_by_slurm
+from ftslurm.controller.translate import read_attach
+from ftslurm.controller.user_commands import user_request
+from ftslurm.core.state.actions import AskJobs, RequestJobs
 from ftslurm.core.state.events import JobsSeen, JobsUnknown, ScaleAsked, Submitted
-from ftslurm.launchers.background import Answered, BackgroundCommands
+from ftslurm.launchers.srun import Slurm
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm.evidence import (
+    asked_by_slurm,
     out_of_time,
-    read_attach,
     read_node_checks,
-    read_node_fates,
     read_probe,
-    read_queue,
     read_srun,
 )
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import UNKNOWN, read_gpus, read_partitions, read_state
-from ftslurm.slurm.questions import AskQueue, SubmitPilots
 
 HOSTS = st.one_of(
     st.text("n1-9[],", max_size=14),
@@ -143,7 +142,7 @@ def test_what_srun_says_of_a_check_without_a_result_is_kept() -> None:
 @tried(300)
 @given(text=ROWS)
 def test_what_squeue_prints_is_read_or_refused(text: str) -> None:
-    jobs, _ = read_queue(text, "ftslurm:a-1", None, {})
+    jobs, _ = read_queue(text, "ftslurm:a-1")
     assert all(is_node(node) for job in jobs for node in job.nodes)
 
 
@@ -172,38 +171,38 @@ def test_what_scontrol_says_of_nodes_is_read_or_passed_over(words: list[str], ti
 
 
 @pytest.fixture
-def requests(tmp_path: Path) -> SlurmRequests:
+def slurm(tmp_path: Path) -> Slurm:
     run = RunDir(tmp_path / "run")
     run.create()
-    return SlurmRequests(Config(), run, BackgroundCommands())
+    return Slurm(Config(), run)
 
 
-def test_an_answer_of_squeues_that_makes_no_sense_is_none(requests: SlurmRequests) -> None:
-    row = "|".join([*ROW[:4], "n[1-", *ROW[5:9], f"{requests.mark}:0"])
-    seen, event = requests.answered(Answered(AskQueue(1.0, 2.0), 0, row))
+def test_an_answer_of_squeues_that_makes_no_sense_is_none(slurm: Slurm) -> None:
+    row = "|".join([*ROW[:4], "n[1-", *ROW[5:9], f"{slurm.mark}:0"])
+    seen, event = read(AskJobs(), row, slurm=slurm)
     assert isinstance(seen, JobsSeen)
     assert not seen.jobs
     assert not seen.whole
     assert isinstance(event, JobsUnknown)
-    (event,) = requests.answered(Answered(AskQueue(1.0, 2.0), 0, row.replace("n[1-", "n[1-2]")))
+    (event,) = read(AskJobs(), row.replace("n[1-", "n[1-2]"), slurm=slurm)
     assert isinstance(event, JobsSeen)
 
 
 @pytest.mark.parametrize("text", ["7", "[7]", '{"a":1}', "[" * 5000, '["--me"]', "null", ""])
-def test_what_sbatch_did_not_print_is_no_job(requests: SlurmRequests, text: str) -> None:
-    (event,) = requests.answered(Answered(SubmitPilots(0), 0, text))
+def test_what_sbatch_did_not_print_is_no_job(slurm: Slurm, text: str) -> None:
+    (event,) = read(RequestJobs(0, 1), text, slurm=slurm)
     assert isinstance(event, Submitted)
     assert event.names == ()
 
 
-def test_what_lies_in_the_inbox_is_a_command_or_none(requests: SlurmRequests) -> None:
+def test_what_lies_in_the_inbox_is_a_command_or_none(slurm: Slurm) -> None:
     known = {"name": "90_0", "groups": 2, "nodes": "n1", "job": "91", "ends": 1.0, "signal": "SIGTERM", "by": 1000}
 
     @tried(300)
     @given(what=st.sampled_from(["scale", "leaving", "pilot"]), command=spoilt(known, st.one_of(VALUES, HOSTS)))
     def commanded(what: str, command: dict[str, Any]) -> None:
-        requests.pools = {"90_0": 0}
-        for event in requests.commanded({**command, "what": what}, 1000.0):
+        slurm.pools, told = {"90_0": 0}, {**command, "what": what}
+        for event in [user_request(told)] if what == "scale" else slurm.reported(told, 1000.0):
             if isinstance(event, ScaleAsked):
                 assert type(event.groups) is int
             if isinstance(event, JobsSeen):

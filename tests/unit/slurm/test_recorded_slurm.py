@@ -14,14 +14,16 @@ import pytest
 from fuzz import tried
 from hypothesis import given
 from hypothesis import strategies as st
+from slurm_answers import read, read_node_fates, read_queue
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_requests import SlurmRequests
+from ftslurm.core.state.actions import AskJobs
 from ftslurm.core.state.events import JobsSeen, JobsUnknown
 from ftslurm.doctor.slurm_checks import read_nodes, read_records, read_settings
-from ftslurm.launchers.background import Answered, BackgroundCommands
+from ftslurm.launchers.scheduler import AskOwnNodes
+from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir
-from ftslurm.slurm.evidence import out_of_time, read_node_fates, read_queue, read_srun
+from ftslurm.slurm.evidence import out_of_time, read_srun
 from ftslurm.slurm.parse import (
     NO_OUTPUT,
     STATES,
@@ -34,7 +36,6 @@ from ftslurm.slurm.parse import (
     read_state,
     read_topology,
 )
-from ftslurm.slurm.questions import AskNodeRecords, AskOwnNodes, AskQueue
 from ftslurm.submission import jobs_of_run
 
 DATA = Path(__file__).parents[2] / "data/slurm"
@@ -49,7 +50,7 @@ def recorded(version: str, name: str) -> str:
 
 
 def queue(text: str) -> set[Any]:
-    return {(job.name, job.state, job.nodes) for job in read_queue(text, MARK, None, KNOWN)[0]}
+    return {(job.name, job.state, job.nodes) for job in read_queue(text, MARK, KNOWN)[0]}
 
 
 # Each reader returns a set of what it has read. Those that get their text from client.call get it plain.
@@ -130,7 +131,7 @@ def test_banners_headings_colours_and_control_characters_change_nothing(version:
         told = "\n".join(lines) + "\n"
         assert READERS[name](told) == before
         if name == "queue":
-            assert read_queue(told, MARK, None, KNOWN)[1] == []
+            assert read_queue(told, MARK, KNOWN)[1]
         if name.startswith("job"):
             assert read_jobs(told)[1] or name not in ("jobs_of_users", "job_found")
 
@@ -181,15 +182,15 @@ def test_damaged_lines_raise_nothing_and_the_whole_ones_are_read(version: str, n
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_job_is_gone_failed_or_without_nodes_because_its_line_is_damaged(version: str) -> None:
     text = recorded(version, "queue")
-    before = {job.name: job for job in read_queue(text, MARK, None, KNOWN)[0]}
+    before = {job.name: job for job in read_queue(text, MARK, KNOWN)[0]}
 
     @tried(200)
     @given(data=st.data())
     def read(data: st.DataObject) -> None:
         told, _ = damaged(data, text)
-        jobs, unread = read_queue(told, MARK, None, KNOWN)
+        jobs, whole = read_queue(told, MARK, KNOWN)
         now = {job.name: job for job in jobs}
-        assert unread or set(before) <= set(now)
+        assert not whole or set(before) <= set(now)
         for name in set(before) & set(now):
             assert now[name].state == before[name].state
             assert bool(now[name].nodes) == bool(before[name].nodes) or now[name].state == "FAILED"
@@ -221,12 +222,12 @@ def test_a_state_that_is_new_leaves_the_job_as_it_was_and_is_told_once(
 ) -> None:
     run = RunDir(tmp_path / "run")
     run.create()
-    requests = SlurmRequests(Config(), run, BackgroundCommands())
-    requests.pools = dict(KNOWN)
+    slurm = Slurm(Config(), run)
+    slurm.pools = dict(KNOWN)
     text = recorded(VERSIONS[-1], "queue").replace("|RUNNING|", f"|{word}|", 1)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            seen, unknown = requests.answered(Answered(AskQueue(1.0, 2.0), 0, text))
+            seen, unknown = read(AskJobs(), text, slurm=slurm)
             assert isinstance(seen, JobsSeen)
             assert isinstance(unknown, JobsUnknown)
             assert not seen.whole
@@ -245,15 +246,12 @@ def test_a_run_is_not_lost_because_its_jobs_line_is_damaged() -> None:
     assert jobs_of_run.read_queue(["me"], cut, 1.0).users == set()
 
 
-def test_the_answers_about_one_node_and_the_own_nodes_are_read_between_other_lines(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run")
-    run.create()
-    requests = SlurmRequests(Config(), run, BackgroundCommands())
+def test_the_answers_about_one_node_and_the_own_nodes_are_read_between_other_lines() -> None:
     text = "CLUSTER: wice\nwarning: x\n" + recorded(VERSIONS[-1], "node_records")
-    (fate,) = requests.answered(Answered(AskNodeRecords(("n4",)), 0, plain(text)))
-    assert fate.state == "idle+drain"  # type: ignore[union-attr]
+    (fate,) = read_node_fates(plain(text))
+    assert fate.state == "idle+drain"
     own = recorded(VERSIONS[-1], "job_nodes")
-    (left,) = requests.answered(Answered(AskOwnNodes(), 0, f"Welcome\n{own}"))
-    assert left.nodes == ("n1",)  # type: ignore[union-attr]
+    (left,) = read(AskOwnNodes(), f"Welcome\n{own}")
+    assert left.nodes == ("n1",)
     for cut in range(len(own) - len("RUNNING\n") - 1):
-        assert requests.answered(Answered(AskOwnNodes(), 0, own[:cut])) == []
+        assert read(AskOwnNodes(), own[:cut]) == []

@@ -14,7 +14,6 @@ from histories import with_units
 from programs import script
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_requests import PILOT, SlurmRequests
 from ftslurm.core import handover
 from ftslurm.core.jobs.supply import HANDOVER_S
 from ftslurm.core.rules import begin
@@ -24,6 +23,8 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers.background import BackgroundCommands
+from ftslurm.launchers.slurm_requests import PILOT
+from ftslurm.launchers.srun import Slurm
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
@@ -102,10 +103,9 @@ def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller
     with subprocess.Popen(["sleep", "60"]) as pilot:
         for name, value in (("SLURM_ARRAY_JOB_ID", "81"), ("SLURM_ARRAY_TASK_ID", "0"), (PILOT, str(pilot.pid))):
             monkeypatch.setenv(name, value)
-        requests = SlurmRequests(by_hand(), RunDir(tmp_path), BackgroundCommands())
-        assert requests.carry_out(RequeueJob("81_0"), 0.0) == []
+        background = BackgroundCommands()
+        assert not background.ask(Slurm(by_hand(), RunDir(tmp_path)).request(RequeueJob("81_0"), 0.0))
         assert pilot.wait(20) == -signal.SIGUSR1  # as if Slurm wanted its nodes
-        assert not requests.background.running
 
 
 def training(config: Config) -> RunState:

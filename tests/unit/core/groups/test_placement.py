@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import said
 from histories import RUNNING, config, granted, killed, node_lost, play, ready, stepped, store
+from slurm_answers import read_node_fates
 from steps import A0, A1, B0, B1, B2, C0, LIGHT0, URL
 
 from ftslurm.config.schema import Config, nodes_needed
@@ -17,7 +18,6 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Exit, Place, StepId
 from ftslurm.protocol.causes import Cause
-from ftslurm.slurm.evidence import read_node_fates
 
 
 def nodes(count: int) -> Allocation:

@@ -22,9 +22,11 @@ from histories import (
     stop,
     store,
 )
+from slurm_answers import read_node_fates
 from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0
 
 from ftslurm.config.schema import Config
+from ftslurm.controller.translate import read_attach
 from ftslurm.core.jobs.supply import SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
@@ -34,7 +36,6 @@ from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.slurm.evidence import read_attach, read_node_fates
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}

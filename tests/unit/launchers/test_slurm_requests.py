@@ -7,16 +7,33 @@ from pathlib import Path
 
 import pytest
 from programs import Programs
+from slurm_answers import read, read_queue
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_requests import SlurmRequests
-from ftslurm.core.state.actions import AskJobs, StartPilot
-from ftslurm.core.state.events import JobsSeen, RequeueRefused
+from ftslurm.controller.execution import Executor
+from ftslurm.core.rules import begin
+from ftslurm.core.state.actions import (
+    Ask,
+    AskJobs,
+    AskNodes,
+    CancelJobs,
+    CheckNodes,
+    Exclude,
+    Probe,
+    RequestJobs,
+    RequeueJob,
+    StartNow,
+    StartPilot,
+)
+from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, NodesChecked, RequeueRefused
+from ftslurm.core.state.model import Job
+from ftslurm.core.state.values import replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
+from ftslurm.launchers.scheduler import AskOwnNodes, AskOwnState, CancelStep, SubmitSuccessor
+from ftslurm.launchers.slurm_requests import REQUESTS
+from ftslurm.launchers.srun import Slurm
 from ftslurm.launchers.step_processes import Children, News
 from ftslurm.run.directory import RunDir
-from ftslurm.slurm.evidence import read_queue
-from ftslurm.slurm.questions import Requeue, RunPilot, SubmitPilots
 
 
 def new(folder: Path) -> RunDir:
@@ -32,17 +49,16 @@ def line(name: str, comment: str) -> str:
 def test_two_runs_whose_folders_have_the_same_name_do_not_take_each_others_jobs(tmp_path: Path) -> None:
     one, other = new(tmp_path / "a"), new(tmp_path / "b")
     text = line("7", f"{one.mark()}:0") + line("8", f"{other.mark()}:1")
-    assert [job.name for job in read_queue(text, one.mark(), None, {})[0]] == ["7"]
-    assert [(job.name, job.pool) for job in read_queue(text, other.mark(), None, {})[0]] == [("8", 1)]
+    assert [job.name for job in read_queue(text, one.mark())[0]] == ["7"]
+    assert [(job.name, job.pool) for job in read_queue(text, other.mark())[0]] == [("8", 1)]
 
 
 def test_a_later_controller_knows_the_jobs_of_the_earlier_one_without_their_comments(tmp_path: Path) -> None:
     run = new(tmp_path)
     run.remember(["7_0", "7_1"], 0)
     run.remember(["9"], 2)
-    requests = SlurmRequests(Config(), run, BackgroundCommands())
-    seen, _ = read_queue(line("7_1", "x") + line("9", "") + line("10", "x"), requests.mark, None, requests.pools)
-    assert [(job.name, job.pool) for job in seen] == [("7_1", 0), ("9", 2)]
+    (seen,) = read(AskJobs(), line("7_1", "x") + line("9", "") + line("10", "x"), slurm=Slurm(Config(), run))
+    assert [(job.name, job.pool) for job in seen.jobs] == [("7_1", 0), ("9", 2)]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +76,7 @@ def test_that_a_job_is_preempted_is_known_also_if_its_end_is_not(
 ) -> None:
     run = new(tmp_path)
     text = f"7|7|{state}|None|n1|{start}|NONE|{told}|7|{run.mark()}:0|\n"
-    ((job,), _) = read_queue(text, run.mark(), None, {})
+    ((job,), _) = read_queue(text, run.mark())
     assert job.ends is None
     assert job.preempted is preempted
 
@@ -76,10 +92,10 @@ def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Pa
 def test_what_is_no_job_is_not_taken_for_a_pilot(name: str, job: str, known: bool, tmp_path: Path) -> None:
     config = Config()
     config.internal.pilots = "81"
-    requests = SlurmRequests(config, new(tmp_path), BackgroundCommands())
-    seen = requests.commanded({"what": "pilot", "name": name, "job": job, "nodes": "n1", "ends": None}, 1.0)
+    slurm = Slurm(config, new(tmp_path))
+    seen = slurm.reported({"what": "pilot", "name": name, "job": job, "nodes": "n1", "ends": None}, 1.0)
     assert bool(seen) is known
-    assert requests.commanded({"what": "pilot", "name": name, "job": job, "nodes": "n[1-99999999999]"}, 1.0) == []
+    assert slurm.reported({"what": "pilot", "name": name, "job": job, "nodes": "n[1-99999999999]"}, 1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -90,22 +106,19 @@ def test_what_is_no_job_is_not_taken_for_a_pilot(name: str, job: str, known: boo
         ("Requested operation is presently disabled for job 6", True),
     ],
 )
-def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: bool, tmp_path: Path) -> None:
-    run = new(tmp_path)
-    requests = SlurmRequests(Config(), run, BackgroundCommands())
-    news = requests.answered(Answered(Requeue("6"), 1, f"slurm_requeue error: {words}\n"))
+def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: bool) -> None:
+    news = read(RequeueJob("6"), f"slurm_requeue error: {words}\n", code=1)
     assert news == ([RequeueRefused("6", f"slurm_requeue error: {words}")] if refused else [])
 
 
 def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_path: Path, programs: Programs) -> None:
     programs.add("srun", body="exec sleep 60", record='"$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $*"')
-    run = new(tmp_path)
-    children = Children(run.root, local=False)
-    requests = SlurmRequests(Config(), run, children.background)
+    slurm = Slurm(Config(), new(tmp_path))
+    children = Children(slurm.run.root, slurm)
 
     def started(*pilots: StartPilot) -> list[str]:
         for pilot in pilots:
-            requests.carry_out(pilot, 0.0)
+            children.background.ask(slurm.request(pilot, 0.0))
         until = time.monotonic() + 30
         while len(lines := programs.calls()) < len(pilots):
             assert time.monotonic() < until
@@ -122,7 +135,7 @@ def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_p
         list(children.listen(0.5))
         assert len(children.background.running) == 2  # that of the other job goes on
     finally:
-        children.background.kill(lambda asked: isinstance(asked, RunPilot))
+        children.background.kill(lambda asked: isinstance(asked.action, StartPilot))
 
 
 def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(
@@ -134,10 +147,16 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     run.job_id.write_text("6")  # the controller's successor
     config = Config()
     config.cluster.kind = "array"
-    requests = SlurmRequests(config, run, BackgroundCommands())
+    slurm = Slurm(config, run)
     run.submitted.mkdir()
-    requests.background.ask(SubmitPilots(0), ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
-    requests.end(("7",))
+    submit = slurm.request(RequestJobs(0, 1), 0.0)
+    monkeypatch.setattr(submit, "argv", lambda: ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
+    executor = Executor(config, run, Children(run.root, slurm))
+    executor.children.background.ask(submit)
+    state = begin(config)
+    executor.end(
+        replace(state, job_pool=replace(state.job_pool, by_name={"7": Job("7", state="RUNNING", nodes=("n1",))}))
+    )
     assert programs.calls() == ["scancel 7 9_0", "scancel --state=PENDING 6"]
 
 
@@ -145,11 +164,10 @@ def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
     tmp_path: Path, programs: Programs
 ) -> None:
     programs.add("squeue", delay_s=0.3)
-    run = new(tmp_path)
-    children = Children(run.root, local=False)
-    requests = SlurmRequests(Config(), run, children.background)
+    slurm = Slurm(Config(), new(tmp_path))
+    children = Children(slurm.run.root, slurm)
     for now in (1.0, 2.0):
-        requests.carry_out(AskJobs(), now)
+        children.background.ask(slurm.request(AskJobs(), now))
     assert len(children.background.running) == 1
     news: list[News] = []
     until = time.monotonic() + 20
@@ -157,6 +175,34 @@ def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
         news = list(children.listen(0.1))
     (answer,) = news
     assert isinstance(answer, Answered)
-    (event,) = requests.answered(answer)
+    (event,) = answer.request.read(answer.answer)
     assert isinstance(event, JobsSeen)
     assert event.asked == 1.0
+
+
+ANSWERS = {
+    AskJobs(): [JobsUnknown],
+    AskNodes(("n1",)): [],
+    Probe("n1"): [Looked],
+    CheckNodes(("n1",)): [NodesChecked],
+    Exclude("6", ("n1",)): [],
+    CancelJobs(("6",)): [],
+    RequeueJob("6"): [RequeueRefused],
+    StartNow("6"): [],
+    StartPilot("6", "6", "n1"): [],
+    CancelStep("6.0"): [],
+    AskOwnState(): [Explained],
+    AskOwnNodes(): [],
+}
+
+
+@pytest.mark.parametrize("ask", ANSWERS, ids=str)
+def test_what_cannot_be_asked_is_answered_at_once(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, background = Slurm(Config(), new(tmp_path)), BackgroundCommands()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [type(event) for event in background.ask(slurm.request(ask, 0.0))] == ANSWERS[ask]
+    assert not background.running
+
+
+def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
+    assert set(Ask.__subclasses__()) == {type(ask) for ask in ANSWERS} | {RequestJobs, SubmitSuccessor} == set(REQUESTS)

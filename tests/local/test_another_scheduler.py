@@ -23,6 +23,7 @@ from ftslurm.core.state.actions import Ask, AskJobs, AskNodes, Attach, CancelJob
 from ftslurm.core.state.events import Event, JobsSeen, Looked, NodeFate, Submitted
 from ftslurm.core.state.model import Allocation, Job
 from ftslurm.core.state.run_state import RunState
+from ftslurm.guard import processes
 from ftslurm.launchers import step_command
 from ftslurm.launchers.scheduler import Answer, Command, Request
 from ftslurm.run.directory import RunDir
@@ -83,7 +84,7 @@ class Submit(Request[Jobs, RequestJobs]):
 
 class List(Request[Jobs, AskJobs]):
     def argv(self) -> list[str]:
-        alive = 'for job; do kill -0 "$job" && echo "$job"; done 2> /dev/null; true'
+        alive = 'for job; do grep -q "^State:.[^Z]" "/proc/$job/status" && echo "$job"; done 2> /dev/null; true'
         return ["sh", "-c", alive, "sh", *self.scheduler.jobs]
 
     def read(self, answer: Answer) -> list[Event]:
@@ -166,8 +167,8 @@ def test_groups_come_back_in_jobs_of_their_own_that_are_none_of_slurms(run: Run)
 
     last = run.end_soon()
     run.finish().check_training(last, survivors=set(), returned={0, 1})
-    jobs = [Path(f"/proc/{job_of(group, 1)}/comm") for group in (0, 1)]
-    run.until(lambda: not any(job.exists() for job in jobs), "the jobs are cancelled")
+    jobs = [int(job_of(group, 1)) for group in (0, 1)]
+    run.until(lambda: all(processes.state(job) in (None, "Z") for job in jobs), "the jobs are cancelled")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from slurm_answers import read, read_node_fates, read_queue
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import AskJobs
 from ftslurm.core.state.events import JobsSeen, JobsUnknown
-from ftslurm.doctor.slurm_checks import read_nodes, read_records, read_settings
+from ftslurm.checks.slurm_verdicts import read_nodes, read_records, read_settings
 from ftslurm.launchers.scheduler import AskOwnNodes
 from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir

@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ftslurm.checks.facts import PATIENCE_S, FolderFacts, NodeFacts, read_facts
+from ftslurm.checks.facts import FolderFacts, NodeFacts, read_facts
 from ftslurm.checks.on_node import Asked, wait_for
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
@@ -53,17 +53,10 @@ class NodeSession:
             more: the fields of Asked that doctor chooses.
 
         Raises:
-            OSError: the folder cannot be written, or srun cannot be started.
+            OSError: srun cannot be started.
         """
         self.known, self._begun = NodeFacts(name), time.monotonic()
         self._asked = Asked(str(folder), secrets.token_hex(4), **more)
-        self._here = Path(self._asked.here).open("x")  # noqa: SIM115 its lock is held until the end
-        self._locks = True
-        try:
-            fcntl.lockf(self._here, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._locks = False
-        self._size = Path(self._asked.here).stat().st_size
         self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
         program = programs.module("ftslurm.checks.on_node", json.dumps(asdict(self._asked)), python=python)
         self._process = subprocess.Popen(
@@ -86,28 +79,26 @@ class NodeSession:
             hello = self._await_start(wait_s, tell)
             known.name, known.job = str(hello.get("node")), str(hello.get("job"))
             known.started_s = time.monotonic() - self._begun
-            size_s = self._follow() if hello.get("shared") else None
-            answer = self._next(FACTS_S)
-            if answer is None:
-                raise Silent(f"no answer within {FACTS_S:g} s")
+            size_s, can_lock = self._share()
+            answer = self._answer()
             folder = FolderFacts(**{**answer["folder"], "size_s": size_s})
-            known.folder = folder if self._locks else replace(folder, locks=None)
+            known.folder = folder if can_lock else replace(folder, locks=None)
             known.facts, known.tried, known.place = read_facts(answer["facts"]), answer["tried"], answer["place"]
         except Silent as why:
             known.problem = str(why)
         except (KeyError, TypeError):
             known.problem = OTHER_VERSION
+        except BrokenPipeError:
+            known.problem = self._last_words()
         except OSError as error:
-            known.problem = f"{error.filename or 'a file'} cannot be written here: {error.strerror}"
+            known.problem = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
         return known
 
     def reach(self, other: NodeFacts) -> None:
         """Have the node connect to the port of another one."""
-        assert self._process.stdin is not None
         with suppress(OSError, Silent):
-            self._process.stdin.write("{} {}\n".format(*other.place).encode())
-            answer = self._next(PATIENCE_S)
-            self.known.reached = {other.name: str((answer or {}).get("why", "no answer"))}
+            self._say("{} {}".format(*other.place))
+            self.known.reached = {other.name: str(self._answer().get("why"))}
 
     def close(self) -> None:
         """End the program and its job."""
@@ -120,7 +111,6 @@ class NodeSession:
                 end()
                 self._process.wait(END_S)
                 break
-        self._here.close()
 
     def _await_start(self, wait_s: float, tell: Callable[[str], None]) -> dict[str, Any]:
         deadline = time.monotonic() + wait_s
@@ -131,10 +121,34 @@ class NodeSession:
             tell(f"waiting for the job on {self.known.name}{state}; Ctrl-C cancels it")
         return hello
 
-    def _follow(self) -> float | None:
-        """Make the new file; return after how many seconds this machine sees what the node has appended."""
-        Path(self._asked.new).touch(mode=0o600)
-        return wait_for(lambda: Path(self._asked.here).stat().st_size > self._size)
+    def _share(self) -> tuple[float | None, bool]:
+        """Make the folder and a file, lock it, and have the program look at it; then make the new file.
+
+        Return after how many seconds this machine sees what the node has appended, and whether it can lock.
+        """
+        Path(self._asked.folder).mkdir(mode=0o700, exist_ok=True)
+        can_lock = True
+        with Path(self._asked.here).open("x") as here:
+            try:
+                fcntl.lockf(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                can_lock = False
+            size = os.fstat(here.fileno()).st_size
+            self._say("go")
+            if not self._answer()["shared"]:
+                return None, can_lock
+            Path(self._asked.new).touch(mode=0o600)
+            return wait_for(lambda: Path(self._asked.here).stat().st_size > size), can_lock
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    def _answer(self) -> dict[str, Any]:
+        answer = self._next(FACTS_S)
+        if answer is None:
+            raise Silent(f"no answer within {FACTS_S:g} s")
+        return answer
 
     def _next(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the program's next line; None: there is none in time.
@@ -182,7 +196,7 @@ def sessions_on(
     """Start the program with each command line, by name; end them all at the end of the block.
 
     Raises:
-        EnvironmentProblem: it cannot be started, or the folder is full.
+        EnvironmentProblem: it cannot be started.
     """
     started = list[NodeSession]()
     try:
@@ -190,7 +204,7 @@ def sessions_on(
             for name, prefix in prefixes.items():
                 started.append(NodeSession(name, prefix, python, folder, more))
         except OSError as error:
-            raise EnvironmentProblem(f"{error.filename or folder}: {error.strerror}") from error
+            raise EnvironmentProblem(f"{error.filename}: {error.strerror}") from error
         yield started
     finally:
         for session in started:
@@ -199,7 +213,9 @@ def sessions_on(
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """Make a folder beside the runs, or where they will be; remove it at the end, and old ones of killed doctors.
+    """Yield a folder to make beside the runs, or where they will be; remove it, and old ones of killed doctors.
+
+    It is made when a program runs that removes it, too.
 
     Raises:
         EnvironmentProblem: it cannot be made.
@@ -212,12 +228,8 @@ def scratch_folder(root: Path) -> Iterator[Path]:
             if mine and time.time() - found.st_mtime > STALE_S:
                 shutil.rmtree(left)
     folder = place / f"{PREFIX}{secrets.token_hex(8)}"
-    try:
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"{place} cannot be written ({error.strerror}): set --root to a shared folder of your own"
-        ) from error
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise EnvironmentProblem(f"{place} cannot be written: set --root to a shared folder of your own")
     try:
         yield folder
     finally:

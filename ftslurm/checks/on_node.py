@@ -1,8 +1,8 @@
 """Runs on a node for `ftslurm doctor`: `python -m ftslurm.checks.on_node ASKED`, with a JSON object of Asked.
 
-It prints a line of JSON when it has begun, with what it has found in the folder, and one with all the rest. Then it
-connects to each HOST PORT that comes on stdin. When stdin ends, because doctor has finished or was killed, it removes
-the folder and exits, whatever it is doing.
+It prints a line of JSON when it has begun, and waits for one on stdin: the folder is there now. It prints another one
+when it has looked into the folder, and one with all the rest. Then it connects to each HOST PORT that comes on stdin.
+When stdin ends, because doctor has finished or was killed, it removes the folder and exits, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -149,13 +149,15 @@ def _serve(folder: str) -> None:
 def main(text: str) -> None:
     """Look at everything, and end with stdin."""
     signal.alarm(LIFE_S)  # no end of stdin arrives if srun's whole process group is killed
-    asked, found = Asked(**json.loads(text)), FolderFacts()
-    found.path = os.path.dirname(asked.folder)
-    threading.Thread(target=_serve, args=[asked.folder], daemon=True).start()
+    asked = Asked(**json.loads(text))
+    found = FolderFacts(os.path.dirname(asked.folder))
     node, job = processes.node_of(os.environ) or socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
+    _say(node=node, job=job)
+    sys.stdin.readline()
+    threading.Thread(target=_serve, args=[asked.folder], daemon=True).start()
     with _noting(found):
         _touch(asked, found)
-    _say(node=node, job=job, shared=found.shared)
+    _say(shared=found.shared)
     with _noting(found):
         _look(asked, found)
     there = facts.of_node()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from ftslurm.checks import node_session, node_verdicts, slurm_facts
 from ftslurm.checks.finding import Finding, Level, fail, ok, rows, warn
@@ -114,7 +116,10 @@ def _look(
     sessions: Sequence[node_session.NodeSession], wait_s: float, pool: ThreadPoolExecutor, slurm: SlurmFacts | None
 ) -> Iterator[Finding]:
     """Yield what is found on each node, and whether each reaches the one before it."""
-    ranges = dict(re.findall(r"^(torch|torchft)([<>=][^ ;]*)", "\n".join(metadata.requires("ftslurm") or []), re.M))
+    ranges = dict[str, str]()
+    with suppress(metadata.PackageNotFoundError):
+        wanted = map(Requirement, metadata.requires("ftslurm") or [])
+        ranges = {one.name: str(one.specifier) for one in wanted}
     several = slurm is not None and not slurm.one_machine
 
     def tell(line: str) -> None:

@@ -76,10 +76,10 @@ def test_this_machine_is_known_by_one_answer(tmp_path: Path) -> None:
 
 
 def test_a_node_with_another_folder_of_that_name_does_not_share_it(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    away = f'for path in {tmp_path}/runs/.*/here-*; do rm "$path"; done; exec "$@"'
-    node = looked(tmp_path / "runs", "sh", "-c", away, "sh")
-    assert node.folder == FolderFacts(str(tmp_path / "runs"))
+    runs = str(tmp_path / "runs")
+    elsewhere = f'exec "$1" "$2" "$3" "$4" "$(echo "$5" | sed s,{runs}/,{runs}/../other/,)"'
+    node = looked(tmp_path / "runs", "sh", "-c", elsewhere, "sh")
+    assert node.folder == FolderFacts(f"{runs}/../other")
 
 
 def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> None:
@@ -93,8 +93,9 @@ def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> N
 
 def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: Path) -> None:
     folder = tmp_path / "left"
-    folder.mkdir()
     only = NodeSession("here", [], [sys.executable], folder, {})
+    assert only._answer()["job"] == ""
+    folder.mkdir()
     only._process.stdin.close()  # type: ignore[union-attr]  # as when doctor is killed
     until(lambda: not folder.exists(), "the folder is removed")
     assert only._process.wait(PATIENCE_S) == 0
@@ -121,8 +122,8 @@ def test_what_a_profile_prints_is_ignored(tmp_path: Path) -> None:
     [
         ("echo execve: No such file >&2; exit 2", "execve: No such file"),
         ("exit 7", "exit code: 7"),
-        ("""echo '{"time": 1.5, "node": "n1", "job": ""}'; echo '{"time": 1.5}'; cat""", node_session.OTHER_VERSION),
-        ("""echo '{"time": 1.5}'; echo '{"time": 1.5, "folder": {"new": 1}}'; cat""", node_session.OTHER_VERSION),
+        ("yes '{\"time\": 1.5}' | head; cat", node_session.OTHER_VERSION),
+        ('yes \'{"time": 1.5, "shared": false, "folder": {"new": 1}}\'', node_session.OTHER_VERSION),
     ],
 )
 def test_what_answers_otherwise_is_named(does: str, words: str, tmp_path: Path) -> None:

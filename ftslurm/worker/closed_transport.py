@@ -25,7 +25,6 @@ from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.interfaces import Reach, bracketed, family
 from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
-from ftslurm.worker import patch_fit
 from ftslurm.worker.transfers import Transfers
 
 MOST_STRANGERS = 64  # connections without a completed handshake; further ones are closed
@@ -39,15 +38,8 @@ def install(gateway: Gateway, reach: Reach, transfers: Transfers, module: Any = 
     Args:
         reach: how other nodes reach this one.
         transfers: is given the connections of clients and servers.
-
-    Raises:
-        patch_fit.Misfit: this torchft creates its server or its clients in another way; it must not be used.
     """
     module = module or importlib.import_module("torchft.checkpointing.http_transport")
-    patch_fit.require(
-        module, "_IPv6HTTPServer.finish_request(request, client_address)", "socket.gethostname()", "urllib.request"
-    )
-    patch_fit.require(module, *(f"HTTPTransport.{name}" for name in ("_IPv6HTTPServer", "gethostname", "urlopen")))
     base: Any = module._IPv6HTTPServer
     module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: reach.host}))
 

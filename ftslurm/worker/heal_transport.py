@@ -1,4 +1,4 @@
-"""Choose how a group that comes back gets the training's state from a live one: the setting torchft.transport.
+"""Chooses how a group that comes back gets the training's state from a live one: the setting torchft.transport.
 
 torchft's Manager serves the state over HTTP in one stream, which one core reads and writes. Here it is served in
 CHUNKS parts that are fetched side by side, or sent through the process group (torchft's PGTransport). A transport that
@@ -7,41 +7,19 @@ the script gives its Manager stays.
 
 from __future__ import annotations
 
-import inspect
+import importlib
 import os
 from typing import Any
-
-from ftslurm.worker import patch_fit, torchft_patches
 
 VARIABLE = "FTSLURM_TRANSPORT"
 HTTP, PROCESS_GROUP = "http", "process_group"
 CHUNKS = 8  # 1.8 to 2.5 times as fast as one stream on two cores (benchmarks/healing.py)
 
 
-def install(torchft: Any) -> None:
-    """Give each Manager without a transport of its own the one that the run is set to.
-
-    Raises:
-        patch_fit.Misfit: the Manager of this torchft takes no transport, or makes it in another way.
-    """
-    patch_fit.require(
-        torchft,
-        *("manager.Manager(pg, timeout, checkpoint_transport)", "manager.HTTPTransport(timeout, num_chunks)"),
-    )
-    manager: Any = torchft.manager.Manager
-    usual = inspect.signature(manager.__init__).parameters["timeout"].default
-
-    def edit(arguments: dict[str, Any]) -> None:
-        if arguments.get("checkpoint_transport") is None:
-            transport = _transport(torchft, arguments["pg"], arguments.get("timeout", usual))
-            arguments["checkpoint_transport"] = transport
-
-    torchft_patches.edit_arguments(manager, edit)
-
-
-def _transport(torchft: Any, pg: Any, timeout: Any) -> Any:
+def transport(pg: Any, timeout: Any) -> Any:
+    """Return the transport that the run is set to, for a Manager with these arguments."""
     if os.environ.get(VARIABLE) != PROCESS_GROUP:
-        return torchft.manager.HTTPTransport(timeout=timeout, num_chunks=CHUNKS)
+        return importlib.import_module("torchft.manager").HTTPTransport(timeout=timeout, num_chunks=CHUNKS)
     import torch
     from torchft.checkpointing.pg_transport import PGTransport
 

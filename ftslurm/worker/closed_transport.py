@@ -11,6 +11,7 @@ another. So a client waits for its turn as long as torchft would wait for the st
 
 from __future__ import annotations
 
+import functools
 import http.client
 import importlib
 import random
@@ -88,7 +89,8 @@ class _Handler(urllib.request.HTTPHandler):
         self.gateway, self.transfers = gateway, transfers
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(lambda host, **words: _Connection(self.gateway, self.transfers, host, **words), request)
+        connection: Any = functools.partial(_Connection, self.gateway, self.transfers)
+        return self.do_open(connection, request)
 
 
 class _Connection(http.client.HTTPConnection):

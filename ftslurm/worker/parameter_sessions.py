@@ -127,20 +127,11 @@ def install(gateway: Gateway, sessions: Sessions) -> None:
             told = json.load(answer)
         return io.StringIO(json.dumps(told | {"store_addr": within(gateway, told["store_addr"])}))
 
-    module.ParameterServer, module._IPv6HTTPServer, module.TCPStore = RunParameterServer, LoopbackServer, _GroupStore
-    module.socket = SimpleNamespace(gethostname=lambda: store.public.rpartition(":")[0])
+    def public(part: int) -> str:
+        return str(store.public).rpartition(":")[part]
+
+    module.ParameterServer, module._IPv6HTTPServer = RunParameterServer, LoopbackServer
+    # torchft names the store HOST:PORT/session/ID. The group's is at HOST:PORT/store; the server needs none of its own.
+    module.socket = SimpleNamespace(gethostname=lambda: public(0))
+    module.TCPStore = lambda **_: SimpleNamespace(port=public(2))
     module.urllib = SimpleNamespace(request=SimpleNamespace(urlopen=urlopen))
-
-
-class _GroupStore:
-    """A client of the group's store, in place of a parameter server's own store."""
-
-    def __init__(self, **_: Any) -> None:
-        from torch.distributed import TCPStore
-
-        host, _, port = store.here.rpartition(":")
-        self._client = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-        self.port = store.public.rpartition(":")[2]  # PORT/store: torchft appends it to the machine's name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)

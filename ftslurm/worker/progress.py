@@ -62,7 +62,7 @@ class Observer(Onlooker):
         self._clock = clock
         self._every_s = every_s
         self._managers: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
-        self._step: int | None = None
+        self.step: int | None = None  # after the latest commit of this process; None: there was none
         self._committed = 0
         self._aborted = 0
         self._healed = 0
@@ -70,11 +70,6 @@ class Observer(Onlooker):
         self._gap_s: float | None = None
         self._reported_at = float("-inf")
         self._unreported: _Seen | None = None  # the Manager whose last commit is not reported yet
-
-    @property
-    def step(self) -> int | None:
-        """Return the step after the latest commit of this process; None: there was none."""
-        return self._step
 
     @quietly
     def flush(self) -> None:
@@ -137,7 +132,7 @@ class Observer(Onlooker):
             self._aborting = True
             return
         self._aborting = False
-        self._step = seen.step
+        self.step = seen.step
         self._committed += 1
         if seen.committed_at is not None:
             self._gap_s = max(self._gap_s or 0.0, now - seen.committed_at)

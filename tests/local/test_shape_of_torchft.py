@@ -11,6 +11,8 @@ import importlib
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -18,6 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 from loaded import LOADED
+from versions import MATRIX
 
 from ftslurm.worker import patch_fit, session
 from ftslurm.worker.private_names import Patch
@@ -76,6 +79,26 @@ def test_each_name_of_the_table_is_there_and_is_missed_when_it_is_not(patch: Pat
         assert patch_fit.missing({owner: name}) == []
         with_a_typo = re.sub(r"\w+(\(|$)", r"no_such_name\1", name, count=1)
         assert patch_fit.missing({owner: with_a_typo}) == [f"{with_a_typo} in {owner}"]
+
+
+NIGHTLY = """
+from ftslurm.worker import patch_fit
+from ftslurm.worker.private_names import Patch
+print({patch.name for patch in Patch if patch_fit.form(patch) == 1})
+"""
+
+
+@pytest.mark.nightly
+def test_the_table_fits_the_nightly_of_torchft(tmp_path: Path) -> None:
+    (row,) = [row for row in MATRIX if row.name == "nightly"]
+    wheel = next(one for one in row.packages if one.startswith("torchft-nightly"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={tmp_path}", wheel]
+    if subprocess.run(pip, check=False).returncode:
+        pytest.skip(f"{wheel} cannot be installed here")
+    environ = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(session.__file__).parents[2]}"}
+    done = subprocess.run([sys.executable, "-c", NIGHTLY], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ast.literal_eval(done.stdout) == {"PROCESS_GROUPS", "BROKEN"}
 
 
 THEIRS = {"_exit", "_run_exitfuncs", "_replace"}  # of Python

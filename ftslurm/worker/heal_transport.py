@@ -3,6 +3,9 @@
 torchft's Manager serves the state over HTTP in one stream, which one core reads and writes. Here it is served in
 CHUNKS parts that are fetched side by side, or sent through the process group (torchft's PGTransport). A transport that
 the script gives its Manager stays.
+
+The two sides of a heal do not tell each other into how many parts the state is split. A donor may have other parts, or,
+if its Manager is torchft's own, none. So what cannot be had in parts is fetched as a whole.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 from typing import Any
+from urllib.error import HTTPError
 
 VARIABLE = "FTSLURM_TRANSPORT"
 HTTP, PROCESS_GROUP = "http", "process_group"
@@ -18,8 +22,23 @@ CHUNKS = 8  # 1.8 to 2.5 times as fast as one stream on two cores (benchmarks/he
 
 def transport(pg: Any, timeout: Any) -> Any:
     """Return the transport that the run is set to, for a Manager with these arguments."""
-    if os.environ.get(VARIABLE) != PROCESS_GROUP:
-        return importlib.import_module("torchft.manager").HTTPTransport(timeout=timeout, num_chunks=CHUNKS)
+    return (_process_group if os.environ.get(VARIABLE) == PROCESS_GROUP else _http)(pg, timeout)
+
+
+def _http(_: Any, timeout: Any) -> Any:
+    http: Any = importlib.import_module("torchft.manager").HTTPTransport
+
+    class HTTPTransport(http):  # type: ignore[misc]
+        def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: Any) -> Any:
+            try:
+                return super().recv_checkpoint(src_rank, metadata, step, timeout)
+            except (HTTPError, ValueError):  # the donor has fewer parts; it has more, and some leaves are not here
+                return self._load_from_address(f"{metadata}{step}/full", timeout)
+
+    return HTTPTransport(timeout=timeout, num_chunks=CHUNKS)
+
+
+def _process_group(pg: Any, timeout: Any) -> Any:
     import torch
     from torchft.checkpointing.pg_transport import PGTransport
 

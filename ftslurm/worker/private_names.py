@@ -100,6 +100,9 @@ class Patch(Enum):
         "taking a step, and survivors of a death may wait for the process group's time-out",
         {
             "torchft.manager": "HTTPTransport(timeout, num_chunks)",
+            "torchft.checkpointing.http_transport:HTTPTransport": """
+                recv_checkpoint(src_rank, metadata, step, timeout) _load_from_address(address, timeout)
+            """,
             "torchft.manager:Manager": """
                 __init__(pg, timeout, connect_timeout, heartbeat_interval, checkpoint_transport)
                 start_quorum() allreduce() should_commit() current_step() report_error(e) errored()

@@ -4,8 +4,8 @@ torchft's Manager serves the state over HTTP in one stream, which one core reads
 CHUNKS parts that are fetched side by side, or sent through the process group (torchft's PGTransport). A transport that
 the script gives its Manager stays.
 
-The two sides of a heal do not tell each other into how many parts the state is split. A donor may have other parts, or,
-if its Manager is torchft's own, none. So what cannot be had in parts is fetched as a whole.
+The two sides of a heal do not tell each other into how many parts the state is split. A donor may have fewer or, if its
+Manager is torchft's own, none. Then the state is fetched as a whole.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def _http(_: Any, timeout: Any) -> Any:
         def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: Any) -> Any:
             try:
                 return super().recv_checkpoint(src_rank, metadata, step, timeout)
-            except (HTTPError, ValueError):  # the donor has fewer parts; it has more, and some leaves are not here
+            except HTTPError as error:
+                if "list index out of range" not in error.reason:  # what a donor answers that has fewer parts
+                    raise
                 return self._load_from_address(f"{metadata}{step}/full", timeout)
 
     return HTTPTransport(timeout=timeout, num_chunks=CHUNKS)

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ftslurm.checkpoint.devices import on_this_device
+from ftslurm.errors import complain
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
@@ -185,7 +186,7 @@ class BrokenQuorums:
         while self.broken <= quorum and self._managers_in(quorum):
             time.sleep(COLLECTIVE_S / 5)
             if still := self.transfers.hang_up_still():
-                print(f"ftslurm: a member of quorum {quorum} is gone: {still} transfers of the state end", flush=True)
+                complain(f"a member of quorum {quorum} is gone: {still} transfers of the state end")
             if word != self.position.word:
                 word, since = self.position.word, time.monotonic()
             elif time.monotonic() >= since + COLLECTIVE_S and (stuck := self._stuck(quorum)):
@@ -204,7 +205,7 @@ class BrokenQuorums:
         return [m for m in list(self.managers) if m._quorum_id <= quorum]
 
     def _abort(self, manager: Any) -> None:
-        print(f"ftslurm: a member of quorum {manager._quorum_id} is gone: its collective is aborted", flush=True)
+        complain(f"a member of quorum {manager._quorum_id} is gone: its collective is aborted")
         group = group_end.innermost(manager._pg)
         gloo_connections.hang_up(self.loops.get(group, {}))  # Gloo's abort ends no collective that is waited for (2.13)
         group_end.end(group)

@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
+from ftslurm.errors import complain
 from ftslurm.guard import gpus, interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
@@ -100,7 +101,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 watchers.bound = cpu_binding.bind(assign.bind, task.local_index) if assign.bind else ""
         take_rank(task, assign, me)
         if watchers.bound:
-            print(f"ftslurm: {watchers.bound}", file=sys.stderr, flush=True)
+            complain(watchers.bound)
         begin = join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
@@ -114,7 +115,8 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 f"(job.stage_python): {reason}"
             )
     except BaseException as error:  # the controller must get every error
-        traceback.print_exc()
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
         channel.say_failed(error, step=None, started=False)
         os._exit(1)
 
@@ -169,7 +171,7 @@ class Channel:
 
     def warn(self, text: str) -> None:
         """Warn the user in the rank's log and through the controller."""
-        print_warning(text)
+        complain(f"warning: {text}")
         self.say(messages.Notice(text))
 
     def receive(self, kind: type[M]) -> M:
@@ -234,10 +236,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     if told := reach.variables(os.environ):
         os.environ.update(told)
         if task.local_index == 0:
-            print(
-                f"ftslurm: {task.node} is announced as {reach.host}, and has {told} (cluster.interface)",
-                file=sys.stderr,
-            )
+            complain(f"{task.node} is announced as {reach.host}, and has {told} (cluster.interface)")
     bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
     with no_garbage(), pacing.paced() if task.options.paced else contextlib.nullcontext():
         watchers = import_everything(task, channel, reach)
@@ -287,7 +286,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:
     """End this worker before it takes a step with weights that are not the training's."""
     error = f"ended by ftslurm before it took a step: {reason}"
-    print(error, file=sys.stderr, flush=True)
+    complain(error)
     refused = os.environ.get("FTSLURM_HEALS") == "1"
     channel.say(messages.Failed(error, "", None, started=True, refused=refused))
     os._exit(1)
@@ -329,7 +328,7 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
         if rank == 0:
             channel.warn(text)
         else:
-            print_warning(text)
+            complain(f"warning: {text}")
     if rank != 0:
         watchers.progress.report = lambda _: None
     elif assign.lighthouse:
@@ -349,11 +348,6 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
 
 
 # --- texts of exceptions ----------------------------------------------------------------------------------------------
-
-
-def print_warning(text: str) -> None:
-    """Print a warning into the rank's log."""
-    print(f"ftslurm: warning: {text}", file=sys.stderr, flush=True)
 
 
 def describe(error: BaseException) -> tuple[str, str]:
@@ -503,7 +497,7 @@ def open_log(path: str) -> None:
         sharing.make_folder(os.path.dirname(path))
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        print_warning(f"{path} cannot be made: {error.strerror}")
+        complain(f"warning: {path} cannot be made: {error.strerror}")
         return
     sharing.follow(log, path)
     os.dup2(log, 1)

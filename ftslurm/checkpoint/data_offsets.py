@@ -41,8 +41,9 @@ class DataPositions:
             step: the step of the checkpoint that was loaded. If the file has no record of it, the last one before is
                 used: the group was down at that step, and has trained nothing since. None: the last record.
         """
+        why = ""
         try:
-            why = self.read()
+            self.read()
         except OSError as error:
             why = str(error)
         at, noted = self.upto(step) or (0, None)
@@ -74,20 +75,18 @@ class DataPositions:
                 say(f"{self.name}: its position in the data cannot be recorded, training goes on: {self.path}: {error}")
             self._failing = True
 
-    def read(self) -> str | None:
-        """Read the file. Return why it cannot be trusted, None if it can or does not exist.
+    def read(self) -> None:
+        """Read the file, if there is one.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: it cannot be read, or another user can have written it.
         """
         self.records.clear()
         try:
-            with owned_files.open_file(self.path) as file:
-                if why := owned_files.distrust(os.fstat(file.fileno())):
-                    return why
+            with owned_files.open_own(self.path) as file:
                 text = file.read()
         except FileNotFoundError:
-            return None
+            return
         at = 0
         while at + HEAD.size <= len(text):
             step, length, checksum = HEAD.unpack_from(text, at)
@@ -96,7 +95,6 @@ class DataPositions:
                 break  # the last record was not written completely
             self._remember(step, content)
             at += HEAD.size + length
-        return None
 
     def upto(self, step: int | None = None) -> tuple[int, Any] | None:
         """Return the last record of this step or before: its step and its state."""

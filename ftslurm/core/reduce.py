@@ -100,8 +100,9 @@ def observe(turn: Turn, event: Event) -> None:
             _stop_asked(turn, event)
         case JobEnds():
             rollover.begin(turn, event)
-        case Explained():
-            turn.set(ending=turn.state.ending and replace(turn.state.ending, until=0.0))
+        case Explained(signalled):
+            if signalled and turn.state.ending is not None:
+                turn.set(ending=replace(turn.state.ending, until=0.0))
             queue.explained(turn)
         case _:
             assert_never(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -30,7 +31,11 @@ def started_modules() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "programs.module":
                 first = node.args[0].value.elts[0] if isinstance(node.args[0], ast.Starred) else node.args[0]  # type: ignore[attr-defined]
-                found.add(ast.literal_eval(first))
+                if isinstance(first, ast.Name):  # a constant of that file
+                    names = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+                    found.add(getattr(importlib.import_module(names), first.id))
+                else:
+                    found.add(ast.literal_eval(first))
     return found
 
 

@@ -116,5 +116,5 @@ def _end(code: int, error: BaseException | None, on_failure: Callable[[BaseExcep
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the script closed it
+        with contextlib.suppress(Exception):  # the script may have closed it, or put something else there
             stream.flush()

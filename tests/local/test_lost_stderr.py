@@ -26,18 +26,3 @@ def test_the_end_of_a_script_is_told(form: str, tmp_path: Path) -> None:
             task.begin(f"{BEGIN}{FORMS[form]}\n{end}\n")
             assert "no data left" in task.until("failed")["error"]
             assert task.until("exited")["code"] == 1
-
-
-def test_a_worker_starts_whose_words_find_no_place(tmp_path: Path) -> None:
-    folder = tmp_path / "step"
-    folder.mkdir()
-    (folder / "step.log").symlink_to("/dev/full")
-    (folder / "here").write_text("no folder")
-    env = {"LEFT_OUT": "left out for this torchft: the patch manager"}
-    with guarded.step(folder, env=env) as task:
-        task.wait = lambda *_: None  # type: ignore[method-assign]
-        task.step_log = lambda: "full"  # type: ignore[method-assign]  # it can be read without end
-        task.begin("pass", log_dir=str(folder / "here"))
-        assert task.until("warning")["text"] == env["LEFT_OUT"]
-        task.until("done")
-        assert task.until("exited")["code"] == 0

@@ -36,13 +36,13 @@ def without_a_reader() -> TextIO:
 
 
 STREAMS: dict[str, Callable[[], object]] = {
-    "full": lambda: Path("/dev/full").open("w"),
+    "full": lambda: Path("/dev/full").open("w"),  # noqa: SIM115
     "closed": closed,
     "without a descriptor": without_a_descriptor,
     "a pipe that nobody reads": without_a_reader,
     "none": lambda: None,
     "no stream": object,
-    "of ASCII": lambda: Path(os.devnull).open("w", encoding="ascii"),
+    "of ASCII": lambda: Path(os.devnull).open("w", encoding="ascii"),  # noqa: SIM115
 }
 
 

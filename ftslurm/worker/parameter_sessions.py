@@ -1,8 +1,8 @@
 """torchft's parameter servers in a run: closed to strangers, and reported. Needs no change to the script.
 
 A server listens on loopback, is asked through the guards, and meets its clients in the group's store. Rank 0 of a group
-reports `serving` for the first ParameterServer that it makes, then `served`, and `session` for its own sessions with a
-server (protocol/messages.py).
+reports `serving` for the first ParameterServer that it makes, then `served` with its step, and `session` for its own
+first session with a server (protocol/messages.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,20 +23,15 @@ from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.worker.closed_servers import store, through, within
 from ftslurm.worker.onlooker import Onlooker, quietly
 
-EVERY_S = 1.0  # `served` and `session` are sent at most this often
+EVERY_S = 1.0  # `served` is sent at most this often
 
 
 class Sessions(Onlooker):
-    """Watches the first server of this process, or its sessions with a server."""
+    """Watches the first server of this process, or its first session with a server."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._server: Any = None
-        self._open = 0
-        self._served: tuple[int, int | None] | None = None  # the last report of the server
-        self._opened = 0
-        self._told_at = float("-inf")  # time of the last report of sessions
+    _server: Any = None
+    _step: int | None = None  # the last report of the server
+    _opened = False
 
     @quietly
     def serves(self, server: Any) -> None:
@@ -48,33 +41,20 @@ class Sessions(Onlooker):
             outbox.say(messages.Serving(server.address()))
             threading.Thread(target=self._watch, name="ftslurm-served", daemon=True).start()
 
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """Count a session of the server as long as it is open."""
-        with self._lock:
-            self._open += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open -= 1
-
     @quietly
     def opened(self) -> None:
-        """Report a session with a server."""
-        self._opened += 1
-        if self._clock() >= self._told_at + EVERY_S:
-            self._told_at = self._clock()
-            outbox.say(messages.SessionOpened(self._opened))
+        """Report the first session with a server."""
+        if not self._opened:
+            self._opened = True
+            outbox.say(messages.SessionOpened())
 
     @quietly
     def flush(self) -> None:
-        """Report the server's state if it has changed. Any thread may call it at any time."""
+        """Report the server's step if it has changed. Any thread may call it at any time."""
         step = getattr(self._server, "step", None)
-        now = self._open, step if type(step) is int else None
-        if self._server is not None and self._served != now:
-            self._served = now
-            outbox.say(messages.Served(*now))
+        if type(step) is int and step != self._step:
+            self._step = step
+            outbox.say(messages.Served(step))
 
     def _watch(self) -> None:
         while True:
@@ -112,8 +92,7 @@ def install(gateway: Gateway, sessions: Sessions) -> None:
             return f"http://{gateway.reserve()}/{addresses.SERVER}"
 
         def _handle_session(self, session_id: str, store_addr: str) -> None:
-            with sessions.session():
-                super()._handle_session(session_id, within(gateway, store_addr))
+            super()._handle_session(session_id, within(gateway, store_addr))
 
         @classmethod
         def new_session(cls, address: str) -> Any:

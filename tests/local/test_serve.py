@@ -79,6 +79,12 @@ def server_class() -> Any:
     return Server
 
 
+def use(server: Any) -> None:
+    session = server.new_session(server.address())
+    for _ in range(3):
+        session.broadcast_one(torch.ones(1), root=1).wait()
+
+
 def end_of_threads() -> None:
     for thread in threading.enumerate():
         if "process_request_thread" in thread.name:
@@ -91,15 +97,13 @@ def test_a_server_and_its_sessions_are_told(
     kind = server_class()
     server = kind(0)
     assert said[0] == messages.Serving("http://guard:7/server")
-    wait_for(lambda: messages.Served(0, None) in said)
-    session = kind.new_session(server.address())
-    assert messages.SessionOpened(1) in said
-    wait_for(lambda: messages.Served(1, None) in said)
-    for _ in range(3):
-        session.broadcast_one(torch.ones(1), root=1).wait()
-    wait_for(lambda: messages.Served(0, 2) in said)
-    kind(0)  # a second one of the same process
-    assert sum(isinstance(report, messages.Serving) for report in said) == 1
+    use(server)
+    wait_for(lambda: messages.Served(2) in said)
+    use(kind(0))  # a second one of the same process
+    assert [type(report) for report in said if not isinstance(report, messages.Served)] == [
+        messages.Serving,
+        messages.SessionOpened,
+    ]
     end_of_threads()
     assert "Traceback" not in capfd.readouterr().err
 
@@ -111,18 +115,12 @@ def test_a_controller_that_cannot_be_told_does_not_harm_the_server(
         raise OSError(report)
 
     monkeypatch.setattr(outbox, "say", broken)
-    kind = server_class()
-    session = kind.new_session(kind(0).address())
-    for _ in range(3):
-        session.broadcast_one(torch.ones(1), root=1).wait()
+    use(server_class()(0))
 
 
 def test_the_end_of_a_session_of_torchft_alone_looks_like_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     """If this fails, torchft is fixed, and `handle_error` of its server can stay as it is."""
     importlib.reload(parameter_server)
-    kind = server_class()
-    session = kind.new_session(kind(0).address())
-    for _ in range(3):
-        session.broadcast_one(torch.ones(1), root=1).wait()
+    use(server_class()(0))
     end_of_threads()
     assert "I/O operation on closed file" in capfd.readouterr().err

@@ -20,6 +20,7 @@ from ftslurm.core.health import (
     lost_connections,
     node_states,
     silence,
+    slow,
 )
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import aside
@@ -352,6 +353,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
         if turn.state.drills.stepping_since is None:
             turn.set_drills(stepping_since=turn.now)
             turn.wake(ALL)
+    slow.reported(turn, said, unit)
     hang_limit.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
     text = continuity.unsaved(turn.state, said, turn.config)

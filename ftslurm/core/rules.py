@@ -27,6 +27,7 @@ from ftslurm.core.health import (
     lost_connections,
     node_states,
     silence,
+    slow,
 )
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
@@ -304,6 +305,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     _release,  # after the two that find evidence
     silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
     hangs.find_hangs,  # after `watch`: a lost node is no hang
+    slow.find,  # before `drain.move`, which moves a slow group
     silence.restore,  # before the launch: a group may be waiting for the node
     fitness.watch,  # before every rule that looks for a place: nothing is placed on a node that has not passed
     handover.vacate,  # after the losses above: it needs the groups that still hold the state

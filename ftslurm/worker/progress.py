@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,9 +24,10 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import patch_fit
+from ftslurm.worker.pace import Pace
 
 NEEDS = (
-    *("_async_quorum()", "_apply_pending_state_dict()", "should_commit()", "start_quorum()", "allreduce()"),
+    *("_async_quorum()", "_apply_pending_state_dict()", "should_commit()", "start_quorum()", "wait_quorum()", "allreduce()"),
     *(
         "current_step()",
         "_step",
@@ -48,6 +49,7 @@ class _Seen:
     reported: tuple[int, int] | None = None  # quorum id and participants of the last report
     committed_at: float | None = None
     state_fetched: bool = False  # a peer's state is ready to be loaded
+    pace: Pace = field(default_factory=Pace)
 
 
 class Observer:
@@ -59,6 +61,7 @@ class Observer:
     participants  groups whose gradients count, without those that are healing
     committed, aborted, healed    counts since this process started
     gap_s         the longest time between two successive commits since the last report; None: there were no two
+    own_s, step_s as Pace.medians
 
     `report` is called in the thread of the event, by one thread at a time. It may be replaced at any time, as may
     `on_quorum`, which is called once, at the first quorum.
@@ -106,6 +109,7 @@ class Observer:
             ("_async_quorum", self._after_quorum),
             ("_apply_pending_state_dict", self._after_heal),
             ("should_commit", self._after_commit),
+            ("wait_quorum", self._after_wait),
         ):
             if patch_fit.fits(module, f"Manager.{method}()"):
                 setattr(module.Manager, method, self._followed_by(getattr(module.Manager, method), look))
@@ -113,6 +117,7 @@ class Observer:
             ("start_quorum", self._before_quorum),
             ("allreduce", self._before_allreduce),
             ("should_commit", self._before_commit),
+            ("wait_quorum", self._before_wait),
         ):
             if patch_fit.fits(module, f"Manager.{method}()"):
                 setattr(module.Manager, method, self._preceded_by(getattr(module.Manager, method), note))
@@ -137,8 +142,7 @@ class Observer:
     def _followed_by(self, original: Callable[..., Any], look: Callable[[Any, Any], None]) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._lock:
-                self._managers.setdefault(manager, _Seen())
+            self._of(manager)
             result = original(manager, *args, **kwargs)
             try:
                 with self._lock:
@@ -165,10 +169,17 @@ class Observer:
         self._position.mark(manager._step, Stage.SEEKING_QUORUM)
 
     def _before_allreduce(self, manager: Any) -> None:
+        self._of(manager).pace.reduces(self._clock())
         if self._position.stage == Stage.SEEKING_QUORUM:
             self._reducing = True
         else:
             self._position.mark(manager._step, Stage.COLLECTIVE)
+
+    def _before_wait(self, manager: Any) -> None:
+        self._of(manager).pace.waits(self._clock())
+
+    def _after_wait(self, manager: Any, _: None) -> None:
+        self._of(manager).pace.goes_on(self._clock())
 
     def _before_commit(self, manager: Any) -> None:
         self._position.mark(manager._step, Stage.VOTING)
@@ -197,6 +208,7 @@ class Observer:
         now = self._clock()
         seen = self._read(manager)
         seen.step = manager.current_step()
+        seen.pace.ends(now, committed)
         self._position.mark(seen.step, Stage.COMPUTING)
         if not committed:
             self._aborted += 1
@@ -215,6 +227,10 @@ class Observer:
         if is_news or now - self._reported_at >= self._every_s:
             self._tell(seen, now)
 
+    def _of(self, manager: Any) -> _Seen:
+        with self._lock:
+            return self._managers.setdefault(manager, _Seen())
+
     def _read(self, manager: Any) -> _Seen:
         seen = self._managers[manager]
         seen.quorum_id = manager._quorum_id
@@ -226,6 +242,7 @@ class Observer:
         self._unreported = None
         self._reported_at = now
         seen.reported = (seen.quorum_id, seen.participants)
+        own_s, step_s = seen.pace.medians()
         self.report(
             messages.Progress(
                 step=seen.step,
@@ -235,6 +252,8 @@ class Observer:
                 aborted=self._aborted,
                 healed=self._healed,
                 gap_s=None if gap_s is None else round(gap_s, 4),
+                own_s=own_s,
+                step_s=step_s,
             )
         )
 

@@ -101,10 +101,13 @@ class Manager:
             states = json.loads(client._checkpoint_metadata(self._rank, timeout=TIMEOUT))
             self._pending_state_dict = {"step": got.max_step, "digest": states[str(got.max_step)]}
 
-    def num_participants(self) -> int:
-        """Wait for the quorum."""
+    def wait_quorum(self) -> None:
         assert self._quorum_future is not None
         self._quorum_future.result()
+
+    def num_participants(self) -> int:
+        """Wait for the quorum."""
+        self.wait_quorum()
         return self._participating_replica_world_size
 
     def errored(self) -> None:

@@ -6,6 +6,7 @@ The cost of a line does not grow with the number of groups; that of a snapshot (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from ftslurm.core.state.model import LIVE, Phase
@@ -333,6 +334,7 @@ class StatusFold(Fold):
                 start=run.starts,
                 joined=False,
                 aside=None,
+                slow=None,
                 participants=None,
                 steps_per_s=None,
                 samples=(),
@@ -353,6 +355,7 @@ class StatusFold(Fold):
             since=self.time,
             starting=None,
             aside=None,
+            slow=None,
             steps_per_s=None,
             samples=(),
             participants=None,
@@ -417,6 +420,11 @@ class StatusFold(Fold):
     def group_set_aside(self, record: records.GroupSetAside) -> None:
         if (group := self._current(record)) is not None and self.time is not None:
             self._put(replace(group, aside=self.time - (record.seconds or 0.0)))
+
+    def group_slow(self, record: records.GroupSlow) -> None:
+        if (group := self._current(record)) is not None:
+            times = (record.own_s or 0.0) / (record.others_s or inf)
+            self._put(replace(group, slow=times if record.slow else None))
 
     def group_heard_again(self, record: records.GroupHeardAgain) -> None:
         if (group := self._current(record)) is not None and self.time is not None:

@@ -62,6 +62,7 @@ class GroupJson(TypedDict):
     steps_per_s: Annotated[float | None, "over the last 10 s; null: not known, or it commits no step"]
     still_s: Annotated[float | None, "how long it has committed no step; null: it commits steps"]
     longest_gap_s: Annotated[float | None, "longest time between two committed steps of one attempt"]
+    slow: Annotated[float | None, "its own part of a step, in times of the other groups'; null: it is not slow"]
     last_error: Annotated[str | None, "its last failure, for a person"]
     last_evidence: Annotated[list[str], "signs by which the cause of that failure was decided"]
     last_traceback: Annotated[str | None, "end of the traceback of that failure"]

@@ -138,6 +138,8 @@ class Progress(Report, kind="progress"):
     aborted: Count
     healed: AnyCount
     gap_s: AnySeconds
+    own_s: AnySeconds = None
+    step_s: AnySeconds = None
 
 
 class Serving(Report, kind="serving"):

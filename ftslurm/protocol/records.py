@@ -616,6 +616,19 @@ class HangFound(JournalRecord):
     reason: Reason
 
 
+class GroupSlow(JournalRecord):
+    """A group makes the others wait in each step, or does so no longer. The times are medians of 50 steps."""
+
+    group: Group
+    attempt: Attempt
+    nodes: Annotated[tuple[str, ...], "where it runs"]
+    slow: Annotated[bool, "false: it is no longer slow"]
+    step: Annotated[int | None, "its last committed step"]
+    own_s: Annotated[float | None, "its own part of a step, before it waits for the others"]
+    others_s: Annotated[float | None, "the median of the other groups' own parts"]
+    step_s: Annotated[float | None, "a whole step"]
+
+
 class HangLimit(JournalRecord):
     """How long a group may stand still before it counts as hung, learnt from this run's steps. Written when it is first
     known and when it changes much."""
@@ -763,6 +776,7 @@ TrainingEvent = (
     | GroupSetAside
     | GroupHeardAgain
     | HangFound
+    | GroupSlow
     | HangLimit
     | QuorumRefused
     | CheckpointSaved

@@ -105,7 +105,7 @@ class Patch(Enum):
             """,
             "torchft.manager:Manager": """
                 __init__(pg, timeout, connect_timeout, heartbeat_interval, checkpoint_transport)
-                start_quorum() allreduce() should_commit() current_step() report_error(e) errored()
+                start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error(e) errored()
                 _async_quorum(allow_heal) _apply_pending_state_dict()
                 _client _healing _participating_replica_world_size _pending_state_dict _pg _quorum_future _quorum_id
                 _step

@@ -11,7 +11,7 @@ counts as a collective from then on.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker.onlooker import Onlooker, quietly
+from ftslurm.worker.pace import Pace
 
 
 @dataclass
@@ -31,6 +32,7 @@ class _Seen:
     reported: tuple[int, int] | None = None  # quorum id and participants of the last report
     committed_at: float | None = None
     state_fetched: bool = False  # a peer's state is ready to be loaded
+    pace: Pace = field(default_factory=Pace)
 
 
 class Observer(Onlooker):
@@ -42,6 +44,7 @@ class Observer(Onlooker):
     participants  groups whose gradients count, without those that are healing
     committed, aborted, healed    counts since this process started
     gap_s         the longest time between two successive commits since the last report; None: there were no two
+    own_s, step_s as Pace.medians
 
     `report` is called in the thread of the event, by one thread at a time. It may be replaced at any time, as may
     `on_quorum`, which is called once, at the first quorum.
@@ -86,10 +89,21 @@ class Observer(Onlooker):
     @quietly
     def reduces(self, manager: Any) -> None:
         """Note that the script averages something."""
+        self._of(manager).pace.reduces(self._clock())
         if self._position.stage == Stage.SEEKING_QUORUM:
             self._reducing = True
         else:
             self._position.mark(manager._step, Stage.COLLECTIVE)
+
+    @quietly
+    def waits(self, manager: Any) -> None:
+        """Note that the script waits for the quorum."""
+        self._of(manager).pace.waits(self._clock())
+
+    @quietly
+    def has_waited(self, manager: Any) -> None:
+        """Note that it does so no longer."""
+        self._of(manager).pace.goes_on(self._clock())
 
     @quietly
     def votes(self, manager: Any) -> None:
@@ -124,6 +138,7 @@ class Observer(Onlooker):
         now = self._clock()
         seen = self._read(manager)
         seen.step = manager.current_step()
+        seen.pace.ends(now, committed)
         self._position.mark(seen.step, Stage.COMPUTING)
         if not committed:
             self._aborted += 1
@@ -142,8 +157,11 @@ class Observer(Onlooker):
         if is_news or now - self._reported_at >= self._every_s:
             self._tell(seen, now)
 
+    def _of(self, manager: Any) -> _Seen:
+        return self._managers.setdefault(manager, _Seen())
+
     def _read(self, manager: Any) -> _Seen:
-        seen = self._managers.setdefault(manager, _Seen())
+        seen = self._of(manager)
         seen.quorum_id = manager._quorum_id
         seen.participants = manager._participating_replica_world_size
         return seen
@@ -153,6 +171,7 @@ class Observer(Onlooker):
         self._unreported = None
         self._reported_at = now
         seen.reported = (seen.quorum_id, seen.participants)
+        own_s, step_s = seen.pace.medians()
         self.report(
             messages.Progress(
                 step=seen.step,
@@ -162,5 +181,7 @@ class Observer(Onlooker):
                 aborted=self._aborted,
                 healed=self._healed,
                 gap_s=None if gap_s is None else round(gap_s, 4),
+                own_s=own_s,
+                step_s=step_s,
             )
         )

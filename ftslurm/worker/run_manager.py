@@ -64,6 +64,12 @@ class RunManager(Base):  # type: ignore[misc]
         super()._apply_pending_state_dict()
         self._ftslurm.progress.has_healed(self)
 
+    def wait_quorum(self) -> None:
+        """Wait for the quorum."""
+        self._ftslurm.progress.waits(self)
+        super().wait_quorum()
+        self._ftslurm.progress.has_waited(self)
+
     def allreduce(self, *args: Any, **kwargs: Any) -> Any:
         """Average a tensor."""
         self._ftslurm.progress.reduces(self)

@@ -59,8 +59,10 @@ def progressed(
     committed: int,
     aborted: int,
     gap_s: float | None = None,
+    own_s: float | None = None,
+    step_s: float | None = None,
 ) -> Heard:
-    return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, None, gap_s))
+    return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, None, gap_s, own_s, step_s))
 
 
 def serving(step: StepId, url: str) -> Heard:

@@ -345,6 +345,7 @@ def test_the_json_has_stable_keys() -> None:
         "restarts": 1,
         "steps_per_s": None,
         "still_s": None,
+        "slow": None,
         "longest_gap_s": 0.21,
         **dict.fromkeys(("waits_for", "since", "limit_s", "setting", "last_line", "waiting_for")),
         "last_error": "killed (signal 9) on n2",

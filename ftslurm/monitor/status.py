@@ -68,7 +68,6 @@ class GroupStatus(Value):
     step: int | None = None  # the last committed step it reported, also of an attempt that is over
     participants: int | None = None  # number of groups in its quorum
     quorum_id: int | None = None
-    sessions: int | None = None  # with parameter servers: open sessions of a server, all sessions of another group
     attempt: int | None = None  # None: never launched
     nodes: tuple[str, ...] = ()
     restarts: int = 0  # after failures

@@ -357,7 +357,6 @@ class StatusFold(Fold):
             samples=(),
             participants=None,
             quorum_id=None,
-            sessions=None,
             stepped=None,
             ended=self.time,
             longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
@@ -385,20 +384,18 @@ class StatusFold(Fold):
 
     def progress(self, record: records.Progress) -> None:
         if (group := self._current(record)) is not None:
-            sessions = group.sessions if record.sessions is None else record.sessions
             gap = longest(group.longest_gap_s, record.longest_gap_s) if group.joined else group.longest_gap_s
             time = self.time if record.at is None else record.at
-            self._progressed(replace(group, sessions=sessions, longest_gap_s=gap), record, time)
+            self._progressed(replace(group, longest_gap_s=gap), record, time)
 
-    def serving(self, record: records.Serving | records.SessionOpened, sessions: int | None = None) -> None:
+    def serving(self, record: records.Serving | records.SessionOpened) -> None:
         """Mark a group as running: its parameter server is up, or it has a session with one."""
         if (group := self._current(record)) is not None:
             if not group.joined:
                 self._time_recovery(record, record.recovery_s)
-            self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, sessions=sessions))
+            self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None))
 
-    def session_opened(self, record: records.SessionOpened) -> None:
-        self.serving(record, record.sessions)
+    session_opened = serving
 
     def no_first_step(self, record: records.NoFirstStep) -> None:
         self._run = replace(self._run, no_step=no_first_step(record))

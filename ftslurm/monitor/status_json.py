@@ -56,7 +56,6 @@ class GroupJson(TypedDict):
     step: Annotated[int | None, "the last committed step that it reported"]
     participants: Annotated[int | None, "number of groups in its quorum"]
     quorum_id: Annotated[int | None, "id of its quorum"]
-    sessions: Annotated[int | None, "with parameter servers: open sessions of a server, all sessions of another group"]
     attempt: AttemptOrNone
     nodes: Nodes
     restarts: Annotated[int, "number of its restarts"]

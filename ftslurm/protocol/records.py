@@ -548,7 +548,6 @@ class Progress(JournalRecord):
     committed: Annotated[int | None, "steps committed since the last line"]
     aborted: Annotated[int | None, "steps aborted since the last line"]
     gap_s: Annotated[float | None, "longest time between two commits since the last line"]
-    sessions: Annotated[int | None, "open sessions of a parameter server"] = None
     at: Annotated[float | None, "when the group has reported it, if that was before `time`"] = None
     longest_gap_s: Annotated[float | None, "longest time between two commits of the attempt so far"] = None
 
@@ -566,13 +565,12 @@ class Serving(JournalRecord):
 
 
 class SessionOpened(JournalRecord):
-    """A group has a session with a parameter server."""
+    """A group has its first session with a parameter server."""
 
     group: Group
     attempt: Attempt
-    sessions: Annotated[int | None, "number of sessions of this attempt so far"]
-    seconds: Annotated[float | None, "time since the launch; only of the first session"] = None
-    recovery_s: Annotated[float | None, "as in group_joined; only of the first session"] = None
+    seconds: Annotated[float | None, "time since the launch"] = None
+    recovery_s: Annotated[float | None, "as in group_joined"] = None
     phases: Phases = None
 
 

@@ -1,19 +1,14 @@
 """Reports the progress of the training: steps, quorums, participants. Needs no change to the script.
 
-`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs unchanged, and the observer reads the
-Manager's attributes afterwards: it cannot stop or change a step. It does not use the answers of the ManagerClient,
-because the Manager computes the number of participants from them by its own rules (asynchronous quorum, fixed world
-size).
+RunManager tells the observer what it does (run_manager.py), and the observer reads the Manager's attributes: it cannot
+stop or change a step. It does not use the answers of the ManagerClient, because the Manager computes the number of
+participants from them by its own rules (asynchronous quorum, fixed world size).
 
 The observer also writes each stage of a step to the worker's Position, where its guard reads it. With an asynchronous
 quorum the script computes while the quorum is sought; an allreduce that is called before the quorum waits for it, and
 counts as a collective from then on.
 """
 
-import functools
-import importlib
-import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,19 +18,7 @@ from weakref import WeakKeyDictionary
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import patch_fit
-
-NEEDS = (
-    *("_async_quorum()", "_apply_pending_state_dict()", "should_commit()", "start_quorum()", "allreduce()"),
-    *(
-        "current_step()",
-        "_step",
-        "_quorum_id",
-        "_quorum_future",
-        "_pending_state_dict",
-        "_participating_replica_world_size",
-    ),
-)
+from ftslurm.worker.onlooker import Onlooker, quietly
 
 
 @dataclass
@@ -50,7 +33,7 @@ class _Seen:
     state_fetched: bool = False  # a peer's state is ready to be loaded
 
 
-class Observer:
+class Observer(Onlooker):
     """Calls `report` at the first commit, when the quorum changes, at the first of several aborted steps, and otherwise
     at most once in `every_s` seconds.
 
@@ -71,16 +54,15 @@ class Observer:
         every_s: float = 1.0,
         position: Position | None = None,
     ) -> None:
+        super().__init__()
         self.report = report
         self.on_quorum: Callable[[messages.FirstQuorum], None] | None = None
         self._position = position or Position()
         self._reducing = False  # an allreduce was called before there was a quorum
         self._clock = clock
         self._every_s = every_s
-        # Re-entrant, so that a signal handler may flush while the main thread is in the middle of a commit.
-        self._lock = threading.RLock()
         self._managers: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
-        self._step: int | None = None
+        self.step: int | None = None  # after the latest commit of this process; None: there was none
         self._committed = 0
         self._aborted = 0
         self._healed = 0
@@ -88,92 +70,34 @@ class Observer:
         self._gap_s: float | None = None
         self._reported_at = float("-inf")
         self._unreported: _Seen | None = None  # the Manager whose last commit is not reported yet
-        self._complained = False
 
-    @property
-    def step(self) -> int | None:
-        """Return the step after the latest commit of this process; None: there was none."""
-        return self._step
-
-    def install(self, module: Any = None) -> None:
-        """Watch every Manager of this process, existing ones too; `module` is torchft.manager by default.
-
-        Raises:
-            patch_fit.Misfit: this torchft's Manager lacks something; its other methods are watched all the same.
-        """
-        module = module or importlib.import_module("torchft.manager")
-        for method, look in (
-            ("_async_quorum", self._after_quorum),
-            ("_apply_pending_state_dict", self._after_heal),
-            ("should_commit", self._after_commit),
-        ):
-            if patch_fit.fits(module, f"Manager.{method}()"):
-                setattr(module.Manager, method, self._followed_by(getattr(module.Manager, method), look))
-        for method, note in (
-            ("start_quorum", self._before_quorum),
-            ("allreduce", self._before_allreduce),
-            ("should_commit", self._before_commit),
-        ):
-            if patch_fit.fits(module, f"Manager.{method}()"):
-                setattr(module.Manager, method, self._preceded_by(getattr(module.Manager, method), note))
-        patch_fit.require(module, *(f"Manager.{name}" for name in NEEDS))
-
-    @property
-    def waits_for_quorum(self) -> bool:
-        """Return whether a thread of torchft is asking for a quorum: an ordinary exit would wait for its answer."""
-        with self._lock:
-            futures = [getattr(manager, "_quorum_future", None) for manager in self._managers]
-        return any(future is not None and not future.done() for future in futures)
-
+    @quietly
     def flush(self) -> None:
         """Report the latest commit if it is not reported yet. Any thread may call it at any time."""
-        try:
-            with self._lock:
-                if self._unreported is not None:
-                    self._tell(self._unreported, self._clock())
-        except Exception as error:
-            self._complain(error)
+        if self._unreported is not None:
+            self._tell(self._unreported, self._clock())
 
-    def _followed_by(self, original: Callable[..., Any], look: Callable[[Any, Any], None]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._lock:
-                self._managers.setdefault(manager, _Seen())
-            result = original(manager, *args, **kwargs)
-            try:
-                with self._lock:
-                    look(manager, result)
-            except Exception as error:
-                self._complain(error)
-            return result
-
-        return method
-
-    def _preceded_by(self, original: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                note(manager)
-            except Exception as error:
-                self._complain(error)
-            return original(manager, *args, **kwargs)
-
-        return method
-
-    def _before_quorum(self, manager: Any) -> None:
+    @quietly
+    def seeks_quorum(self, manager: Any) -> None:
+        """Note that the script asks for a quorum."""
         self._reducing = False
         self._position.mark(manager._step, Stage.SEEKING_QUORUM)
 
-    def _before_allreduce(self, manager: Any) -> None:
+    @quietly
+    def reduces(self, manager: Any) -> None:
+        """Note that the script averages something."""
         if self._position.stage == Stage.SEEKING_QUORUM:
             self._reducing = True
         else:
             self._position.mark(manager._step, Stage.COLLECTIVE)
 
-    def _before_commit(self, manager: Any) -> None:
+    @quietly
+    def votes(self, manager: Any) -> None:
+        """Note that the ranks of the group vote on the step."""
         self._position.mark(manager._step, Stage.VOTING)
 
-    def _after_quorum(self, manager: Any, _: None) -> None:
+    @quietly
+    def has_quorum(self, manager: Any) -> None:
         """Report a new quorum; called in the quorum's thread. Must not call num_participants(): it waits for this
         thread."""
         if self._position.stage == Stage.SEEKING_QUORUM:
@@ -187,13 +111,16 @@ class Observer:
         if seen.reported not in (None, (seen.quorum_id, seen.participants)):
             self._tell(seen, self._clock())
 
-    def _after_heal(self, manager: Any, _: None) -> None:
-        # Also called when the state could not be fetched: it returns normally, and the step is aborted later.
+    @quietly
+    def has_healed(self, manager: Any) -> None:
+        """Count a heal. torchft loads a state also when none could be fetched; that step is aborted later."""
         seen = self._read(manager)
         self._healed += seen.state_fetched
         seen.state_fetched = False
 
-    def _after_commit(self, manager: Any, committed: bool) -> None:
+    @quietly
+    def has_voted(self, manager: Any, committed: bool) -> None:
+        """Count a step that was committed or aborted."""
         now = self._clock()
         seen = self._read(manager)
         seen.step = manager.current_step()
@@ -205,7 +132,7 @@ class Observer:
             self._aborting = True
             return
         self._aborting = False
-        self._step = seen.step
+        self.step = seen.step
         self._committed += 1
         if seen.committed_at is not None:
             self._gap_s = max(self._gap_s or 0.0, now - seen.committed_at)
@@ -216,7 +143,7 @@ class Observer:
             self._tell(seen, now)
 
     def _read(self, manager: Any) -> _Seen:
-        seen = self._managers[manager]
+        seen = self._managers.setdefault(manager, _Seen())
         seen.quorum_id = manager._quorum_id
         seen.participants = manager._participating_replica_world_size
         return seen
@@ -237,8 +164,3 @@ class Observer:
                 gap_s=None if gap_s is None else round(gap_s, 4),
             )
         )
-
-    def _complain(self, error: Exception) -> None:
-        if not self._complained:
-            self._complained = True
-            logging.getLogger(__name__).warning("progress reports may be missing or wrong: %r", error, exc_info=error)

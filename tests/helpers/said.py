@@ -67,12 +67,12 @@ def serving(step: StepId, url: str) -> Heard:
     return Heard(step, msg.Serving(url))
 
 
-def served(step: StepId, sessions: int, number: int | None) -> Heard:
-    return Heard(step, msg.Served(sessions, number))
+def served(step: StepId, number: int) -> Heard:
+    return Heard(step, msg.Served(number))
 
 
-def session_opened(step: StepId, sessions: int) -> Heard:
-    return Heard(step, msg.SessionOpened(sessions))
+def session_opened(step: StepId) -> Heard:
+    return Heard(step, msg.SessionOpened())
 
 
 def traced(step: StepId, task: int, text: str) -> Heard:

@@ -340,7 +340,6 @@ def test_the_json_has_stable_keys() -> None:
         "step": 72,
         "participants": 3,
         "quorum_id": 3,
-        "sessions": None,
         "attempt": 1,
         "nodes": ["n2"],
         "restarts": 1,

@@ -241,10 +241,9 @@ class HealthConfig:
     # from the steps of this run. A number must be longer than the longest pause of a single group (evaluation, a
     # checkpoint), and than a heal.
     hang_after_s: Any = AUTO
-    # Commands that run one after the other on each node before a group or a standby is placed there, and again after a
-    # failure there that was not the script's: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one
-    # ends with another exit code than 0 is left out; so is one where they take more than two minutes. The page
-    # "preflight" has more.
+    # Commands that run one after the other on each node before the first worker there, and again once a group has died
+    # of hardware there: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one ends with another exit
+    # code than 0 is left out; so is one where they take more than two minutes. `ftslurm help admin` has more.
     preflight: list[Any] = field(default_factory=list)
 
 

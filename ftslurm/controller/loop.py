@@ -184,7 +184,6 @@ class Controller:
 
     def _end(self) -> str:
         self.children.background.kill(lambda one: isinstance(one.action, Probe))  # srun goes on trying at a lost node
-        self.children.background.end(lambda one: one.ends_with_us)
         if self.state.finished:
             self.executor.end(self.state)
         else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from ftslurm.core import handover
 from ftslurm.core.groups import placement, standby
-from ftslurm.core.health import fitness
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.events import Asked
 from ftslurm.core.state.model import LIVE, Phase, Unit
@@ -33,7 +32,7 @@ def drain(turn: Turn, event: Asked) -> str:
 
 
 def undrain(turn: Turn, event: Asked) -> str:
-    """Use a drained node again, or check one again that has failed its check."""
+    """Use a drained node again, or one that has failed its check, which is checked again first."""
     node, drained, unfit = event.node, turn.nodes.drained, event.node in turn.nodes.unfit
     if not unfit and node not in drained:
         raise Refused(f"{node} is not drained; drained: {', '.join(sorted(drained)) or 'none is'}")
@@ -41,10 +40,11 @@ def undrain(turn: Turn, event: Asked) -> str:
     turn.do(records.NodeUndrained(node=node, by=event.by.name))
     turn.set_nodes(drained=drained - {node})
     if unfit:
-        fitness.forgive(turn, node)
+        turn.set_nodes(avoid=turn.nodes.avoid - {node}, failed=turn.nodes.failed.delete(node))
+        turn.do(records.NodeRestored(node=node, reason="a user has asked to check it again"))
     supply.told_to_avoid(turn)
     if unfit:
-        return f"{node} is checked again (health.preflight), and used if it passes"
+        return f"{node} may be used again, and is checked before (health.preflight)"
     return f"{node} is used again" + (", when it is found to be sound: it was lost" if lost else "")
 
 
@@ -96,7 +96,7 @@ def _has_room(turn: Turn, unit: Unit) -> bool:
         return True
     there, taken = supply.lasting(turn, pool), places(state.groups, but=unit)
     groups = config.groups
-    return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.closed) is not None
+    return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.unusable) is not None
 
 
 def _why_not(turn: Turn, node: str) -> str | None:

@@ -15,7 +15,6 @@ from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
 from ftslurm.core.groups.verdict import aborts, after_abort
 from ftslurm.core.health import (
-    fitness,
     hang_limit,
     lost_connections,
     node_states,
@@ -36,7 +35,6 @@ from ftslurm.core.state.events import (
     JobEvent,
     Looked,
     NodeFate,
-    NodesChecked,
     NodesLeft,
     NodesNoted,
     ScaleAsked,
@@ -88,8 +86,6 @@ def observe(turn: Turn, event: Event) -> None:
             _warn(turn, None, text)
         case NodeFate():
             node_states.told(turn, event)
-        case NodesChecked():
-            fitness.checked(turn, event)
         case ScaleAsked():
             scale.observe(turn, event)
         case Asked():
@@ -172,6 +168,8 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
     match said:
         case messages.Hello():
             _hello(turn, said, unit)
+        case messages.NodeCheck():
+            _node_checked(turn, said, unit)
         case messages.Adopted():
             takeover.guard_reported(turn, said, unit)
         case messages.Ready():
@@ -273,6 +271,14 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
     turn.put(silence.beat(unit, Alive(unit.id, said.task, turn.now), turn.config))
     if None not in hosts and unit.marks.hello is None:
         turn.mark(unit, hello=turn.now)
+
+
+def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
+    if unit.place is None or said.node not in unit.place.nodes:
+        return
+    turn.attempt(unit, checking=unit.current.checking - {said.node})
+    if (why := node_states.checked(turn, said)) is not None:
+        _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
 
 
 def _ready(turn: Turn, said: messages.Ready, unit: Unit) -> None:
@@ -437,4 +443,3 @@ def _ended(turn: Turn, event: Ended, unit: Unit) -> None:
     if takeover.not_reached(turn, event, unit):
         return
     ended(turn, event, turn.put(takeover.never_reached(unit)))
-    fitness.doubt(turn, unit.name)

@@ -10,7 +10,6 @@ from ftslurm.guard import kernel_log
 from ftslurm.preflight.finding import Finding, fail, ok, warn
 
 GB = 1 << 30
-CLOCK_WARN_S = 2.0
 
 
 def free_gb(path: str) -> float:
@@ -33,24 +32,6 @@ def space(check: str, path: str, least_gb: float) -> Finding:
     if free < least_gb:
         return fail(check, f"{what}, less than {least_gb:g}", "remove what earlier jobs have left there")
     return ok(check, what)
-
-
-def clock(skew_s: float | None, most_s: float) -> Iterator[Finding]:
-    """Yield whether the node's clock agrees with the controller's.
-
-    Args:
-        skew_s: the difference, which includes the time that srun took; None: this is no check of a run.
-    """
-    if skew_s is None:
-        return
-    what = f"the clock differs from the controller's by {skew_s:+.1f} s"
-    fix = "ask your administrator for chrony or ntpd on the node"
-    if abs(skew_s) > most_s:
-        yield fail("clock", what, fix)
-    elif skew_s < -CLOCK_WARN_S:  # ahead: srun may have taken so long
-        yield warn("clock", what, fix)
-    else:
-        yield ok("clock", f"{what}, srun's time included")
 
 
 def kernel(lines: Sequence[str] | None, uptime_s: float, last_h: float) -> Iterator[Finding]:

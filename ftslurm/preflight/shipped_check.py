@@ -18,7 +18,7 @@ from ftslurm.preflight.finding import Finding, Level, fail, warn
 from ftslurm.preflight.gpu_readings import GpuReading
 from ftslurm.slurm import client
 
-CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "clock", "matmul", "allreduce")
+CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "matmul", "allreduce")
 SMI_S = 30.0  # longest time of a call of nvidia-smi
 _EPILOG = """\
 Exit code 0: the node is sound, warnings included. 1: a check has failed. The last line sums up.
@@ -29,7 +29,7 @@ On a node without GPUs their checks are left out, unless the run uses GPUs there
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="ftslurm-preflight",
-        description="Check the node on which this runs, before groups are placed there: health.preflight="
+        description="Check the node on which this runs, before workers start there: health.preflight="
         "[[ftslurm-preflight]]. `ftslurm help admin` has more.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -45,7 +45,6 @@ def parser() -> argparse.ArgumentParser:
     add("--kernel-log-h", type=float, default=24.0, metavar="H", help="older errors only warn (default 24)")
     add("--min-shm-gb", type=float, default=1.0, metavar="GB", help="free space in /dev/shm (default 1)")
     add("--min-disk-gb", action="append", metavar="PATH:GB", help="free space; default: the run and /tmp, 1 each")
-    add("--max-skew-s", type=float, default=30.0, metavar="S", help="difference of the clocks (default 30)")
     add("--json", action="store_true", help="print the findings as JSON")
     return made
 
@@ -90,9 +89,6 @@ def _findings(args: argparse.Namespace, disks: Sequence[tuple[str, float]]) -> I
         yield node_verdicts.space("shm", "/dev/shm", args.min_shm_gb)  # noqa: S108 its free space is read
     if "disk" in wanted:
         yield from (node_verdicts.space("disk", path, least) for path, least in disks)
-    if "clock" in wanted:
-        skew = os.environ.get("FTSLURM_PREFLIGHT_SKEW_S")
-        yield from node_verdicts.clock(float(skew) if skew else None, args.max_skew_s)
     if (files or args.gpus or os.path.exists("/dev/kfd")) and {"matmul", "allreduce"} - {*args.skip}:
         skipped = [name for name in ("matmul", "allreduce") if name in args.skip]
         found = gpu_trial.run(skipped, args.seconds, args.trial_timeout_s)

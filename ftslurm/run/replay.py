@@ -219,7 +219,6 @@ class Reading:
                 | records.AllocationRequeued()
                 | records.PilotRestarted()
                 | records.NodeSilent()
-                | records.NodeChecksStarted()
             ):
                 pass
             case _:

@@ -11,10 +11,10 @@ import signal
 import time
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeResult, NodesChecked, StopAsked
+from ftslurm.core.state.events import SRUN_ABORTS, Looked, StopAsked
 from ftslurm.core.state.model import SLURM, Evidence, Requester, RunOutcome
 from ftslurm.protocol.causes import Cause
-from ftslurm.security.json_text import is_finite, read_object
+from ftslurm.security.json_text import read_object
 from ftslurm.security.names import NODE, is_node
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import plain
@@ -113,31 +113,6 @@ def read_probe(node: str, text: str) -> Looked:
     if any(words in text for words in _UNREACHABLE):
         return Looked(node, False)
     return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
-
-
-def read_node_checks(nodes: tuple[str, ...], text: str, one_machine: bool) -> NodesChecked:
-    """Parse the output of node checks (ftslurm.guard.node_check, started through srun).
-
-    Args:
-        one_machine: all nodes are this machine, so that the first result is that of all.
-    """
-    results = dict[str, NodeResult]()
-    for line in text.splitlines():
-        found = (read_object(line) or {}) if line.startswith("{") else {}
-        node, seconds, log, reason = (found.get(key) for key in ("node", "seconds", "log", "reason"))
-        if found.get("type") != "node_check" or node not in nodes or not isinstance(log, str):
-            continue
-        said = reason is None or (isinstance(reason, str) and reason != "")
-        if said and isinstance(seconds, (int, float)) and is_finite(seconds):
-            for name in nodes if one_machine else (str(node),):
-                results[name] = NodeResult(name, seconds, log, reason)
-    if len(results) == len(nodes):
-        return NodesChecked(nodes, tuple(results.values()))
-    words = [line.removeprefix("srun: error: ").strip() for line in text.splitlines() if line.startswith("srun: error")]
-    probe = read_probe(nodes[0], text)
-    refused = probe.refused and not results and bool(words)
-    unreachable = not probe.reachable and not probe.refused
-    return NodesChecked(nodes, tuple(results.values()), "; ".join(words[-2:])[:500], refused, unreachable)
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------

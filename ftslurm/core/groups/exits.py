@@ -275,7 +275,8 @@ def _blame(turn: Turn, unit: Unit) -> None:
         return
     if node in broken or _is_place_without(turn, unit, node):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason))
-        turn.set_nodes(avoid=turn.nodes.avoid | {node}, suspected=(*turn.nodes.suspected, (node, number)))
+        suspected = (*turn.nodes.suspected, (node, number))
+        turn.set_nodes(avoid=turn.nodes.avoid | {node}, suspected=suspected, passed=turn.nodes.passed - {node})
 
 
 def _is_place_without(turn: Turn, unit: Unit, node: str) -> bool:

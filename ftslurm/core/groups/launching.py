@@ -88,8 +88,22 @@ def _launch_at(turn: Turn, unit: Unit, place: Place) -> None:
     hosts = (None,) * tasks_of(unit, turn.config)
     attempt = Attempt(begin_after=_begin_after(unit, turn.config), hosts=hosts)
     due = turn.now + turn.config.health.start_timeout_s
-    unit = turn.put(transitions.launch(unit, place, due, turn.now, attempt))
-    turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit)))
+    check = _to_check(turn, unit, place)
+    unit = turn.put(transitions.launch(unit, place, due, turn.now, replace(attempt, checking=frozenset(check))))
+    turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit), check))
+
+
+def _to_check(turn: Turn, unit: Unit, place: Place) -> tuple[str, ...]:
+    """Return the nodes on which a step begins with health.preflight: those that have not passed.
+
+    A group checks its share of the GPUs. A standby sees those of all groups, and checks none that others use.
+    """
+    if not turn.config.health.preflight or unit.is_lighthouse:
+        return ()
+    near = (one for node in place.nodes for one in turn.table.near(node) if unit.is_standby)
+    if any(one.phase in LIVE and one.name != unit.name and not one.is_lighthouse for one in near):
+        return ()
+    return tuple(node for node in place.nodes if node not in turn.nodes.passed)
 
 
 def store_within_s(unit: Unit, config: Config) -> float:
@@ -152,7 +166,7 @@ class PlaceFinder:
         state, groups = self._turn.state, self._config.groups
         every, stay = state.allocations(pool), supply.lasting(self._turn, pool)
         living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
-        never = state.nodes.closed | supply.given_back(state, self._config)
+        never = state.nodes.unusable | supply.given_back(state, self._config)
         return [
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
             for avoid in dict.fromkeys((never | state.nodes.last, never))
@@ -165,7 +179,7 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
     place = unit.place
     if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
         return False
-    bad = state.nodes.closed | state.nodes.last
+    bad = state.nodes.unusable | state.nodes.last
     there = all(node in state.allocation.nodes for node in place.nodes) and bad.isdisjoint(place.nodes)
     others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
     taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
@@ -242,8 +256,7 @@ def explain(turn: Turn) -> None:
 
 
 def _wait(turn: Turn, unit: Unit, coming: supply.ComingJobs) -> None:
-    reason = "the check of a node (health.preflight)" if turn.nodes.checks.waiting else coming.reason(unit)
-    reason = reason or _a_free_node(turn.nodes)
+    reason = coming.reason(unit) or _a_free_node(turn.nodes)
     if unit.waits_for != reason:
         job = coming.job_for(unit)
         turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None))

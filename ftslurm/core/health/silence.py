@@ -238,7 +238,7 @@ def exclude(turn: Turn, node: str, reason: str) -> None:
     if turn.local or (node in nodes.avoid and suspected == nodes.suspected):
         return
     returning = (*nodes.returning, Returning(node, turn.now, turn.now + LOOK_AGAIN_S[0]))
-    turn.set_nodes(avoid=nodes.avoid | {node}, returning=returning, suspected=suspected)
+    turn.set_nodes(avoid=nodes.avoid | {node}, returning=returning, suspected=suspected, passed=nodes.passed - {node})
     turn.do(records.NodeExcluded(node=node, reason=reason))
 
 

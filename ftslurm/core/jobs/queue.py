@@ -241,8 +241,7 @@ def _cannot_write(turn: Turn, one: Job) -> None:
     node, why = one.nodes[0], f"it cannot write into the run directory (run.root), so Slurm job {one.name} has failed"
     nodes = turn.nodes
     if node not in nodes.avoid:
-        checks = replace(nodes.checks, failed=(*nodes.checks.failed, (node, why)))
-        turn.set_nodes(avoid=nodes.avoid | {node}, checks=checks)
+        turn.set_nodes(avoid=nodes.avoid | {node}, failed=nodes.failed.set(node, why))
         turn.do(records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None))
 
 

@@ -118,7 +118,7 @@ def wanted(turn: Turn, pool: int) -> int:
     names = {name for job in there for name in state.table.in_job.get(job, ())}
     units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
-    away += _stuck(state, config) - _being_checked(state, config) if pool == 0 else 0
+    away += _stuck(state, config) if pool == 0 else 0
     return max(away, _instead(turn, groups) if pool == 0 else 0)
 
 
@@ -147,14 +147,6 @@ def _stuck(state: RunState, config: Config) -> int:
     taken = sum(drained.isdisjoint(place.nodes) for place in own)
     shares = len(sound) // config.groups.nodes * config.groups.per_node
     return max(0, stay - max(0, shares - taken))
-
-
-def _being_checked(state: RunState, config: Config) -> int:
-    """Return how many groups get a place in the controller's allocation if the nodes pass that are being checked."""
-    if not state.nodes.checks.waiting or state.allocation is None:
-        return 0
-    nodes = sum(node in state.nodes.checks.waiting for node in state.allocation.nodes)
-    return nodes // config.groups.nodes * config.groups.per_node
 
 
 def _instead(turn: Turn, groups: int) -> int:
@@ -203,6 +195,7 @@ def nodes_left(turn: Turn, event: NodesLeft) -> None:
     turn.set(allocation=replace(own, nodes=tuple(node for node in own.nodes if node not in gone)))
     turn.set_nodes(
         avoid=nodes.avoid | set(gone),
+        passed=nodes.passed - set(gone),
         returning=tuple(back for back in nodes.returning if back.node not in gone),
         suspected=tuple(pair for pair in nodes.suspected if pair[0] not in gone),
     )

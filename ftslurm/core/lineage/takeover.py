@@ -7,6 +7,8 @@ apply. A step that cannot be reached is stopped and counts as failed, so that no
 
 from __future__ import annotations
 
+from immutables import Map
+
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import ended
@@ -21,7 +23,6 @@ from ftslurm.core.state.model import (
     Exit,
     Job,
     Marks,
-    NodeChecks,
     Phase,
     Place,
     Pulse,
@@ -159,7 +160,6 @@ def left_out(turn: Turn, past: Past) -> None:
     """Restore what the earlier controller knew of the nodes; lost ones are probed at once."""
     if turn.local:
         return
-    unfit = tuple((out.node, out.unfit) for out in past.left_out if out.unfit is not None)
     lost = (
         Returning(out.node, out.since, turn.now) for out in past.left_out if out.group is None and out.unfit is None
     )
@@ -170,7 +170,8 @@ def left_out(turn: Turn, past: Past) -> None:
         suspected=(*turn.nodes.suspected, *suspected),
         shunned=frozenset(past.shunned),
         drained=frozenset(past.drained),
-        checks=NodeChecks(frozenset(past.passed), unfit, ever_passed=bool(past.passed)),
+        passed=frozenset(past.passed),
+        failed=Map((out.node, out.unfit) for out in past.left_out if out.unfit is not None),
     )
 
 

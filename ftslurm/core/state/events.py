@@ -192,27 +192,8 @@ class Explained(Value):
     """Slurm has given the reason for the run's end, or will not give one."""
 
 
-class NodeResult(Value):
-    """The result of the check of one node."""
-
-    node: str
-    seconds: float
-    log: str  # its output, relative to the run directory
-    reason: str | None = None  # why it has failed; None: it has passed
-
-
-class NodesChecked(Value):
-    """The step that checked these nodes is over; a node without a result has not answered."""
-
-    nodes: tuple[str, ...]
-    results: tuple[NodeResult, ...]
-    error: str = ""  # the last words of srun
-    refused: bool = False  # Slurm has not started the step, and will later
-    unreachable: bool = False  # Slurm cannot start a step there
-
-
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
-NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate | NodesChecked
+NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
 RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

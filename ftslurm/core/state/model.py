@@ -241,6 +241,7 @@ class Attempt(Value):
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
     begin_after: float = 0.0  # earliest start of the script
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
+    checking: frozenset[str] = frozenset()  # nodes whose check (health.preflight) this attempt has begun with
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
     done: frozenset[int] = frozenset()  # tasks that ended with 0
@@ -439,26 +440,6 @@ class JobPool(Value):
         return tuple(self.by_name.values())
 
 
-class Checking(Value):
-    """One Slurm step that checks nodes and has not answered yet."""
-
-    nodes: tuple[str, ...]
-    allocation: str | None = None  # as in Place
-
-
-class NodeChecks(Value):
-    """What is known from the checks of nodes (health.preflight); see health/fitness.py."""
-
-    passed: frozenset[str] = frozenset()
-    failed: tuple[tuple[str, str], ...] = ()  # node, reason: in Nodes.avoid for the rest of the run
-    waiting: frozenset[str] = frozenset()  # nodes to check or being checked: nothing is placed there yet
-    running: tuple[Checking, ...] = ()
-    alone: frozenset[str] = frozenset()  # waiting ones without a result: each is checked by a step of its own
-    refused: frozenset[str] = frozenset()  # waiting ones for which Slurm has refused the step, until `again`
-    again: float = 0.0
-    ever_passed: bool = False  # a node of this run has passed
-
-
 class Nodes(Value):
     """The excluded, drained and suspected nodes, and the open questions about nodes."""
 
@@ -472,7 +453,8 @@ class Nodes(Value):
     suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
     leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
-    checks: NodeChecks = NodeChecks()
+    passed: frozenset[str] = frozenset()  # nodes that have passed health.preflight since they were last excluded
+    failed: Map[str, str] = Map()  # excluded nodes that have failed it: why
 
     @property
     def unusable(self) -> frozenset[str]:
@@ -485,14 +467,9 @@ class Nodes(Value):
         return self.shunned | self.noted
 
     @property
-    def closed(self) -> frozenset[str]:
-        """The nodes on which nothing is placed now: the unusable ones, and those that have yet to pass their check."""
-        return self.unusable | self.checks.waiting if self.checks.waiting else self.unusable
-
-    @property
     def unfit(self) -> frozenset[str]:
         """The excluded nodes that have failed their check."""
-        return frozenset(node for node, _ in self.checks.failed)
+        return frozenset(self.failed)
 
 
 class Standstill(Value):

@@ -173,7 +173,7 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
         case messages.Adopted():
             takeover.guard_reported(turn, said, unit)
         case messages.Ready():
-            _ready(turn, said, unit)
+            _step_up(turn, turn.attempt(unit, ready=unit.current.ready | {said.task}))
         case messages.StoreUp(addr, port):
             turn.attempt(unit, store=(addr, port))
         case messages.LighthouseUp():
@@ -270,7 +270,7 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
     unit = turn.attempt(unit, hosts=tuple(hosts), slurm_step=said.slurm_step or unit.current.slurm_step)
     turn.put(silence.beat(unit, Alive(unit.id, said.task, turn.now), turn.config))
     if None not in hosts and unit.marks.hello is None:
-        turn.mark(unit, hello=turn.now)
+        _step_up(turn, turn.mark(unit, hello=turn.now))
 
 
 def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
@@ -281,9 +281,11 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
         _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
 
 
-def _ready(turn: Turn, said: messages.Ready, unit: Unit) -> None:
-    unit = turn.attempt(unit, ready=unit.current.ready | {said.task})
-    if len(unit.current.ready) < tasks_of(unit, turn.config):
+def _step_up(turn: Turn, unit: Unit) -> None:
+    """Note that all tasks are ready, once their nodes are known: a worker may be heard before its guard."""
+    if unit.marks.ready is not None or len(unit.current.ready) < tasks_of(unit, turn.config):
+        return
+    if None in unit.current.hosts or unit.is_lighthouse:
         return
     unit = turn.mark(unit, ready=turn.now)
     if unit.is_standby and unit.phase is Phase.STARTING:

@@ -38,6 +38,7 @@ from ftslurm.controller.translate import (
     ANSWER_S,
     MARGIN_S,
     asked_by_signal,
+    classified,
     ended,
     inject_asked,
     read_attach,
@@ -349,7 +350,7 @@ class Controller:
                 case Ask():
                     self._ask(found)
                 case Evidence():
-                    self._failing(step, found)
+                    self._failing(step, classified(found))
                 case _:
                     self.events.append(found)
 

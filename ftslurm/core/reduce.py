@@ -13,7 +13,7 @@ from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
 from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
-from ftslurm.core.groups.verdict import aborts, after_abort
+from ftslurm.core.groups.verdict import after_abort
 from ftslurm.core.health import (
     hang_limit,
     lost_connections,
@@ -44,14 +44,14 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import ALL
-from ftslurm.core.state.traces import added
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.messages import Message
+from ftslurm.protocol.traces import added
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, per run
@@ -423,7 +423,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         return
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])
-    if aborts(evidence) and unit.place is not None and len(unit.place.nodes) == 1:
+    if Says.ABORT in evidence.says and unit.place is not None and len(unit.place.nodes) == 1:
         return  # silence.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))

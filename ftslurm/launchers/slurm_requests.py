@@ -34,7 +34,6 @@ from ftslurm.core.state.events import (
     Explained,
     JobsSeen,
     JobsUnknown,
-    NodeFate,
     NodesLeft,
     RequeueRefused,
     Submitted,
@@ -54,7 +53,7 @@ from ftslurm.launchers.scheduler import (
 from ftslurm.security import programs
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.evidence import asked_by_slurm, read_probe, time_of
+from ftslurm.slurm.evidence import asked_by_slurm, node_fate, read_probe, time_of
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import NO_OUTPUT, STATES, is_busy, read_rows, read_state, running
 
@@ -230,10 +229,9 @@ class NodeRecords(SlurmRequest[AskNodes]):
             pairs = (word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
             words = dict(pairs)
             node, state = words.get("NodeName", ""), words.get("State", "")
-            down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL", "POWER"))
             why = re.match(r"(.*?) \[([^\s@]+)@(\S+)\]", line.partition(" Reason=")[2])
             reason = f"{why[1]} ({why[2]}, {why[3]})" if why else ""
-            fates += [NodeFate(node, down, state.lower(), reason)] if state and is_node(node) else []
+            fates += [node_fate(node, state, reason)] if state and is_node(node) else []
         return fates
 
 

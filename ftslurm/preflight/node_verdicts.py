@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from ftslurm.core.groups.hardware import Fault
 from ftslurm.guard import kernel_log
 from ftslurm.preflight.finding import Finding, fail, ok, warn
+from ftslurm.run.log_signs import Fault
 
 GB = 1 << 30
 

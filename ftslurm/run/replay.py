@@ -19,8 +19,8 @@ from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause, cause_of, is_failure
-from ftslurm.run import checkpoint_owner, stored_checkpoints
+from ftslurm.protocol.causes import Cause, Says, cause_of, is_failure
+from ftslurm.run import checkpoint_owner, log_signs, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
@@ -373,6 +373,7 @@ def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:
         rank=record.rank,
         error=record.error,
         step=record.step,
+        echo=Says.ECHO in log_signs.says(record.error),
         launched=record.launched is not False,
         healthy_s=record.healthy_s or 0.0,
         ran_as=None if step is None or step.id == StepId(step.unit, record.attempt) else step.id,

@@ -11,9 +11,9 @@ import signal
 import time
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.events import SRUN_ABORTS, Looked, StopAsked
+from ftslurm.core.state.events import Looked, NodeFate, StopAsked
 from ftslurm.core.state.model import SLURM, Evidence, Requester, RunOutcome
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 from ftslurm.security.json_text import read_object
 from ftslurm.security.names import NODE, is_node
 from ftslurm.slurm.hosts import expand_hosts
@@ -66,7 +66,8 @@ def read_srun(line: str) -> Evidence | None:
     if _OUT_OF_MEMORY.search(line):
         return Evidence(None, None, out_of_memory=True, error=line.strip())
     if match := _IO_ERROR.search(line):
-        return Evidence(None, None, error=f"{SRUN_ABORTS}: {match[0]}")
+        says = frozenset({Says.ABORT, Says.ECHO})
+        return Evidence(None, None, error=f"srun aborts the step: {match[0]}", says=says)
     if match := _NO_LAUNCH.search(line):
         error = f"Slurm cannot start a step on {match['node']}: {match['why'].strip()}"
         lost = any(words in match["why"] for words in _SILENT)
@@ -113,6 +114,34 @@ def read_probe(node: str, text: str) -> Looked:
     if any(words in text for words in _UNREACHABLE):
         return Looked(node, False)
     return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
+
+
+# srun's errors if a job has ended in which it is to start a step.
+_NO_JOB = ("Invalid job id", "expired", "already complet", "node configuration is not available")
+
+
+def no_job(text: str) -> bool:
+    """Return whether srun says that it will never start a step in this job."""
+    return any(words in text for words in _NO_JOB)
+
+
+_DOWN = ("down", "*", "not_responding", "fail", "power")
+# Words of a state. One without any of them is of a newer Slurm, and changes nothing.
+_DRAINS = re.compile(r"\b(drain|maint|reboot)")
+_SERVES = re.compile(r"\b(idle|mix|alloc|comp|reserved|planned)")
+
+
+def node_fate(node: str, state: str, reason: str = "") -> NodeFate:
+    """Return what a node's state means.
+
+    Args:
+        state: in Slurm's words, as MIXED+DRAIN.
+        reason: an administrator's, with name and time.
+    """
+    state = state.lower()
+    drained = True if _DRAINS.search(state) else False if _SERVES.search(state) else None
+    why = f"Slurm says {state}" + (f": {reason}" if reason else "")
+    return NodeFate(node, any(word in state for word in _DOWN), drained, why)
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from ftslurm.core.groups.timings import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import NoteBroken
-from ftslurm.core.state.events import LAST_LINE, Ended
+from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
@@ -16,7 +16,7 @@ from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import places, serves, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 
 PATIENT_STARTS = 3  # launches that reached no node before the same error from all groups ends the run
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
@@ -136,8 +136,8 @@ def _away(unit: Unit, noticed: float) -> float:
 
 def _signs(unit: Unit) -> tuple[str, ...]:
     """Return the evidence as texts without duplicates; a script's last output only if it has no better error."""
-    told = {sign.task for sign in unit.current.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
-    signs = (s for s in unit.current.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
+    told = {sign.task for sign in unit.current.evidence if sign.error and Says.PRINTED not in sign.says}
+    signs = (s for s in unit.current.evidence if not (s.task in told and Says.PRINTED in s.says))
     return tuple(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
 
 

@@ -8,8 +8,6 @@ it can. What runs there goes on. One question about all nodes is asked while the
 
 from __future__ import annotations
 
-import re
-
 from ftslurm.core.health import silence
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import AskNodes, NoteBroken
@@ -20,9 +18,6 @@ from ftslurm.protocol import messages, records
 
 MOST_NAMED = 3  # nodes that have failed their check
 ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
-# Words of a state. One without any of them is of a newer Slurm, and changes nothing.
-_DRAINS = re.compile(r"\b(drain|maint|reboot)")
-_SERVES = re.compile(r"\b(idle|mix|alloc|comp|reserved|planned)")
 
 
 def ask(turn: Turn) -> None:
@@ -51,17 +46,16 @@ def told(turn: Turn, event: NodeFate) -> None:
     A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
     job's steps there, but the administrator wants it back.
     """
-    node, shunned, drains = event.node, turn.nodes.shunned, _DRAINS.search(event.state)
-    why = f"Slurm says {event.state}" + (f": {event.reason}" if event.reason else "")
-    if drains and node not in shunned:
+    node, shunned = event.node, turn.nodes.shunned
+    if event.drained and node not in shunned:
         shunned = shunned | {node}
-        turn.do(records.NodeShunned(node=node, reason=why))
-    elif not drains and _SERVES.search(event.state) and node in shunned:
+        turn.do(records.NodeShunned(node=node, reason=event.why))
+    elif event.drained is False and node in shunned:
         shunned = shunned - {node}
-        turn.do(records.NodeUnshunned(node=node, reason=why))
+        turn.do(records.NodeUnshunned(node=node, reason=event.why))
     turn.set_nodes(shunned=shunned, unanswered=False)
     if event.down:
-        silence.exclude(turn, node, why)
+        silence.exclude(turn, node, event.why)
 
 
 def checked(turn: Turn, said: messages.NodeCheck) -> str | None:

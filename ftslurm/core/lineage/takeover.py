@@ -40,12 +40,6 @@ from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
 
 AGAIN_S = 2.0  # delay after an srun that could not start
-_NO_JOB = (
-    "Invalid job id",
-    "expired",
-    "already complet",
-    "node configuration is not available",
-)  # srun's permanent errors
 
 
 def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
@@ -233,7 +227,7 @@ def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
     if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
         return False
     late = turn.now >= adoption.since + turn.config.orphan_after_s  # by now the step has ended itself
-    if late or any(words in (event.error or "") for words in _NO_JOB):
+    if late or event.no_job:
         return False
     queue.doubt(turn, unit.place.allocation if unit.place else None)
     turn.attempt(unit, adoption=replace(adoption, asked=False, again=turn.now + AGAIN_S))

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from immutables import Map
 
-from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
+from ftslurm.protocol.traces import Traces
 from ftslurm.protocol.value_class import Value
 
 
@@ -152,6 +152,7 @@ class Evidence(Value):
     out_of_memory: bool = False
     node_lost: bool = False
     error: str | None = None  # one line: exception type and message, or srun's message
+    says: frozenset[Says] = frozenset()  # what these words say
     hardware: str | None = None  # what its guard has found in the kernel log and in the script's, against the node
     started: bool = True  # False: before the user's script was reached
     cause: Cause | None = None  # set if certain: Slurm has reported it, or the core has decided it (hang)
@@ -190,6 +191,7 @@ class Exit(Value):
     rank: int | None = None
     error: str | None = None
     step: int | None = None  # the last step it had committed
+    echo: bool = False  # the error is a lost connection (Says.ECHO)
     launched: bool = True  # False: srun itself failed, no node was reached
     healthy_s: float = 0.0  # how long it had been committing steps
     traceback: str | None = None  # the last lines of the script's traceback

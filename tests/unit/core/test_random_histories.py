@@ -31,6 +31,7 @@ from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.slurm.evidence import node_fate
 
 ENDS = ("run_finished", "run_requeued")
 HISTORIES = 15  # in each block
@@ -207,7 +208,7 @@ class World:
             down = node in self.dark | self.gone and self.fates.random() < 0.5
             self.struck |= {node} if down else set()
             state = "down" if down else self.fates.choice(["idle", "mixed", "mixed+drain", "quux"])
-            self.later(now + self.fates.uniform(0.05, 1), ev.NodeFate(node, down, state))
+            self.later(now + self.fates.uniform(0.05, 1), node_fate(node, state))
 
     def obey(self, now: float, action: act.Action) -> None:
         match action:

@@ -139,7 +139,7 @@ RECORD = st.one_of(
 def test_what_scontrol_says_of_nodes_is_read_or_passed_over(words: list[str], times: int) -> None:
     began = time.monotonic()
     fates = read_node_fates("NodeName=n2 State=IDLE " + "".join(words)[:12] * times + "\nNodeName=n3 State=DOWN*\n")
-    assert all(is_node(fate.node) and fate.state for fate in fates)
+    assert all(is_node(fate.node) and fate.why for fate in fates)
     assert fates[-1].down
     assert time.monotonic() < began + 2
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import pytest
 import said
 from histories import RUNNING, config, granted, killed, node_lost, play, ready, stepped, store
-from slurm_answers import read_node_fates
 from steps import A0, A1, B0, B1, B2, C0, LIGHT0, URL
 
 from ftslurm.config.schema import Config, nodes_needed
@@ -18,6 +16,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Exit, Place, StepId
 from ftslurm.protocol.causes import Cause
+from ftslurm.slurm.evidence import node_fate
 
 
 def nodes(count: int) -> Allocation:
@@ -241,8 +240,7 @@ def test_a_suspected_node_that_slurm_takes_away_does_not_come_back() -> None:
 
 
 def states(node: str, word: str, reason: str = "") -> ev.Event:
-    (fate,) = read_node_fates(f"NodeName={node} State={word.upper()}")
-    return replace(fate, reason=reason)
+    return node_fate(node, word.upper(), reason)
 
 
 def test_a_node_that_is_drained_is_used_only_where_no_other_is_free() -> None:

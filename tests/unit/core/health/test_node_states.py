@@ -28,13 +28,14 @@ from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Place
+from ftslurm.slurm.evidence import node_fate
 
 SLURM = config(cluster={"kind": "slurm"})
 ROOT = "disk (root, 2026-11-25T22:10:00)"
 
 
 def states(**words: str) -> list[ev.Event]:
-    return [ev.NodeFate(node, False, word, ROOT if "drain" in word else "") for node, word in words.items()]
+    return [node_fate(node, word, ROOT if "drain" in word else "") for node, word in words.items()]
 
 
 def launched(story: Story, since: float) -> list[tuple[str, ...]]:

@@ -10,7 +10,7 @@ from ftslurm.core import handover
 from ftslurm.core.groups import placement, standby
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.events import Asked
-from ftslurm.core.state.model import LIVE, Phase, Unit
+from ftslurm.core.state.model import LIVE, Out, Phase, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import places, pool_of
@@ -23,7 +23,7 @@ def drain(turn: Turn, event: Asked) -> str:
     check_goes_on(turn)
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
-    turn.set_nodes(drained=turn.nodes.drained | {event.node})
+    turn.node(event.node, drained=True)
     turn.do(records.NodeDrained(node=event.node, by=event.by.name))
     supply.told_to_avoid(turn)
     there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
@@ -33,19 +33,18 @@ def drain(turn: Turn, event: Asked) -> str:
 
 def undrain(turn: Turn, event: Asked) -> str:
     """Use a drained node again, or one that has failed its check, which is checked again first."""
-    node, drained, unfit = event.node, turn.nodes.drained, event.node in turn.nodes.unfit
-    if not unfit and node not in drained:
-        raise Refused(f"{node} is not drained; drained: {', '.join(sorted(drained)) or 'none is'}")
-    lost = node in turn.nodes.avoid
+    node, known = event.node, turn.nodes.of(event.node)
+    unfit = known.out is Out.UNFIT
+    if not unfit and not known.drained:
+        raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
     turn.do(records.NodeUndrained(node=node, by=event.by.name))
-    turn.set_nodes(drained=drained - {node})
+    turn.node(node, drained=False)
     if unfit:
-        turn.set_nodes(avoid=turn.nodes.avoid - {node}, failed=turn.nodes.failed.delete(node))
-        turn.do(records.NodeRestored(node=node, reason="a user has asked to check it again"))
+        turn.take_back(node, "a user has asked to check it again")
     supply.told_to_avoid(turn)
     if unfit:
         return f"{node} may be used again, and is checked before (health.preflight)"
-    return f"{node} is used again" + (", when it is found to be sound: it was lost" if lost else "")
+    return f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
 
 
 def move(turn: Turn) -> None:
@@ -104,7 +103,7 @@ def _why_not(turn: Turn, node: str) -> str | None:
     state = turn.state
     if turn.local:
         return "the nodes of a local run are all this machine"
-    if node in turn.nodes.drained:
+    if turn.nodes.of(node).drained:
         return f"{node} is drained already"
     nodes = {name for allocation in state.allocations() for name in allocation.nodes}
     nodes |= {name for unit in state.units if unit.phase in LIVE and unit.place for name in unit.place.nodes}

@@ -82,7 +82,8 @@ def observe(turn: Turn, event: Event) -> None:
         case Looked():
             silence.looked(turn, event)
         case NodesNoted(nodes, text):
-            turn.set_nodes(noted=nodes)
+            turn.node(*(turn.nodes.those(lambda node: node.noted) - nodes), noted=False)
+            turn.node(*nodes, noted=True)
             _warn(turn, None, text)
         case NodeFate():
             node_states.told(turn, event)

@@ -8,7 +8,7 @@ from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.turn import Turn
@@ -262,21 +262,18 @@ def _blame(turn: Turn, unit: Unit) -> None:
     number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause is Cause.HARDWARE}
     node = placement.suspect(unit.exits, restart.WINDOW_S)
-    wrongly = [n for n, group in turn.nodes.suspected if group == number and n != node and n not in broken]
-    for other in wrongly:
-        suspected = tuple(pair for pair in turn.nodes.suspected if pair != (other, number))
-        turn.set_nodes(avoid=turn.nodes.avoid - {other}, suspected=suspected)
-        reason = f"group {unit.group} fails elsewhere too"
-        turn.do(records.NodeRestored(node=other, reason=reason), NoteBroken(other))
+    for other in sorted(turn.nodes.out(Out.BLAMED) - broken - {node}):
+        if turn.nodes.of(other).group == number:
+            turn.take_back(other, f"group {unit.group} fails elsewhere too")
+            turn.do(NoteBroken(other))
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     if last.cause is Cause.HARDWARE and last.node is not None:
         node, reason = last.node, f"broken hardware: {last.error}"
-    if node is None or node in turn.nodes.avoid:
+    if node is None or turn.nodes.of(node).out:
         return
     if node in broken or _is_place_without(turn, unit, node):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason))
-        suspected = (*turn.nodes.suspected, (node, number))
-        turn.set_nodes(avoid=turn.nodes.avoid | {node}, suspected=suspected, passed=turn.nodes.passed - {node})
+        turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
 
 
 def _is_place_without(turn: Turn, unit: Unit, node: str) -> bool:

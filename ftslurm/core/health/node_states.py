@@ -12,7 +12,7 @@ from ftslurm.core.health import silence
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import AskNodes, NoteBroken
 from ftslurm.core.state.events import NodeFate
-from ftslurm.core.state.model import Nodes, Phase, Unit
+from ftslurm.core.state.model import Nodes, Out, Phase, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
 
@@ -26,7 +26,9 @@ def ask(turn: Turn) -> None:
     if turn.config.cluster.kind not in ("slurm", "array") or not turn.goes_on:
         return
     if any(_failed(unit) > nodes.asked for unit in turn.attended()):
-        about = nodes.shunned.union(*(allocation.nodes for allocation in turn.state.allocations()))
+        about = nodes.those(lambda node: node.shunned).union(
+            *(allocation.nodes for allocation in turn.state.allocations())
+        )
         turn.set_nodes(asked=turn.now, unanswered=bool(about))
         if about:
             turn.do(AskNodes(tuple(sorted(about))))
@@ -46,14 +48,11 @@ def told(turn: Turn, event: NodeFate) -> None:
     A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
     job's steps there, but the administrator wants it back.
     """
-    node, shunned = event.node, turn.nodes.shunned
-    if event.drained and node not in shunned:
-        shunned = shunned | {node}
-        turn.do(records.NodeShunned(node=node, reason=event.why))
-    elif event.drained is False and node in shunned:
-        shunned = shunned - {node}
-        turn.do(records.NodeUnshunned(node=node, reason=event.why))
-    turn.set_nodes(shunned=shunned, unanswered=False)
+    node = event.node
+    if event.drained is not None and event.drained is not turn.nodes.of(node).shunned:
+        turn.do((records.NodeShunned if event.drained else records.NodeUnshunned)(node=node, reason=event.why))
+        turn.node(node, shunned=event.drained)
+    turn.set_nodes(unanswered=False)
     if event.down:
         silence.exclude(turn, node, event.why)
 
@@ -71,22 +70,16 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
             turn.do(records.NodeCheckPassed(node=node, seconds=said.seconds, log=said.log))
         return None
     why = f"{said.error}; see {said.log}" if said.log else said.error
-    if node in nodes.failed:
+    if nodes.of(node).out is Out.UNFIT:
         return why
-    turn.set_nodes(
-        avoid=nodes.avoid | {node},
-        returning=tuple(back for back in nodes.returning if back.node != node),
-        suspected=tuple(pair for pair in nodes.suspected if pair[0] != node),
-        passed=nodes.passed - {node},
-        failed=nodes.failed.set(node, why),
-    )
+    turn.node(node, out=Out.UNFIT, since=turn.now, why=why)
     turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
     turn.do(NoteBroken(node, said.error))
     supply.told_to_avoid(turn)
-    groups, nodes = turn.config.groups, turn.nodes
-    others = {node for allocation in turn.state.allocations() for node in allocation.nodes} - nodes.unfit
+    groups, nodes, failed = turn.config.groups, turn.nodes, turn.nodes.out(Out.UNFIT)
+    others = {node for allocation in turn.state.allocations() for node in allocation.nodes} - failed
     needed = groups.nodes * -(-groups.count // groups.per_node)
-    if turn.goes_on and not (nodes.passed or others or turn.lineage.step) and len(nodes.failed) >= needed:
+    if turn.goes_on and not (nodes.passed or others or turn.lineage.step) and len(failed) >= needed:
         what = "none of the run's nodes has passed its check (health.preflight)"
         turn.fail(f"{what}: {unfit(nodes)}; mend the nodes, or change the commands of health.preflight")
     return why
@@ -94,6 +87,7 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
 
 def unfit(nodes: Nodes) -> str:
     """Name the nodes that have failed their check, with the reasons; empty: there are none."""
-    more = len(nodes.failed) - MOST_NAMED
-    named = "; ".join(f"{node}: {reason}" for node, reason in sorted(nodes.failed.items())[:MOST_NAMED])
+    failed = sorted(nodes.out(Out.UNFIT))
+    more = len(failed) - MOST_NAMED
+    named = "; ".join(f"{name}: {nodes.of(name).why}" for name in failed[:MOST_NAMED])
     return f"{named}; and {more} more" if more > 0 else named

@@ -7,8 +7,6 @@ apply. A step that cannot be reached is stopped and counts as failed, so that no
 
 from __future__ import annotations
 
-from immutables import Map
-
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import ended
@@ -26,7 +24,6 @@ from ftslurm.core.state.model import (
     Phase,
     Place,
     Pulse,
-    Returning,
     Unit,
 )
 from ftslurm.core.state.past import Live, Past
@@ -148,25 +145,6 @@ def scheduled(turn: Turn, past: Past) -> None:
         if unit is not None and unit.group is not None:
             due = min(max(turn.now, one.due), latest)
             turn.change(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
-
-
-def left_out(turn: Turn, past: Past) -> None:
-    """Restore what the earlier controller knew of the nodes; lost ones are probed at once."""
-    if turn.local:
-        return
-    lost = (
-        Returning(out.node, out.since, turn.now) for out in past.left_out if out.group is None and out.unfit is None
-    )
-    suspected = ((out.node, out.group) for out in past.left_out if out.group is not None)
-    turn.set_nodes(
-        avoid=turn.nodes.avoid | {out.node for out in past.left_out},
-        returning=(*turn.nodes.returning, *lost),
-        suspected=(*turn.nodes.suspected, *suspected),
-        shunned=frozenset(past.shunned),
-        drained=frozenset(past.drained),
-        passed=frozenset(past.passed),
-        failed=Map((out.node, out.unfit) for out in past.left_out if out.unfit is not None),
-    )
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:

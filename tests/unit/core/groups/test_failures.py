@@ -199,7 +199,7 @@ def test_failures_older_than_the_window_are_forgotten() -> None:
 def test_a_group_whose_node_is_lost_moves_to_a_spare_and_the_node_is_not_used_again() -> None:
     story = play(*RUNNING, (30, node_lost(B0, "n2")), (40, killed(B1)), (50,))
     assert [launch.place for launch in story.all(act.Launch, since=30)] == [Place(("n3",)), Place(("n3",))]
-    assert story.state.nodes.avoid == {"n2"}
+    assert story.state.nodes.out() == {"n2"}
     assert story.records("step_exited", since=30)[0]["cause"] == "node_lost"
 
 

@@ -166,14 +166,14 @@ def test_it_is_not_excluded_if_there_is_no_other_place() -> None:
 def test_nor_on_this_machine_where_nodes_are_only_names() -> None:
     local = config(cluster={"kind": "local"})
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60,), config=local)
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_group_that_fails_elsewhere_too_clears_the_node() -> None:
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (50, killed(B2)), (70,))
     (restored,) = story.records("node_restored")
     assert restored == {"node": "n2", "reason": "group 1 fails elsewhere too"}
-    assert (story.state.nodes.avoid, story.state.nodes.suspected) == (frozenset(), ())
+    assert story.state.nodes.out() == frozenset()
 
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -229,14 +229,14 @@ def test_a_suspected_node_is_better_than_none() -> None:
 
 def test_a_lost_node_elsewhere_does_not_clear_it() -> None:
     story = play((0, granted(4)), *RUNNING[1:], (30, killed(B0)), (40, killed(B1)), (50, node_lost(B2, "n3")), (70,))
-    assert story.state.nodes.avoid == {"n2", "n3"}
+    assert story.state.nodes.out() == {"n2", "n3"}
 
 
 def test_a_suspected_node_that_slurm_takes_away_does_not_come_back() -> None:
     gone = (45, ev.NodesLeft(("n1", "n3")))
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), gone, (50, killed(B2)), (70,))
     assert story.records("node_restored") == []
-    assert story.state.nodes.avoid == {"n2"}
+    assert story.state.nodes.out() == {"n2"}
 
 
 def states(node: str, word: str, reason: str = "") -> ev.Event:

@@ -28,8 +28,8 @@ from steps import A0, A1, ANN, B0, B1, LIGHT0, S0, URL
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Phase, StepId
-from ftslurm.core.state.past import LeftOut, Past
+from ftslurm.core.state.model import Allocation, Evidence, Node, Nodes, Out, Phase, StepId
+from ftslurm.core.state.past import Past
 
 BAD = "check: exit code 1: bad GPU"
 
@@ -120,7 +120,7 @@ def test_of_a_group_of_several_nodes_only_the_new_ones_are_checked() -> None:
     story.turn(3, failed(A0, "n1"))
     assert checks(story) == {LIGHT0: (), A0: ("n1", "n2"), A1: ("n3",)}
     story.turn(4, [said.node_checked(A1, "n9", BAD)])  # not one of its nodes
-    assert story.state.nodes.unfit == {"n1"}
+    assert story.state.nodes.out(Out.UNFIT) == {"n1"}
 
 
 RUNNING: tuple[Moment, ...] = (
@@ -152,7 +152,7 @@ def test_groups_that_share_a_node_check_their_own_gpus_and_a_standby_none_beside
     spare = play((0, granted(3)), (1, LIGHTHOUSE_UP), config=settings(standby={"count": 1}))
     assert checks(spare)[S0] == ("n3",)
     spare.turn(2, failed(S0, "n3"))
-    assert spare.state.nodes.unfit == {"n3"}
+    assert spare.state.nodes.out(Out.UNFIT) == {"n3"}
 
 
 def test_on_one_machine_a_check_that_fails_everywhere_ends_the_run() -> None:
@@ -173,12 +173,12 @@ def test_in_array_mode_a_job_with_a_bad_node_is_replaced() -> None:
 
 
 def test_another_controller_knows_what_has_passed_and_failed() -> None:
-    left = (LeftOut("n3", 1.0, unfit="bad GPU"),)
-    past = Past(attempts=(), step=0, passed=("n1",), left_out=left, home="7.0")
+    nodes = Nodes({"n3": Node(Out.UNFIT, 1.0, "bad GPU")}, frozenset({"n1"}))
+    past = Past(attempts=(), step=0, nodes=nodes, home="7.0")
     event = replace(granted(3), past=past, homes=frozenset({"7.0"}))
     story = play((0, event), (1, said.lighthouse_up(LIGHT0, URL)), config=settings())
     assert checks(story) == {LIGHT0: (), A0: (), B0: ("n2",)}
-    assert story.state.nodes.unfit == {"n3"}
+    assert story.state.nodes.out(Out.UNFIT) == {"n3"}
 
 
 def test_a_group_whose_nodes_are_checked_says_so() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftslurm.api.answers import Answer, Conversation, by_me
-from ftslurm.core.jobs.scale import refused
+from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.records import Scaled, ScaleRefused
 from ftslurm.run.directory import RunDir
@@ -17,7 +17,7 @@ def scale(run: RunDir, groups: int) -> Answer[Scaled]:
         NotDone: the controller refuses, or does not answer.
     """
     talk = Conversation(run, "it cannot become larger or smaller")
-    why_not = refused(groups, talk.config)
+    why_not = why_not_as_many(groups, talk.config)
     if why_not is not None:
         raise EnvironmentProblem(f"{run.root.name} cannot have {groups} groups: {why_not}")
 

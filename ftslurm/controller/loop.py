@@ -46,7 +46,7 @@ from ftslurm.controller.translate import (
     translate,
 )
 from ftslurm.controller.user_commands import user_request
-from ftslurm.core.groups import progress_lines
+from ftslurm.core.groups import reports
 from ftslurm.core.jobs.supply import array
 from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin
@@ -189,7 +189,7 @@ class Controller:
             self.executor.end(self.state)
         else:
             self.children.leave()  # before the journal records it: then the next controller may adopt the steps
-            lines = (progress_lines.line(unit, self.now()) for unit in self.state.groups)
+            lines = (reports.line(unit, self.now()) for unit in self.state.groups)
             self._write([line for line in lines if line is not None])
             self._tell()
             self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))

@@ -8,7 +8,7 @@ have to heal from it. So every group waits until each other group has its store 
 from __future__ import annotations
 
 from ftslurm.config.schema import Config
-from ftslurm.core import parameter_servers
+from ftslurm.core import orders
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.launching import fence, store_within_s
 from ftslurm.core.lineage import continuity
@@ -25,7 +25,7 @@ def assign(turn: Turn) -> None:
     if not turn.goes_on:
         return
     url, waiting = turn.state.lighthouse_url, [unit for unit in turn.attended() if _is_ready(unit, turn.config)]
-    servers = parameter_servers.urls(turn.state, turn.config) if waiting else ()
+    servers = orders.urls(turn.state, turn.config) if waiting else ()
     for unit in waiting if url is not None else ():
         table = ranks.table([str(host) for host in unit.current.hosts])
         slot = unit.place.slot if unit.place is not None else 0
@@ -78,7 +78,7 @@ def _begin(turn: Turn) -> None:
         heals, floor = False, 0
         if not turn.independent:
             heals, floor = continuity.heals(turn.state, turn.config), continuity.floor(turn.state, turn.config)
-        turn.do(records.ScriptBegun(unit=unit.name, group=unit.group, attempt=unit.attempt))
+        turn.do(records.ScriptBegun(**unit.names))
         turn.send(unit, messages.Begin(*store, heals, floor))
         unit = turn.attempt(unit, floor=floor)
         unit = turn.mark(unit, begun=turn.now)

@@ -8,20 +8,18 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from ftslurm.core import drain, parameter_servers, slow, user_requests
-from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
+from ftslurm.core import leaving, orders, slow, user_requests
+from ftslurm.core.groups import fault_drills, ranks, reports, standby
 from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.launching import rank_row
-from ftslurm.core.groups.timings import since
+from ftslurm.core.groups.reports import since
 from ftslurm.core.groups.verdict import after_abort
 from ftslurm.core.health import (
-    hang_limit,
+    hangs,
     lost_connections,
-    node_states,
-    silence,
+    node_health,
 )
-from ftslurm.core.jobs import queue, scale, supply
-from ftslurm.core.lighthouse_orders import aside
+from ftslurm.core.jobs import queue, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.events import (
     Alive,
@@ -73,22 +71,22 @@ def observe(turn: Turn, event: Event) -> None:
         return
     match event:
         case Alive():
-            silence.heard(turn, (event,))
+            node_health.heard(turn, (event,))
         case Granted():
             _granted(turn, event)
         case NodesLeft():
             queue.slurm_answered(turn)
             supply.nodes_left(turn, event)
         case Looked():
-            silence.looked(turn, event)
+            node_health.looked(turn, event)
         case NodesNoted(nodes, text):
             turn.node(*(turn.nodes.those(lambda node: node.noted) - nodes), noted=False)
             turn.node(*nodes, noted=True)
             _warn(turn, None, text)
         case NodeFate():
-            node_states.told(turn, event)
+            node_health.told(turn, event)
         case ScaleAsked():
-            scale.observe(turn, event)
+            user_requests.scale(turn, event)
         case Asked():
             _asked(turn, event)
         case InjectAsked():
@@ -134,8 +132,8 @@ REQUESTS = {
     "restart": user_requests.restart,
     "stacks": user_requests.stacks,
     "save": user_requests.save,
-    "drain": drain.drain,
-    "undrain": drain.undrain,
+    "drain": leaving.drain,
+    "undrain": leaving.undrain,
 }
 
 
@@ -186,7 +184,7 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
             for other in turn.table.in_phase(Phase.RUNNING):
                 turn.send(other, messages.Broken(quorum))
         case messages.GroupAside():
-            aside(turn, said)
+            orders.aside(turn, said)
         case messages.QuorumIssued():
             _quorum_issued(turn, said)
         case messages.FirstQuorum():
@@ -197,7 +195,7 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
         case messages.Progress():
             _progressed(turn, said, unit)
         case messages.Serving() | messages.Served() | messages.SessionOpened():
-            parameter_servers.observe(turn, said, unit)
+            orders.server_said(turn, said, unit)
         case messages.Trace(text, task=task):
             turn.attempt(unit, traces=added(unit.current.traces, task, text))
         case messages.Notice(text):
@@ -214,9 +212,7 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
             _checkpointed(turn, said, unit)
         case messages.Restored():
             turn.put(continuity.restored(unit, said, turn.state))
-            turn.do(
-                records.CheckpointRestored(group=unit.group_id, attempt=unit.attempt, step=said.step, path=said.path)
-            )
+            turn.do(records.CheckpointRestored(**unit.of_group, step=said.step, path=said.path))
         case messages.Done(task=task):
             turn.attempt(unit, over=unit.current.over | {task})
         case messages.Exited(task=task):
@@ -270,7 +266,7 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
     if said.task < len(hosts):
         hosts[said.task] = said.host
     unit = turn.attempt(unit, hosts=tuple(hosts), slurm_step=said.slurm_step or unit.current.slurm_step)
-    turn.put(silence.beat(unit, Alive(unit.id, said.task, turn.now), turn.config))
+    turn.put(node_health.beat(unit, Alive(unit.id, said.task, turn.now), turn.config))
     if None not in hosts and unit.marks.hello is None:
         _step_up(turn, turn.mark(unit, hello=turn.now))
 
@@ -279,7 +275,7 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
     if unit.place is None or said.node not in unit.place.nodes:
         return
     turn.attempt(unit, checking=unit.current.checking - {said.node})
-    if (why := node_states.checked(turn, said)) is not None:
+    if (why := node_health.checked(turn, said)) is not None:
         _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
 
 
@@ -311,9 +307,7 @@ def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
 def _step_ready(turn: Turn, unit: Unit, url: str | None = None, ranks: tuple[records.RankRow, ...] = ()) -> None:
     turn.do(
         records.StepReady(
-            unit=unit.name,
-            group=unit.group,
-            attempt=unit.attempt,
+            **unit.names,
             seconds=since(unit.marks.launched, turn.now),
             url=url,
             slurm_step=unit.current.slurm_step,
@@ -343,8 +337,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
         unit = turn.mark(unit, joined=turn.now)
         turn.do(takeover.joined(unit, turn.now, said.step, said.quorum_id, said.participants))
     progress = records.Progress(
-        group=unit.group_id,
-        attempt=unit.attempt,
+        **unit.of_group,
         step=said.step,
         quorum_id=said.quorum_id,
         participants=said.participants,
@@ -353,7 +346,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
         gap_s=said.gap_s,
     )
     unit = turn.attempt(unit, aborted=said.aborted)
-    unit = progress_lines.reported(turn, unit, progress)
+    unit = reports.reported(turn, unit, progress)
     if said.committed > 0:
         unit = turn.attempt(unit, step=said.step)
         reached = said.step if turn.lineage.resuming else max(turn.lineage.step, said.step)
@@ -362,7 +355,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
             turn.set_drills(stepping_since=turn.now)
             turn.wake(ALL)
     slow.reported(turn, said, unit)
-    hang_limit.learn(turn, said.gap_s)
+    hangs.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
     text = continuity.unsaved(turn.state, said, turn.config)
     if text is not None:
@@ -382,8 +375,7 @@ def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
     rollover.checkpointed(turn, said)
     if said.error is not None:
         failed = records.CheckpointFailed(
-            group=unit.group_id,
-            attempt=unit.attempt,
+            **unit.of_group,
             step=said.step,
             path=said.path,
             seconds=said.seconds,
@@ -393,9 +385,7 @@ def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
         return
     if not turn.lineage.resuming:  # progress is reported once a second, and may be behind
         turn.set_lineage(step=max(turn.lineage.step, said.step))
-    saved = records.CheckpointSaved(
-        group=unit.group_id, attempt=unit.attempt, step=said.step, path=said.path, seconds=said.seconds
-    )
+    saved = records.CheckpointSaved(**unit.of_group, step=said.step, path=said.path, seconds=said.seconds)
     turn.do(saved)
 
 
@@ -431,7 +421,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
     if evidence.node_lost and evidence.node is not None:
-        silence.exclude(turn, evidence.node, evidence.error or "lost")
+        node_health.exclude(turn, evidence.node, evidence.error or "lost")
     if unit.phase is Phase.STOPPING:
         return  # rules._bring_down kills it when it is due
     if queue.is_told(unit, evidence) and turn.goes_on and unit.place is not None:
@@ -439,7 +429,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         queue.doubt(turn, job)  # Slurm is asked why
         unit = turn.attempt(unit, told=unit.current.told or turn.now)
         if job is not None:
-            return  # handover.vacate brings it down
+            return  # leaving.vacate brings it down
     unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
     turn.put(lost_connections.failed(unit, turn.now, turn.config))
 

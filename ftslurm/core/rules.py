@@ -16,19 +16,16 @@ from itertools import groupby
 from typing import cast
 
 from ftslurm.config.schema import Config, fixed_standbys
-from ftslurm.core import assignments, drain, handover, parameter_servers, slow, user_requests
-from ftslurm.core.groups import fault_drills, launching, progress_lines, standby
+from ftslurm.core import assignments, leaving, orders, slow, user_requests
+from ftslurm.core.groups import fault_drills, launching, reports, standby
 from ftslurm.core.groups.exits import given_up, last_failure, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
-    before_first_step,
     hangs,
     lost_connections,
-    node_states,
-    silence,
+    node_health,
 )
-from ftslurm.core.jobs import queue, scale, supply
-from ftslurm.core.lighthouse_orders import orders, redirect
+from ftslurm.core.jobs import queue, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
@@ -84,7 +81,7 @@ def _fold(turn: Turn, events: Sequence[Event]) -> None:
     """Fold the events into the state; signs of life that come in a row are folded in together."""
     for alive, run in groupby(events, key=lambda event: isinstance(event, Alive)):
         if alive:
-            silence.heard(turn, cast("Iterable[Alive]", run))
+            node_health.heard(turn, cast("Iterable[Alive]", run))
             continue
         for event in run:
             if isinstance(event, Ended) and _holds(turn, event):
@@ -157,7 +154,7 @@ def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     """Return why the run ends because these groups have no node, and what to set."""
     nodes, least = turn.nodes, turn.config.groups.min
     who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
-    lost, unfit = nodes.out(Out.LOST, Out.BLAMED, Out.GONE), node_states.unfit(nodes)
+    lost, unfit = nodes.out(Out.LOST, Out.BLAMED, Out.GONE), node_health.unfit(nodes)
     gone = ", ".join(sorted(lost)) + (" was" if len(lost) == 1 else " were")
     few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
     why = f"since {gone} lost" if lost else "and no job will bring one"
@@ -295,41 +292,56 @@ def _finish(turn: Turn) -> None:
     turn.set(finished=True, ending=ending)
 
 
+def _stop(turn: Turn) -> None:
+    """Bring down what hangs, must leave or is late; a lost node explains it better, and is known by now."""
+    node_health.mind_lighthouse(turn)
+    hangs.find_hangs(turn)
+    slow.find(turn)
+    leaving.vacate(turn)
+    leaving.move(turn)  # after `vacate`: a group leaves a job that ends before a drained node
+    user_requests.end_recalled(turn)
+    _expire(turn)
+
+
+def _run(turn: Turn) -> None:
+    """Start all groups over if none holds the state; end the run, or its part in this job."""
+    continuity.guard(turn)
+    _end_if_over(turn)
+    rollover.roll(turn)  # a run that has just finished has succeeded
+
+
+def _place(turn: Turn) -> None:
+    """Launch what is due, and ask for the jobs that are missing."""
+    standby.follow(turn)  # before the launch, which places the standbys that it notices
+    node_health.ask(turn)  # the launch waits for the answer
+    launching.launch(turn)
+    supply.supply(turn)  # a unit that has found no place needs a job
+    launching.explain(turn)  # it names the job that was just asked for
+
+
+def _tell(turn: Turn) -> None:
+    """Send what has changed since the assignments, and answer who waits for a checkpoint."""
+    rollover.tell(turn)  # an answered request is not sent again
+    rollover.save(turn)
+    orders.servers(turn)
+
+
 RULES = (  # in this order, with the reason for each place; docs/architecture.md describes each rule
-    lost_connections.judge,  # what a probe has shown is known before the verdict that waits for it
-    progress_lines.tell,  # a group's progress is journaled before the verdicts of the rules below
+    reports.tell,  # a group's progress is journaled before the verdicts of the rules below
     takeover.attach,  # a step whose job is gone gets its verdict before a rule waits for its heartbeat
-    silence.watch,  # the rules below place, stop or count groups by its result
+    lost_connections.judge,  # what a probe has shown is known before the verdict that waits for it
+    node_health.watch,  # the rules below place, stop or count groups by its result
     _release,  # after the two that find evidence
-    silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
-    hangs.find_hangs,  # after `watch`: a lost node is no hang
-    slow.find,  # before `drain.move`, which moves a slow group
-    silence.restore,  # before the launch: a group may be waiting for the node
-    handover.vacate,  # after the losses above: it needs the groups that still hold the state
-    drain.move,  # after `vacate`: a group leaves a job that ends before a drained node
-    user_requests.end_recalled,  # after `drain.move`, in the same decision
-    supply.recover,  # before the launch
-    supply.settle,  # after `vacate`; `supply` requeues them
-    queue.keep_pilots,  # after `vacate`: a job marked as leaving gets no pilot
-    _expire,  # a lost node or a hang explains a delay better than a limit
-    continuity.guard,  # after everything that takes groups down, before the launch: a fresh group must not begin alone
-    _end_if_over,  # after all verdicts, before anything new is started
-    rollover.roll,  # after `_end_if_over`: a run that finished meanwhile has succeeded
-    orders,  # before the launch: the dead are evicted first
-    redirect,  # with the orders
-    standby.follow,  # before the launch, which places the standbys that it notices
-    node_states.ask,  # after all that stops steps; before the launch, which waits for the answer
-    launching.launch,  # after nodes, evictions and the end of the run are settled
-    supply.supply,  # after the launch: a unit that found no place needs a job
-    launching.explain,  # after `supply`: it names the job that was just requested
-    scale.trim,  # after `orders`: their eviction has been sent
+    _stop,  # after all losses: some need the groups that still hold the state
+    supply.settle,  # before the launch; a job that groups have just left is requeued
+    _run,  # after everything that takes groups down, before anything new is started
+    orders.to_groups,  # before the launch: the dead are evicted first
+    _place,  # after nodes, evictions and the end of the run are settled
+    user_requests.trim,  # after the orders: the eviction of the groups has been sent
     assignments.assign,  # after the launch: a standby that was taken is assigned at once
-    rollover.tell,  # before `save`: an answered request is not sent again
-    rollover.save,  # after `assign`: includes the groups that have just begun
-    parameter_servers.tell,  # after `assign`: an assignment has the addresses; this sends changes
+    _tell,  # after `assign`: includes the groups that have just begun
     fault_drills.inject_random,  # after all launches and stops above: it hits units that run now
     _bring_down,  # after every rule that stops something: the kill is part of the same decision
-    silence.forget,  # after all rules that could settle the suspicion
-    before_first_step.tell,  # it looks at who starts and who runs at the end of the decision
+    reports.tell_waiting,  # it looks at who starts and who runs at the end of the decision
     _finish,  # last: no step may be left
 )

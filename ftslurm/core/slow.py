@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ftslurm.config.schema import role_of
-from ftslurm.core import drain
-from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP
+from ftslurm.core import leaving
+from ftslurm.core.health.hangs import LOOK_S_PER_GROUP
 from ftslurm.core.state.model import Pace, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
@@ -74,8 +74,7 @@ def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
     turn.attempt(unit, pace=replace(pace, since=since, told=told))
     if told != pace.told:
         line = records.GroupSlow(
-            group=unit.group_id,
-            attempt=unit.attempt,
+            **unit.of_group,
             nodes=unit.place.nodes if unit.place else (),
             slow=told,
             step=step,
@@ -85,4 +84,4 @@ def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
         )
         turn.do(line)
     if told and turn.config.health.on_slow == "drain":
-        drain.leave_out_slow(turn, unit)
+        leaving.leave_out_slow(turn, unit)

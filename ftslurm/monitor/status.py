@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from ftslurm.core.groups.progress_lines import every_s
+from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.model import Phase
 from ftslurm.protocol.causes import is_failure

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# What a group does during a span. The names of a recovery's phases are those of the journal (core/groups/timings.py).
+# What a group does during a span. The names of a recovery's phases are those of the journal (core/groups/reports.py).
 QUEUED = "queued"  # it waits for the nodes of a Slurm job that has not started (again)
 TRAINING = "training"  # its steps count
 UNDONE = "undone"  # it trained, but a full restart from a checkpoint has undone these steps

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from ftslurm.config.schema import MOST_GROUPS
-from ftslurm.core.groups.progress_lines import every_s
+from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.protocol import records

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ftslurm.core.groups import fault_drills, placement, progress_lines, restart
-from ftslurm.core.groups.timings import phases
+from ftslurm.core.groups import fault_drills, placement, reports, restart
+from ftslurm.core.groups.reports import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import NoteBroken
@@ -34,7 +34,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
         return
     if turn.independent:
         verdict = _alone(turn, verdict, unit)
-    unit = progress_lines.told(turn, unit)
+    unit = reports.told(turn, unit)
     unit = _written(turn, unit, verdict)
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
     if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
@@ -61,9 +61,7 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
     failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
     exited = records.StepExited(
-        unit=unit.name,
-        group=unit.group,
-        attempt=unit.attempt,
+        **unit.names,
         code=verdict.code,
         signal=verdict.signal,
         cause=verdict.cause.value,

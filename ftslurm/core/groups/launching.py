@@ -214,9 +214,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
     own = turn.state.allocation.name if turn.state.allocation else None
     noticed = unit.marks.noticed
     return records.StepLaunched(
-        unit=unit.name,
-        group=unit.group,
-        attempt=unit.attempt,
+        **unit.names,
         nodes=unit.place.nodes,
         slot=unit.place.slot,
         allocation=unit.place.allocation or own,

@@ -94,7 +94,7 @@ def refill(standby: Unit, group: int | None, now: float) -> Unit:
     return Unit(standby.name, None, attempt=standby.attempt, due=due, reason=reason, exits=standby.exits)
 
 
-# --- one beside each group --------------------------------------------------------------------------------------------
+# --- one beside each group ------------------------------------------------------------------------------------------
 
 
 def follow(turn: Turn) -> None:

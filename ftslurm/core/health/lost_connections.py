@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
-from ftslurm.core.health import silence
+from ftslurm.core.health import node_health
 from ftslurm.core.state.actions import Probe
 from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
@@ -89,7 +89,7 @@ def _ask(turn: Turn, unit: Unit, node: str) -> Unit:
 def _blame(turn: Turn, unit: Unit, node: str, sign: Evidence) -> Unit:
     """Add what a probe has shown to the evidence, and have the step killed; exclude the node if it is lost."""
     if sign.node_lost:
-        silence.exclude(turn, node, sign.error or "lost")
+        node_health.exclude(turn, node, sign.error or "lost")
     unit = turn.change(unit, due=min(unit.due, turn.now))
     return turn.attempt(unit, evidence=(*unit.current.evidence, sign))
 
@@ -127,19 +127,19 @@ def _again(turn: Turn, unit: Unit, look: Look) -> bool:
 
 def _sign(turn: Turn, unit: Unit, node: str, look: Look) -> Evidence | None:
     """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
-    task = unit.task_on(node)
+    task, others = unit.task_on(node), f"others lost their connection to {node}"
     if look.answered is None:
-        heard = silence.last_heard(turn.state, node, look)
+        heard = node_health.last_heard(turn.state, node, look)
         late = look.slurm and turn.due(look.asked + turn.config.health.lost_after_s / 2)
         if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
-            return silence.lost(task, node, f"others lost their connection to {node}, and a probe does not reach it")
+            return node_health.lost(task, node, f"{others}, and a probe does not reach it")
         return None
     if not look.reachable:
-        return silence.lost(task, node, f"others lost their connection to {node}, and Slurm cannot start a step there")
+        return node_health.lost(task, node, f"{others}, and Slurm cannot start a step there")
     if look.letters(unit.id) == "" and (unit.current.spared or unit.current.asked):
         why = "something killed its slurmstepd" if unit.current.spared else "its guard was silent before"
-        return silence.gone(task, node, why)
+        return node_health.gone(task, node, why)
     if unit.current.asked and turn.due(_noticed(unit) + KILL_S):
-        error = f"others lost their connection to {node}, which answers, but the guard of the step there does not"
+        error = f"{others}, which answers, but the guard of the step there does not"
         return Evidence(task, node, error=error, cause=Cause.UNKNOWN, stuck=True)
     return None

@@ -197,7 +197,7 @@ def _leaving(turn: Turn, name: str, cause: Cause, why: str) -> None:
     if cause is Cause.TIME_LIMIT and early:  # preemption sets a new, near end, with the same warning
         cause = Cause.PREEMPTED
     if cause is Cause.TIME_LIMIT and known.ends is not None:
-        return  # handover.vacate decides when, also for the last group that holds the training's state
+        return  # leaving.vacate decides when, also for the last group that holds the training's state
     update(turn, name, leaving=cause)
     poll_by(turn, turn.now + BUSY_S)
     turn.do(leaves(known, cause, why))

@@ -203,7 +203,7 @@ def told_to_avoid(turn: Turn) -> None:
             turn.do(Exclude(one.name, _bad(turn.state)))
 
 
-def recover(turn: Turn) -> None:
+def _recover(turn: Turn) -> None:
     """Restore nodes that Slurm has removed from the controller's job and given to another job of this run."""
     gone = turn.nodes.out(Out.GONE)
     for one in turn.jobs if gone else ():
@@ -230,6 +230,13 @@ def supply(turn: Turn) -> None:
 
 
 def settle(turn: Turn) -> None:
+    """Take up what has become of the jobs and their nodes."""
+    _recover(turn)
+    _note_left(turn)
+    queue.keep_pilots(turn)
+
+
+def _note_left(turn: Turn) -> None:
     """Record which jobs their groups have left; use a doubted job again if Slurm does not answer."""
     changed = list[Job]()
     for one in turn.jobs if turn.attends(JOBS) else ():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import ended
-from ftslurm.core.groups.timings import phases, recovery_s, since
+from ftslurm.core.groups.reports import phases, recovery_s, since
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
@@ -237,9 +237,7 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
         return
     unit = _as_it_was(turn, unit, adoption)
     adopted = records.StepAdopted(
-        unit=unit.name,
-        group=unit.group,
-        attempt=unit.attempt,
+        **unit.names,
         nodes=unit.place.nodes if unit.place else (),
         step=unit.current.step,
         slurm_step=unit.current.slurm_step,
@@ -260,8 +258,7 @@ def joined(
 ) -> records.GroupJoined:
     """Return the journal record of a group that has committed the first step of its attempt."""
     return records.GroupJoined(
-        group=unit.group_id,
-        attempt=unit.attempt,
+        **unit.of_group,
         step=step,
         quorum_id=quorum_id,
         participants=participants,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from immutables import Map
 
@@ -319,6 +319,16 @@ class Unit(Value):
         """The number of the replica group; only for a unit that is a group."""
         assert self.group is not None
         return self.group
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What records call it: their fields unit, group and attempt."""
+        return {"unit": self.name, **self.of_group}
+
+    @property
+    def of_group(self) -> dict[str, Any]:
+        """The fields group and attempt of records."""
+        return {"group": self.group, "attempt": self.attempt}
 
     @property
     def is_standby(self) -> bool:

@@ -9,8 +9,8 @@ import said
 from histories import Moment, Story, array_config, array_running, pilot, play, queued, ready, stepped, store
 from steps import A0, A1, B0, B1
 
-from ftslurm.core.handover import SAVES_S, SPARE_S
 from ftslurm.core.jobs.supply import handover_at
+from ftslurm.core.leaving import SAVES_S, SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Job, Phase

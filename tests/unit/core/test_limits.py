@@ -20,7 +20,7 @@ from histories import (
 )
 from steps import A0, B0, B1, C0, LIGHT0
 
-from ftslurm.core.health.before_first_step import TOLD_S
+from ftslurm.core.groups.reports import TOLD_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SIGTERM, SLURM, Evidence, Phase

@@ -14,7 +14,7 @@ from histories import with_units
 from programs import script
 
 from ftslurm.config.schema import Config
-from ftslurm.core import handover
+from ftslurm.core import leaving
 from ftslurm.core.jobs.supply import HANDOVER_S
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, RequeueJob, Send
@@ -126,7 +126,7 @@ def vacate(state: RunState, now: float, config: Config, *units: Unit) -> tuple[R
     turn = Turn(state, now, config)
     for unit in units:
         turn.put(unit)
-    handover.vacate(turn)
+    leaving.vacate(turn)
     return turn.state, turn.actions
 
 

@@ -7,7 +7,7 @@ import said
 from histories import RUNNING, STARTED, config, finished, killed, play, raised, ready, stepped, store
 from steps import ANN, B0, B1, B2, B3, LIGHT0
 
-from ftslurm.core.groups.timings import NAMES, phases
+from ftslurm.core.groups.reports import NAMES, phases
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Marks
 

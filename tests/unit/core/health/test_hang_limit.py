@@ -14,7 +14,7 @@ from histories import Moment, Story, config, granted, killed, play, ready, store
 from steps import A0, B0, C0, LIGHT0, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health.hang_limit import ENOUGH, Limits, limits
+from ftslurm.core.health.hangs import ENOUGH, Limits, limits
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Standstill, StepId
 from ftslurm.protocol.stages import Stage

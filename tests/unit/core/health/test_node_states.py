@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import A0, A1, B0, B1, C0
 
-from ftslurm.core.health.node_states import ANSWER_S
+from ftslurm.core.health.node_health import ANSWER_S
 from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev

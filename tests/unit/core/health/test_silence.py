@@ -10,7 +10,7 @@ from histories import Moment, Story, beats, config, granted, merged, play, ready
 from steps import A0, B0, B1, LIGHT0, LIGHT1, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health.silence import EACH_START_S, FEW_STARTS, LOOK_AGAIN_S
+from ftslurm.core.health.node_health import EACH_START_S, FEW_STARTS, LOOK_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Out, Phase, Place, StepId

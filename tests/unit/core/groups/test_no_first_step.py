@@ -25,7 +25,7 @@ from histories import (
 from steps import A0, B0, B1, LIGHT0, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health import before_first_step
+from ftslurm.core.groups import reports
 from ftslurm.core.rules import begin
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Marks, Phase, Pulse
@@ -104,7 +104,7 @@ def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = 
             )
         units.append(unit)
     turn = Turn(replace(with_units(begin(made), *units), stepless=(0.0, 0.0)), 100.0, made)
-    before_first_step.tell(turn)
+    reports.tell_waiting(turn)
     (record,) = (action for action in turn.actions if isinstance(action, NoFirstStep))
     return no_first_step(record)
 

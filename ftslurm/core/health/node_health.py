@@ -7,6 +7,10 @@ a separate Slurm step, is started on the node. Its answer distinguishes the case
     answer, but our processes are gone          the step died unreported (its slurmstepd was killed)
     answer, and a process of ours is stopped    hang
     answer, and all processes are there         starved: hang after six times health.lost_after_s
+
+What Slurm says of the nodes is asked when a group has failed, before its next attempt. An administrator who drains a
+node wants it back, mostly because it is bad: a group that starts again goes elsewhere, if it can. What runs there goes
+on. A node that fails its check (health.preflight) is left out.
 """
 
 from __future__ import annotations
@@ -17,15 +21,15 @@ from typing import Any, NamedTuple
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
-from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Probe
-from ftslurm.core.state.events import Alive, Looked
-from ftslurm.core.state.model import Evidence, Look, Out, Phase, Pulse, Unit
+from ftslurm.core.jobs import queue, supply
+from ftslurm.core.state.actions import AskNodes, NoteBroken, Probe
+from ftslurm.core.state.events import Alive, Looked, NodeFate
+from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
 LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
@@ -76,8 +80,10 @@ def _probe_patience_s(turn: Turn) -> float:
 
 def watch(turn: Turn) -> None:
     """Probe silent nodes; stop the units on lost nodes and those whose processes are dead, stopped or starved."""
+    _forget(turn)
     if not turn.goes_on:
         return
+    _restore(turn)
     lost_after_s, attended = turn.config.health.lost_after_s, turn.attended()
     for unit in attended:
         over = _over(unit)
@@ -120,7 +126,7 @@ def _may_unpack(unit: Unit, config: Config) -> str | None:
     return "it may be unpacking the Python environment, once for each node: job.stage_python"
 
 
-def forget(turn: Turn) -> None:
+def _forget(turn: Turn) -> None:
     """Drop the probes of nodes that are no longer suspicious: their units are heard again, or are stopped."""
     looks = turn.nodes.looks
     if not looks:
@@ -256,13 +262,11 @@ def mind_lighthouse(turn: Turn) -> None:
     condemn(turn, unit, Evidence(0, unit.current.hosts[0], error=error, cause=Cause.HANG), pulse.moved)
 
 
-def restore(turn: Turn) -> None:
+def _restore(turn: Turn) -> None:
     """Probe the lost nodes in the run's jobs, at growing intervals.
 
     Lost nodes outside the run's jobs are usable again after WINDOW_S.
     """
-    if not turn.goes_on:
-        return
     own, now = turn.state.allocation, turn.now
     for name, node in turn.nodes.by_name.items():
         if node.out is not Out.LOST or not turn.due(node.next_look):
@@ -320,3 +324,83 @@ def beat(unit: Unit, event: Alive, config: Config) -> Unit:
     answered = event.answers if event.answers is not None or old is None else old.answered
     pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped, answered)
     return replace(unit, pulses=(*pulses[:task], pulse, *pulses[task + 1 :]))
+
+
+# --- what Slurm says, and what the checks do --------------------------------------------------------------------------
+
+
+MOST_NAMED = 3  # nodes that have failed their check
+ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
+
+
+def ask(turn: Turn) -> None:
+    """Ask once after each failure."""
+    nodes = turn.nodes
+    if turn.config.cluster.kind not in ("slurm", "array") or not turn.goes_on:
+        return
+    if any(_failed(unit) > nodes.asked for unit in turn.attended()):
+        about = nodes.those(lambda node: node.shunned).union(
+            *(allocation.nodes for allocation in turn.state.allocations())
+        )
+        turn.set_nodes(asked=turn.now, unanswered=bool(about))
+        if about:
+            turn.do(AskNodes(tuple(sorted(about))))
+    elif nodes.unanswered and turn.due(nodes.asked + ANSWER_S):
+        turn.set_nodes(unanswered=False)
+
+
+def _failed(unit: Unit) -> float:
+    """Return when a group that is to start again has ended; 0: it has not."""
+    marks = {Phase.STOPPING: unit.current.failing, Phase.PENDING: unit.marks}.get(unit.phase)
+    return 0.0 if marks is None or unit.group is None else marks.noticed or 0.0
+
+
+def told(turn: Turn, event: NodeFate) -> None:
+    """Apply Slurm's state of a node.
+
+    A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
+    job's steps there, but the administrator wants it back.
+    """
+    node = event.node
+    if event.drained is not None and event.drained is not turn.nodes.of(node).shunned:
+        turn.do((records.NodeShunned if event.drained else records.NodeUnshunned)(node=node, reason=event.why))
+        turn.node(node, shunned=event.drained)
+    turn.set_nodes(unanswered=False)
+    if event.down:
+        exclude(turn, node, event.why)
+
+
+def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
+    """Apply the result of a node's check, which a guard may repeat. Return why the node has failed; None: it has not.
+
+    A node that fails is excluded for the rest of the run, unless a user asks to check it again (`ftslurm undrain`). If
+    no other is left of a run none of whose nodes has passed, the run ends.
+    """
+    nodes, node = turn.nodes, said.node
+    if said.error is None:
+        if node not in nodes.passed:
+            turn.set_nodes(passed=nodes.passed | {node})
+            turn.do(records.NodeCheckPassed(node=node, seconds=said.seconds, log=said.log))
+        return None
+    why = f"{said.error}; see {said.log}" if said.log else said.error
+    if nodes.of(node).out is Out.UNFIT:
+        return why
+    turn.node(node, out=Out.UNFIT, since=turn.now, why=why)
+    turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
+    turn.do(NoteBroken(node, said.error))
+    supply.told_to_avoid(turn)
+    groups, nodes, failed = turn.config.groups, turn.nodes, turn.nodes.out(Out.UNFIT)
+    others = {node for allocation in turn.state.allocations() for node in allocation.nodes} - failed
+    needed = groups.nodes * -(-groups.count // groups.per_node)
+    if turn.goes_on and not (nodes.passed or others or turn.lineage.step) and len(failed) >= needed:
+        what = "none of the run's nodes has passed its check (health.preflight)"
+        turn.fail(f"{what}: {unfit(nodes)}; mend the nodes, or change the commands of health.preflight")
+    return why
+
+
+def unfit(nodes: Nodes) -> str:
+    """Name the nodes that have failed their check, with the reasons; empty: there are none."""
+    failed = sorted(nodes.out(Out.UNFIT))
+    more = len(failed) - MOST_NAMED
+    named = "; ".join(f"{name}: {nodes.of(name).why}" for name in failed[:MOST_NAMED])
+    return f"{named}; and {more} more" if more > 0 else named

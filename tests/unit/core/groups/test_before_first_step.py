@@ -6,7 +6,7 @@ import said
 from histories import granted, play, ready, stepped, store
 from steps import A0, B0, LIGHT0, URL
 
-from ftslurm.core.health.before_first_step import TOLD_S
+from ftslurm.core.groups.reports import TOLD_S
 
 UP = (1, said.lighthouse_up(LIGHT0, URL))
 

@@ -1,0 +1,222 @@
+"""Write into the journal what groups report, and what they wait for before their first step. Pure.
+
+A group reports its progress once a second. Up to eight groups every report is journaled; of more groups about eight
+lines a second in total, or a journal of 64 groups would grow by 230,000 lines an hour, which every successor of the
+controller has to read. An omitted report is added to the group's next line; nothing is lost when its attempt ends.
+
+What a group waits for before its first committed step is written if that lasts, and that no group commits one. Facts
+only: ftslurm/monitor makes the sentences of them, and adds the last lines of the logs. Nothing is ended: the first step
+of a correct script may take any time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ftslurm.core.state.model import Marks, Phase, Unit
+from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import tasks_of
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
+from ftslurm.protocol.records import Progress
+from ftslurm.protocol.stages import Stage
+
+LINES_PER_S = 8  # of all groups together; each reports at most once a second
+
+
+def every_s(groups: int) -> float:
+    """Return the longest time between two lines of one group that reports, in seconds."""
+    return max(1.0, groups / LINES_PER_S)
+
+
+def reported(turn: Turn, unit: Unit, report: Progress) -> Unit:
+    """Add a report of a group: journal its line if one is due, else keep the report for its next line.
+
+    Args:
+        turn: the decision.
+        unit: the group.
+        report: its counts are those since the previous report.
+    """
+    report = report if unit.current.untold is None else _added(unit.current.untold[1], report)
+    unit = turn.attempt(unit, untold=(turn.now, report))
+    return told(turn, unit) if _is_due(turn, unit) else unit
+
+
+def line(unit: Unit, now: float) -> Progress | None:
+    """Return the line of all that a group has reported since its last line; None: nothing."""
+    if unit.current.untold is None:
+        return None
+    time, report = unit.current.untold
+    return report if time == now else replace(report, at=time)
+
+
+def told(turn: Turn, unit: Unit) -> Unit:
+    """Journal the line of all that a group has reported since its last line."""
+    report = line(unit, turn.now)
+    if report is None:
+        return unit
+    turn.do(report)
+    return turn.attempt(unit, untold=None, last_told=turn.now)
+
+
+def tell(turn: Turn) -> None:
+    """Journal the due lines of groups that report nothing new because they stand still."""
+    for unit in turn.attended():
+        if unit.current.untold is not None and _is_due(turn, unit):
+            told(turn, unit)
+
+
+def _is_due(turn: Turn, unit: Unit) -> bool:
+    """Return whether the group's time slot has come since its last line. The slots of groups are spread evenly."""
+    groups = turn.table.groups
+    if groups <= LINES_PER_S or unit.current.last_told is None or unit.group is None:
+        return True
+    shift, every = unit.group / LINES_PER_S, every_s(groups)
+    return turn.due(((unit.current.last_told - shift) // every + 1) * every + shift, unit.name)
+
+
+def _added(before: Progress, now: Progress) -> Progress:
+    """Return two reports as one: the newer one, with the counts of both and the longer gap."""
+    return replace(
+        now,
+        committed=(before.committed or 0) + (now.committed or 0),
+        aborted=(before.aborted or 0) + (now.aborted or 0),
+        gap_s=max((gap for gap in (before.gap_s, now.gap_s) if gap is not None), default=None),
+    )
+
+
+# --- the parts of a group's recovery ----------------------------------------------------------------------------------
+
+
+NAMES = ("earlier", "detect", "end", "wait", "start", "import", "assign", "join", "commit")
+
+
+def since(moment: float | None, now: float) -> float | None:
+    """Return the seconds since `moment`, rounded for the journal; None: the moment is not known."""
+    return None if moment is None else round(now - moment, 3)
+
+
+def phases(marks: Marks) -> dict[str, float | None]:
+    """Return the durations of one attempt by NAMES; None: it did not reach that part, or nothing can be measured.
+
+    earlier: failed attempts before this one, from the first failure on (None: this is the first); detect: fault to
+    notice (known for drills, silence and hangs); end: notice to the last process of the failed attempt gone;
+    wait: from then to the launch (backoff, a free node); start: to every task's first message; import: to
+    all of them ready; assign: to the start of the script (ranks, store); join: to the first quorum; commit: to the
+    first committed step. A warm standby has started and imported before it was needed: 0.
+    """
+    times = (marks.noticed, marks.ended, marks.launched, marks.hello, marks.ready, marks.begun, marks.quorum)
+    tries = None if marks.away is None or marks.noticed is None else round(marks.noticed - marks.away, 3)
+    out = {"earlier": tries or None, "detect": marks.detect_s}
+    for name, start, end in zip(NAMES[2:], times, (*times[1:], marks.joined), strict=True):
+        out[name] = None if start is None or end is None else round(max(0.0, end - start), 3)
+    return out
+
+
+def recovery_s(marks: Marks, now: float) -> float | None:
+    """Return how long a group was away that works again at `now`; None: this is its first start."""
+    return since(marks.noticed if marks.away is None else marks.away, now)
+
+
+# --- before the first step --------------------------------------------------------------------------------------------
+
+
+TOLD_S = 5.0  # a group is looked at this long after its launch, and again after the same time
+NAMED = 8  # missing tasks, or groups, that a record names
+
+
+def tell_waiting(turn: Turn) -> None:
+    """Record what each group that is due waits for, unless the journal has it; and whether no step comes."""
+    for unit in turn.attended() if turn.goes_on else ():
+        since = unit.marks.launched if unit.current.looked is None else unit.current.looked
+        starts = unit.phase is Phase.STARTING or (unit.phase is Phase.RUNNING and not turn.independent)
+        if unit.group is None or unit.joined or unit.current.adoption is not None or since is None or not starts:
+            continue
+        if not turn.due(since + max(TOLD_S, every_s(turn.table.groups)), unit.name):
+            continue
+        record = _waiting(turn, unit)
+        waits = record.stage, record.lacks
+        if waits != unit.current.waits:
+            turn.do(record)
+        turn.attempt(unit, looked=turn.now, waits=waits)
+    if not turn.independent:
+        _mind_first_step(turn)
+
+
+def _waiting(turn: Turn, unit: Unit) -> records.StepStarting:
+    current, marks, tasks = unit.current, unit.marks, tasks_of(unit, turn.config)
+    absent = tuple(task for task, host in enumerate(current.hosts) if host is None)
+    late = absent or tuple(task for task in range(tasks) if task not in current.ready)
+    other, since = None, marks.ready
+    if unit.phase is Phase.RUNNING:
+        stage, late, since = _of_script(unit), (), marks.begun
+    elif late:
+        stage, since = "launch" if absent else "check" if current.checking else "import", marks.launched
+    elif not current.assigned:
+        stage = "lighthouse"
+    elif current.store is None:
+        stage = "store"
+    elif turn.state.released:
+        stage = "eviction"
+    else:
+        stage, other = "others", turn.state.waited_for
+    return records.StepStarting(
+        **unit.names,
+        stage=stage,
+        since=None if since is None else round(since, 3),
+        tasks=tasks,
+        missing=late[:NAMED],
+        lacks=len(late),
+        other=other,
+    )
+
+
+def _of_script(unit: Unit) -> str:
+    """Return what a running script waits for: the script itself, a quorum, its peers in one, or its own step.
+
+    torchft requests the quorum in a thread: the script may already wait for it in its collectives or its vote.
+    """
+    pulse, aborted = next((one for one in unit.pulses if one is not None), None), unit.current.aborted > 0
+    if pulse is None or pulse.step is None or (pulse.stage == Stage.COMPUTING and not aborted):
+        return "script"
+    if pulse.stage == Stage.SEEKING_QUORUM or (unit.marks.quorum is None and not aborted):
+        return "quorum" if unit.current.seen is None else "peers"
+    return "peers" if pulse.stage == Stage.COLLECTIVE else "step"
+
+
+def _mind_first_step(turn: Turn) -> None:
+    """Record `no_first_step` config.first_step_s after all scripts run, and again each time the wait has doubled.
+
+    The wait begins when every group that has a place has begun its script, at the first start and after a full
+    restart. It continues while single groups fail and return, and ends with the first committed step.
+    """
+    table, stepless = turn.table, turn.state.stepless
+    begun = table.having_trait(Trait.JOINED) or table.having_trait(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
+    if begun or turn.lineage.lost is not None or not turn.goes_on:
+        turn.set(stepless=None)
+    elif stepless is None:
+        pending = table.count(Phase.PENDING) - len(table.having_trait(Trait.WAITING))
+        if table.count(Phase.RUNNING) and not table.count(Phase.STARTING) + pending:
+            turn.set(stepless=(turn.now, 0.0))
+    elif turn.due(stepless[0] + max(turn.config.first_step_s, 2 * stepless[1])):
+        running = [unit for unit in table.in_phase(Phase.RUNNING) if not unit.retired]
+        if running:
+            _no_step(turn, running, since=stepless[0])
+
+
+def _no_step(turn: Turn, running: list[Unit], since: float) -> None:
+    seconds, stages = round(turn.now - since, 3), [_of_script(unit) for unit in running]
+    rows: tuple[records.StuckGroup, ...] = tuple(
+        {"group": unit.group_id, "attempt": unit.attempt, "stage": stage}
+        for unit, stage in zip(running[:NAMED], stages, strict=False)
+    )
+    record = records.NoFirstStep(
+        seconds=seconds,
+        aborted=sum(unit.current.aborted for unit in running),
+        least=turn.config.groups.min,
+        stages=dict(Counter(stages)),
+        groups=rows,
+    )
+    turn.do(record)
+    turn.set(stepless=(since, seconds))

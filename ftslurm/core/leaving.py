@@ -1,0 +1,259 @@
+"""Move groups away from nodes that a user drains, and out of Slurm jobs that are about to end. Pure.
+
+Groups move one at a time while there is time, so that the training never stops. On a drained node nothing is placed; a
+group without another place stays there until there is one. Jobs are asked for as for lost nodes (supply.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftslurm.core.groups import placement, standby
+from ftslurm.core.jobs import queue, supply
+from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
+from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasting, may_ask, uses_jobs
+from ftslurm.core.lineage import rollover
+from ftslurm.core.state.events import Asked
+from ftslurm.core.state.model import LIVE, Job, Out, Phase, Unit
+from ftslurm.core.state.run_state import JOBS
+from ftslurm.core.state.transitions import stop_politely
+from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.units import pool_of
+from ftslurm.core.user_requests import RUNS, Refused, check_goes_on, recall, why_stuck
+from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
+
+
+def vacate(turn: Turn) -> None:
+    """Stop the units in jobs that are about to end, and move further groups one at a time while there is time."""
+    if not turn.goes_on or not uses_jobs(turn.config) or not turn.attends(JOBS):
+        return
+    elsewhere: dict[int, tuple[bool, bool]] = {}
+    for one in turn.jobs:
+        cause = one.leaving
+        must = _must(turn, one)
+        if one.usable and (must or _moves(turn, one, elsewhere)):
+            cause = Cause.TIME_LIMIT
+            update(turn, one.name, leaving=cause)
+            turn.do(leaves(one, cause, "its time limit is near"))
+        for unit in living(turn.state, one.name):
+            told = unit.current.told is not None and turn.due(unit.current.told + TOLD_S, JOBS)
+            if cause is not None or told:
+                _bring_down(turn, unit, cause)
+
+
+def _must(turn: Turn, one: Job) -> bool:
+    """Return whether the units of a job must leave it now (cluster.signal_s before its limit).
+
+    The last group that holds the training's state stays longer: others may be about to return. It leaves when there
+    is just enough time to save a checkpoint, after saving it. A step that is being adopted stays until it can be
+    stopped.
+    """
+    now, config = turn.now, turn.config
+    if one.ends is None or not one.usable or not turn.due(one.ends - config.cluster.signal_s, JOBS):
+        return False
+    end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn.state, one.name))
+    if any(u.current.adoption is not None for u in units) and not turn.due(end, JOBS):
+        return False
+    if _joined_elsewhere(turn, one) or not any(u.joined for u in units):
+        return True
+    if not turn.due(end - SAVES_S, JOBS):
+        return False
+    saving = turn.lineage.saving
+    if (saving is None or saving.until < now) and not turn.due(end, JOBS):
+        rollover.ask(turn, end - now)
+        return False
+    return rollover.answered(turn, JOBS)
+
+
+def _joined_elsewhere(turn: Turn, one: Job) -> bool:
+    """Return whether a group in the controller's own job or in another usable job holds the training's state."""
+    for name in turn.table.having_trait(Trait.JOINED):
+        place = turn.unit(name).place
+        if place is None or place.allocation == one.name:
+            continue
+        job = queue.job(turn.state, place.allocation)
+        if place.allocation is None or (job is not None and job.usable):
+            return True
+    return False
+
+
+def _bring_down(turn: Turn, unit: Unit, cause: Cause | None) -> None:
+    if unit.phase is not Phase.STOPPING:
+        stop_politely(turn, unit, cause)
+    elif unit.current.intent is None:
+        turn.attempt(unit, intent=cause)
+
+
+def _moves(turn: Turn, one: Job, elsewhere: dict[int, tuple[bool, bool]]) -> bool:
+    """Return whether the group of a job moves to another job before it must.
+
+    Groups move one at a time while others hold the training's state and commit steps: the training never stops. A group
+    moves as soon as there is another place; from halfway between the handover time and the end also if there is none,
+    because its next attempt may wait for the node that it leaves.
+
+    Args:
+        turn: the decision.
+        one: a job in which steps may be started.
+        elsewhere: by pool, the results of _elsewhere in this decision.
+    """
+    limit = handover_at(one, turn.config)
+    if limit is None or one.ends is None or not turn.due(limit, JOBS):
+        return False
+    unit = next(living(turn.state, one.name), None)
+    if unit is None or unit.phase is Phase.STOPPING or unit.current.adoption is not None:
+        return False
+    if unit.is_standby:
+        return True
+    halfway = turn.due((limit + one.ends) / 2, JOBS)
+    if turn.independent or not unit.joined or not _may_go(turn, unit):
+        return False
+    if not may_ask(turn.config):  # the job itself is requeued with a new time limit, and mostly starts at once
+        waiting = (u for u in turn.having(Trait.WAITING) if u.name != unit.name)
+        waits = any(u.phase is Phase.PENDING and not u.retired for u in waiting)
+        return turn.config.cluster.requeue and (halfway or not waits)
+    if one.pool not in elsewhere:
+        elsewhere[one.pool] = _elsewhere(turn, one.pool)
+    free, coming = elsewhere[one.pool]
+    return free or (coming and halfway)
+
+
+def _settled(unit: Unit) -> bool:
+    """Return whether a group takes part in the training, or has no nodes for now."""
+    return unit.joined or unit.retired or (unit.phase is Phase.PENDING and unit.waits_for is not None)
+
+
+def _others_are_settled(table: UnitTable, but: Unit) -> bool:
+    """Return whether every other group takes part in the training, has no nodes for now, or is over."""
+    moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
+    if table.count(Phase.RUNNING) > len(table.having_trait(Trait.JOINED)):
+        moving += table.in_phase(Phase.RUNNING)
+    return all(_settled(unit) for unit in moving if unit.name != but.name)
+
+
+def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
+    """Return whether this pool has a free place in a job that lasts, and whether a job of it waits in the queue.
+
+    The result is the same for all jobs of the pool that are near their end, since none of them lasts.
+    """
+    free = _has_room(turn, pool, (*turn.table.in_phase(*LIVE), *turn.state.standbys))
+    return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in turn.jobs)
+
+
+# --- drained nodes ----------------------------------------------------------------------------------------------------
+
+
+def drain(turn: Turn, event: Asked) -> str:
+    """Leave a node out."""
+    check_goes_on(turn)
+    if (why_not := _why_not(turn, event.node)) is not None:
+        raise Refused(why_not)
+    turn.node(event.node, drained=True)
+    turn.do(records.NodeDrained(node=event.node, by=event.by.name))
+    supply.told_to_avoid(turn)
+    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
+    moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
+    return f"{event.node} gets nothing any more; {moves}"
+
+
+def leave_out_slow(turn: Turn, unit: Unit) -> None:
+    """Drain the nodes of a slow group once it has another place; one group at a time (health.on_slow=drain)."""
+    nodes = frozenset(unit.place.nodes if unit.place else ()) - turn.nodes.drained
+    if turn.local or not turn.goes_on or not nodes or _there(turn):
+        return
+    without = Turn(turn.state, turn.now, turn.config)
+    without.node(*nodes, drained=True)
+    if _may_go(without, unit) and _is_taken_in(without, unit):
+        turn.node(*nodes, drained=True)
+        why = f"ftslurm: group {unit.group} is slow there"
+        turn.do(*(records.NodeDrained(node=node, by=why) for node in sorted(nodes)))
+        supply.told_to_avoid(turn)
+
+
+def undrain(turn: Turn, event: Asked) -> str:
+    """Use a drained node again, or one that has failed its check, which is checked again first."""
+    node, known = event.node, turn.nodes.of(event.node)
+    unfit = known.out is Out.UNFIT
+    if not unfit and not known.drained:
+        raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
+    turn.do(records.NodeUndrained(node=node, by=event.by.name))
+    turn.node(node, drained=False)
+    if unfit:
+        turn.take_back(node, "a user has asked to check it again")
+    supply.told_to_avoid(turn)
+    if unfit:
+        return f"{node} may be used again, and is checked before (health.preflight)"
+    return f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
+
+
+def move(turn: Turn) -> None:
+    """Recall the steps on drained nodes that have another place."""
+    drained = turn.nodes.drained
+    if not drained or not turn.goes_on:
+        return
+    one_moves = False
+    for unit in _there(turn):
+        if unit.group is None or (not (unit.joined and one_moves) and _may_go(turn, unit) and _is_taken_in(turn, unit)):
+            one_moves = one_moves or (unit.joined and not turn.independent)
+            nodes = ", ".join(sorted(drained.intersection(unit.place.nodes if unit.place else ())))
+            recall(turn, unit, f"{nodes} is drained (ftslurm drain)")
+
+
+def _there(turn: Turn) -> list[Unit]:
+    """Return the units with a step on drained nodes that may move; the Lighthouse only if the job has another node."""
+    drained, found = turn.nodes.drained, []
+    for unit in _near(turn, drained):
+        free = unit.current.recalled is None and unit.current.adoption is None
+        own = () if turn.state.allocation is None else turn.state.allocation.nodes
+        if free and not (unit.is_lighthouse and drained.issuperset(own)):
+            found.append(unit)
+    return found
+
+
+def _near(turn: Turn, nodes: frozenset[str]) -> list[Unit]:
+    """Return the units with a step on these nodes."""
+    names = {unit.name for node in nodes for unit in turn.table.near(node)}
+    return [unit for unit in turn.table.named(names) if unit.phase in RUNS]
+
+
+def _may_go(turn: Turn, unit: Unit) -> bool:
+    """Return whether a group may leave its nodes before it must: the training goes on, and no other group moves."""
+    if unit.joined and not turn.independent and not _others_are_settled(turn.table, unit):
+        return False
+    return why_stuck(turn.state, unit, turn.config) is None
+
+
+def _has_room(turn: Turn, pool: int, beside: Iterable[Unit]) -> bool:
+    """Return whether there is a free place for a group beside these units, where steps last."""
+    groups, taken = turn.config.groups, [u.place for u in beside if u.place is not None and u.phase in LIVE]
+    there = lasting(turn, pool)
+    return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.unusable) is not None
+
+
+def _is_taken_in(turn: Turn, unit: Unit) -> bool:
+    """Return whether a group finds a place on other nodes, or a standby there, at once."""
+    state, config = turn.state, turn.config
+    pool = pool_of(unit.group, config)
+    waiting = turn.having(Trait.WAITING)
+    if any(u.phase is Phase.PENDING and pool_of(u.group, config) == pool and not u.retired for u in waiting):
+        return False  # they come first
+    if standby.pick(state, unit, config) is not None:
+        return True
+    return _has_room(turn, pool, (u for u in turn.table.in_phase(*LIVE) if u.name != unit.name))
+
+
+def _why_not(turn: Turn, node: str) -> str | None:
+    """Return why a node cannot be drained; None: it can."""
+    state = turn.state
+    if turn.local:
+        return "the nodes of a local run are all this machine"
+    if turn.nodes.of(node).drained:
+        return f"{node} is drained already"
+    nodes = {name for allocation in state.allocations() for name in allocation.nodes}
+    nodes |= {name for unit in state.units if unit.phase in LIVE and unit.place for name in unit.place.nodes}
+    if node not in nodes:
+        return f"the run has no node {node}; it has {', '.join(sorted(nodes)[:20]) or 'none'}"
+    if not nodes - turn.nodes.unusable - {node}:
+        return f"{node} is the last node that the run may use: to end the run, ftslurm stop"
+    return None

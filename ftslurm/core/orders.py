@@ -1,0 +1,194 @@
+"""Tell the Lighthouse which attempts live, and the groups where the Lighthouse and the parameter servers are. Pure.
+
+Level-triggered: what is wanted is compared with what was sent, so a relaunched Lighthouse gets all orders. Only our own
+Lighthouse (`lighthouse.kind=ftslurm`) takes orders; either kind may change its address, as a restarted server does:
+every group's guards forward to them (guard/forwarder.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups import fault_drills
+from ftslurm.core.groups.reports import phases, recovery_s, since
+from ftslurm.core.health.node_health import silences
+from ftslurm.core.state.actions import Send
+from ftslurm.core.state.model import LIVE, Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.units import serves
+from ftslurm.protocol import messages, records
+
+
+def to_groups(turn: Turn) -> None:
+    """Tell the Lighthouse which attempts live, and then the groups where it is."""
+    _to_lighthouse(turn)
+    _redirect(turn)
+
+
+def _to_lighthouse(turn: Turn) -> None:
+    """Send the orders that the Lighthouse has not received yet."""
+    lighthouse = turn.lighthouse
+    if turn.config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
+        return
+    for unit in turn.attended():
+        order = _order(turn, unit) if unit.group is not None else None
+        if order is not None and not _same(order, turn.state.told.get(unit.name)):
+            turn.set(told=turn.state.told.set(unit.name, order))
+            turn.do(order)
+    # After the evictions: a dead attempt may not be in the new history.
+    if turn.lineage.resuming and turn.lineage.allowed_by != lighthouse.id:
+        turn.send(lighthouse, messages.NewHistory(turn.lineage.resume_step))
+        turn.set_lineage(allowed_by=lighthouse.id)
+
+
+def _redirect(turn: Turn) -> None:
+    """Send the Lighthouse's address to the groups that have another one."""
+    url = turn.state.lighthouse_url
+    for unit in turn.attended() if url is not None else ():
+        if unit.group is not None and unit.phase in LIVE and unit.current.lighthouse not in (None, url):
+            unit = turn.attempt(unit, lighthouse=url)
+            turn.send(unit, messages.LighthouseMoved(str(url)))
+
+
+def _order(turn: Turn, unit: Unit) -> Send | None:
+    """Return the order for one group: the store of its live attempt, or the last attempt that is over.
+
+    An attempt is over at the first sign of failure, before its step has ended: survivors wait until it is evicted.
+    When the whole run ends, however, its groups may commit their last steps together.
+    """
+    assert unit.group is not None
+    # An address as in protocol/addresses.py.
+    store = None if unit.current.store is None else f"{unit.current.store[0]}:{unit.current.store[1]}/store"
+    # All its tasks have finished; Slurm may report that later.
+    left = bool(unit.current.hosts) and len(unit.current.done) == len(unit.current.hosts)
+    over = left or unit.phase not in LIVE or (unit.phase is Phase.STOPPING and turn.goes_on)
+    if not over and store is not None:
+        return Send(turn.lighthouse.id, messages.Member(unit.group, unit.attempt, store))
+    last = unit.attempt if over else unit.attempt - 1
+    if last < 0:
+        return None
+    # A script that is told to leave may end with 0 too, so only the judged end of its step says that it has finished.
+    evict = messages.Evict(unit.group, last, store if over else None, unit.phase is Phase.SUCCEEDED)
+    return Send(turn.lighthouse.id, evict)
+
+
+def _same(order: Send, old: Send | None) -> bool:
+    if old is None or order.id != old.id:
+        return False
+    new, told = order.message, old.message
+    if isinstance(new, messages.Evict) and isinstance(told, messages.Evict):
+        return (new.attempt, new.finished) == (told.attempt, told.finished)
+    return new == told
+
+
+def aside(turn: Turn, said: messages.GroupAside) -> None:
+    """Write down that the Lighthouse has set a group aside, or that it takes part again."""
+    if not 0 <= said.group < turn.table.groups:
+        return
+    unit = turn.table.group(said.group)
+    if unit.attempt != said.attempt or unit.phase not in LIVE:
+        return  # it has ended meanwhile
+    if not said.aside:
+        turn.do(records.GroupHeardAgain(group=said.group, attempt=said.attempt, seconds=said.seconds))
+        return
+    silence = min(silences(unit), key=lambda one: one.since, default=None)
+    node = None if silence is None else silence.node
+    turn.do(records.GroupSetAside(group=said.group, attempt=said.attempt, node=node, seconds=said.seconds))
+
+
+# --- parameter servers ------------------------------------------------------------------------------------------------
+
+
+def urls(state: RunState, config: Config) -> tuple[str, ...]:
+    """Return the address of each serving group's server, in the order of the groups; empty: down at the moment."""
+    if not config.groups.serve:
+        return ()
+    serving = (unit for unit in state.groups if serves(unit.group, config))
+    return tuple(unit.current.url or "" if unit.phase is Phase.RUNNING else "" for unit in serving)
+
+
+def servers(turn: Turn) -> None:
+    """Send the servers' current addresses to the groups that have other ones."""
+    if not turn.config.groups.serve or not turn.goes_on:
+        return
+    there = urls(turn.state, turn.config)
+    for unit in turn.state.groups:  # few runs have servers
+        if unit.phase in LIVE and unit.current.assigned and unit.current.servers != there:
+            unit = turn.attempt(unit, servers=there)
+            turn.send(unit, messages.Servers(there))
+
+
+def server_said(turn: Turn, said: messages.Serving | messages.Served | messages.SessionOpened, unit: Unit) -> None:
+    """Fold a message of a parameter server into the state; with a quorum, servers are the script's own: ignored."""
+    if not turn.independent:
+        return
+    match said:
+        case messages.Serving():
+            _serving(turn, said, unit)
+        case messages.Served():
+            _served(turn, said, unit)
+        case messages.SessionOpened():
+            _opened(turn, unit)
+
+
+def _serving(turn: Turn, said: messages.Serving, unit: Unit) -> None:
+    """Record that a server is up."""
+    back = _back(turn, unit)
+    record = records.Serving(
+        **unit.names,
+        url=said.url,
+        seconds=back.seconds,
+        recovery_s=back.recovery_s,
+        phases=back.phases,
+    )
+    turn.do(record)
+    turn.attempt(unit, url=said.url)
+
+
+def _opened(turn: Turn, unit: Unit) -> None:
+    """Record a group's first session with a server, which ends its recovery."""
+    back = _back(turn, unit)
+    record = records.SessionOpened(
+        **unit.of_group,
+        seconds=back.seconds,
+        recovery_s=back.recovery_s,
+        phases=back.phases,
+    )
+    turn.do(record)
+
+
+def _served(turn: Turn, said: messages.Served, unit: Unit) -> None:
+    """Record a server's progress. The step of the run is the server's step, even if that decreases."""
+    progress = records.Progress(
+        **unit.of_group,
+        step=said.step,
+        quorum_id=None,
+        participants=None,
+        committed=None,
+        aborted=None,
+        gap_s=None,
+    )
+    turn.do(progress)
+    if serves(unit.group, turn.config):
+        turn.set_lineage(step=said.step)
+        turn.attempt(unit, step=said.step)
+        for group in turn.state.groups:
+            fault_drills.inject_planned(turn, group, said.step)
+
+
+class _Back(NamedTuple):
+    """The durations of a group's recovery; all None: it was at work before."""
+
+    seconds: float | None = None
+    recovery_s: float | None = None
+    phases: dict[str, float | None] | None = None
+
+
+def _back(turn: Turn, unit: Unit) -> _Back:
+    """Mark a unit as at work from now on, and return the durations of its recovery."""
+    if unit.marks.joined is not None:
+        return _Back()
+    marks = turn.mark(unit, joined=turn.now).marks
+    return _Back(since(marks.launched, turn.now), recovery_s(marks, turn.now), phases(marks))

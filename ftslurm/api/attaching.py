@@ -28,7 +28,7 @@ def attach_command(run: RunDir, group: int, rank: int = 0) -> list[str]:
         if not 0 <= number < count:
             raise EnvironmentProblem(f"there is no {what} {number}; this run has {what}s 0 to {count - 1}")
     past, _ = read_past(run)
-    live = next((step for step in past.live if step.unit == group_unit(group)), None) if past is not None else None
+    live = past.live.get(group_unit(group)) if past is not None else None
     if live is None:
         raise NotDone(f"group {group} does not run now (ftslurm status {run.root})")
     task, row = next((task, row) for task, row in enumerate(ranks.table(list(live.hosts))) if row.rank == rank)

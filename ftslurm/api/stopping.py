@@ -112,7 +112,9 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
     why = jobs_of_run.abandoned(config, run) or (silent if config.cluster.kind == "local" else None)
     if why is not None and run.events.exists():
         past, _ = read_past(run)
-        requeue.end_journal(run, f"stopped without a controller: {why}", left=past.live if past is not None else ())
+        requeue.end_journal(
+            run, f"stopped without a controller: {why}", left=past.live.values() if past is not None else ()
+        )
         return f"{run.root.name} had lost its controller and counts as stopped now: {why}"
     has_jobs = job is not None or array
     if silent_s is not None and has_jobs and (cancelled := jobs_of_run.cancel(run)):

@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Exit, Job, Nodes, Out, Place, Saved, StepId
+from ftslurm.core.state.model import Exit, Job, Out, Place, Saved, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
@@ -77,60 +77,21 @@ def home(job: object, requeues: object) -> str:
 
 
 @dataclass
-class Reading:
+class Reading(Past):
     """The journal so far, as much of it as the next controller needs."""
 
     began: bool = False
     outcome: str | None = None
     own: str | None = None  # the controller's allocation, if groups may run in it
-    home: str = ""  # see core/past.py
-    host: str = ""
-    step: int = 0
-    resuming: int | None = None
-    attempts: dict[str, int] = field(default_factory=dict)
-    live: dict[str, Live] = field(default_factory=dict)
-    over: dict[str, str | None] = field(default_factory=dict)
-    saved: bool = False
-    drilled: int = 0
-    groups: int | None = None
     moving: set[str] = field(default_factory=set)  # units whose next launch is no restart
     undone: set[str] = field(default_factory=set)  # units whose attempts a full restart has made worthless
-    planned: int = 0
     count: int = 0  # of the groups
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
     away: dict[str, float | None] = field(default_factory=dict)  # unit -> as in Marks
-    exits: dict[str, list[Exit]] = field(default_factory=dict)
-    nodes: Nodes = field(default=Nodes())
-    node: str = ""
-    leaving: dict[str, Job] = field(default_factory=dict)
-    scheduled: dict[str, Scheduled] = field(default_factory=dict)
-    longest_s: float = 0.0
-    seen: int = 0
 
     @property
     def past(self) -> Past | None:
-        if not self.began:
-            return None
-        return Past(
-            attempts=tuple(self.attempts.items()),
-            step=self.step,
-            live=tuple(self.live.values()),
-            over=tuple(self.over.items()),
-            resuming=self.resuming,
-            saved=self.saved,
-            drilled=self.drilled,
-            groups=self.groups,
-            planned=self.planned,
-            exits=tuple((unit, tuple(ends[-MOST_EXITS:])) for unit, ends in self.exits.items()),
-            nodes=self.nodes,
-            node=self.node,
-            leaving=tuple(self.leaving.values()),
-            scheduled=tuple(self.scheduled.values()),
-            home=self.home,
-            host=self.host,
-            longest_s=self.longest_s,
-            seen=self.seen,
-        )
+        return self if self.began else None
 
     def fold(self, event: Event) -> None:
         """Take in the next line."""
@@ -339,7 +300,7 @@ class Reading:
     def _step_exited(self, record: records.StepExited, time: float) -> None:
         unit = record.unit
         if unit != LIGHTHOUSE:
-            self.exits.setdefault(unit, []).append(_exit(record, time, self.live.get(unit)))
+            self.exits[unit] = (*self.exits.get(unit, ()), _exit(record, time, self.live.get(unit)))[-MOST_EXITS:]
         self.noticed[unit], self.away[unit] = record.noticed, record.away_since
         if not is_failure(record.cause):
             self.moving.add(unit)

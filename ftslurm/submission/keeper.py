@@ -163,7 +163,7 @@ def give_up(run: RunDir, reason: str) -> int:
     from ftslurm.submission import requeue
 
     past, _ = read_past(run)
-    left = past.live if past is not None else ()
+    left = past.live.values() if past is not None else ()
     steps = [live.slurm_step for live in left if live.slurm_step]
     with suppress(OSError):
         requeue.end_journal(run, reason, "failed", left)

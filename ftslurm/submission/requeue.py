@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ftslurm.code import staging
@@ -58,7 +58,7 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
     return None
 
 
-def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
+def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Iterable[Live] = ()) -> Event:
     """Write the end of the journal of a run without a controller, so that no reader waits for it; tell its hooks.
 
     Args:

@@ -55,18 +55,16 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
     """Restore the units, nodes and jobs as the earlier controller left them."""
     takeover.scaled(turn, past)
     takeover.with_standbys(turn, past)
-    last, exits = dict(past.attempts), dict(past.exits)
     for unit in turn.state.units:
-        turn.change(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ()))
+        turn.change(unit, attempt=past.attempts.get(unit.name, -1), exits=past.exits.get(unit.name, ()))
     takeover.scheduled(turn, past)
     if not turn.local:  # lost nodes are probed at once
         turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
     turn.set_lineage(restarted=turn.now)
-    turn.set_job_pool(leaving=past.leaving)
+    turn.set_job_pool(leaving=tuple(past.leaving.values()))
     takeover.opened(turn, past, homes)
-    failed = {one.unit for one in past.scheduled}
     idle = (u for u in turn.state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
-    moved = sum(u.name not in failed and not is_move(u) for u in idle)  # which its launch counts
+    moved = sum(u.name not in past.scheduled and not is_move(u) for u in idle)  # which its launch counts
     turn.set(planned=past.planned + moved)
 
 

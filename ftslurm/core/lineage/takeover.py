@@ -51,9 +51,9 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
         homes: where this controller runs, see Live.home.
     """
     here = turn.config.cluster.kind == "array" or past.home in homes  # else everything ended with the job
-    over, live = dict(past.over) if here else {}, {step.unit: step for step in past.live}
+    over = past.over if here else {}
     for unit in turn.state.units:
-        step = live.get(unit.name)
+        step = past.live.get(unit.name)
         if unit.name in over:
             if (why := over[unit.name]) is None:
                 well = Exit(unit.attempt, turn.now, Cause.OK, ())
@@ -121,7 +121,7 @@ def scaled(turn: Turn, past: Past) -> None:
     """Restore the number of groups that `ftslurm scale` had set."""
     if past.groups is None:
         return
-    last, count = dict(past.attempts), min(past.groups, most_groups(turn.config))
+    last, count = past.attempts, min(past.groups, most_groups(turn.config))
     turn.set(parked=tuple((unit.name, last.get(unit.name, -1)) for unit in turn.state.groups[count:]))
     while turn.table.groups > count:
         turn.set(table=turn.table.without_last_group())
@@ -132,7 +132,7 @@ def scaled(turn: Turn, past: Past) -> None:
 
 def with_standbys(turn: Turn, past: Past) -> None:
     """Restore the standbys beside groups (standby.count=each): a run begins without them."""
-    for name, _ in past.attempts if standby_each(turn.config) else ():
+    for name in past.attempts if standby_each(turn.config) else ():
         if name.startswith(STANDBY):
             turn.put(Unit(name, None))
 
@@ -140,7 +140,7 @@ def with_standbys(turn: Turn, past: Past) -> None:
 def scheduled(turn: Turn, past: Past) -> None:
     """Restore scheduled restarts, so that a change of the controller does not shorten their backoff."""
     latest = turn.now + restart.BACKOFF_MAX_S  # the clock of another node may be wrong
-    for one in past.scheduled:
+    for one in past.scheduled.values():
         unit = turn.table.by_name.get(one.unit)
         if unit is not None and unit.group is not None:
             due = min(max(turn.now, one.due), latest)

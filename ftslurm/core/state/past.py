@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from ftslurm.core.state.model import Exit, Job, Nodes, Place, StepId
 from ftslurm.protocol.value_class import Value
 
@@ -33,22 +35,23 @@ class Scheduled(Value):
     away: float | None = None  # as in Marks
 
 
-class Past(Value):
+@dataclass
+class Past:
     """The state of the run when the earlier controller wrote its last line."""
 
-    attempts: tuple[tuple[str, int], ...]  # (unit, its last attempt)
-    step: int  # the highest that any group had committed
-    live: tuple[Live, ...] = ()
-    over: tuple[tuple[str, str | None], ...] = ()  # (unit, why it was given up); None: it has finished
+    attempts: dict[str, int] = field(default_factory=dict)  # unit -> its last attempt
+    step: int = 0  # the highest that any group had committed
+    live: dict[str, Live] = field(default_factory=dict)
+    over: dict[str, str | None] = field(default_factory=dict)  # unit -> why it was given up; None: it has finished
     resuming: int | None = None  # all groups were starting over, from the checkpoint of this step
     saved: bool = False  # a group had reported a checkpoint
     drilled: int = 0  # how many of the planned drills were done
     groups: int | None = None  # number of groups set by `ftslurm scale`
     planned: int = 0  # number of attempts that were no restarts but moves: in another job, on request, after `scale`
-    exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # (group or standby, exits of its attempts, oldest first)
-    nodes: Nodes = Nodes()
-    scheduled: tuple[Scheduled, ...] = ()
-    leaving: tuple[Job, ...] = ()  # jobs that were about to end, and why; `since`: when that was known
+    exits: dict[str, tuple[Exit, ...]] = field(default_factory=dict)  # of a group's or standby's attempts, oldest first
+    nodes: Nodes = field(default=Nodes())
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)
+    leaving: dict[str, Job] = field(default_factory=dict)  # jobs about to end, and why; `since`: when that was known
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
     host: str = ""  # the machine where the last controller ran
     node: str = ""  # the first node of its allocation, where it ran, if it had one

@@ -170,7 +170,7 @@ def test_a_drain_that_is_taken_back_before_the_new_job_starts_cancels_that_job()
 
 def test_a_controller_that_takes_over_keeps_the_node_drained() -> None:
     past = Past(
-        (("lighthouse", 0), ("group-0000", 0), ("group-0001", 0)),
+        {"lighthouse": 0, "group-0000": 0, "group-0001": 0},
         0,
         nodes=Nodes({"n2": Node(drained=True)}),
         home="7.0",

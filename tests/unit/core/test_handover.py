@@ -53,6 +53,14 @@ def moving() -> Story:
     return story
 
 
+def test_a_group_that_is_about_to_finish_is_not_moved() -> None:
+    story = play(*AT_WORK, seen(20), config=ARRAY)
+    story.wait(HANDOVER + 1)
+    successors = pilot("91_0", "n3", ends=9e9), pilot("91_1", "n4", ends=9e9)
+    story.turn(HANDOVER + 5, [said.script_done(A0, 0), ev.JobsSeen((*OLD, *successors), 2704)])
+    assert story.ids(msg.Stop) == [B0]
+
+
 def test_groups_move_one_at_a_time_while_another_holds_the_state() -> None:
     story = moving()
     assert story.ids(msg.Stop) == [A0]

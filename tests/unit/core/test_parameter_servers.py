@@ -93,7 +93,7 @@ def test_a_group_that_was_given_up_leaves_its_share_undone() -> None:
 
 
 def test_a_requeued_run_counts_its_attempts_on_and_waits_for_nothing() -> None:
-    past = Past((("group-0000", 1), ("group-0001", 0)), 40)
+    past = Past({"group-0000": 1, "group-0001": 0}, 40)
     saved = Saved("/checkpoints/step-00000040", 40)
     story = play((0, ev.Granted(granted(2).allocation, saved, past)), *began(A2, B1), config=apart())
     assert story.ids(msg.Begin) == [A2, B1]

@@ -135,7 +135,7 @@ def adopted(recalled: str | None, *, ended: bool = False) -> Story:
         )
         for s, place in zip((A0, B0), PLACES, strict=True)
     ]
-    past = Past((("lighthouse", 0), (A0.unit, 0), (B0.unit, 0)), 40, tuple(steps), home="7.0")
+    past = Past({"lighthouse": 0, A0.unit: 0, B0.unit: 0}, 40, {one.unit: one for one in steps}, home="7.0")
     opened = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.0"}))
 
     def reported(step: Any) -> list[ev.Event]:

@@ -174,7 +174,7 @@ def test_in_array_mode_a_job_with_a_bad_node_is_replaced() -> None:
 
 def test_another_controller_knows_what_has_passed_and_failed() -> None:
     nodes = Nodes({"n3": Node(Out.UNFIT, 1.0, "bad GPU")}, frozenset({"n1"}))
-    past = Past(attempts=(), step=0, nodes=nodes, home="7.0")
+    past = Past(nodes=nodes, home="7.0")
     event = replace(granted(3), past=past, homes=frozenset({"7.0"}))
     story = play((0, event), (1, said.lighthouse_up(LIGHT0, URL)), config=settings())
     assert checks(story) == {LIGHT0: (), A0: (), B0: ("n2",)}

@@ -143,7 +143,7 @@ def test_if_the_newest_checkpoint_can_be_read_by_nobody_the_older_one_counts() -
 
 
 def test_a_requeued_run_goes_on_from_the_newest_checkpoint_with_the_next_attempts() -> None:
-    past = Past((("lighthouse", 0), ("group-0000", 2), ("group-0001", 0)), 17)
+    past = Past({"lighthouse": 0, "group-0000": 2, "group-0001": 0}, 17)
     story = play((0, ev.Granted(NODES, CHECKPOINT, past)), config=OURS)
     assert [f"{i}" for i in story.ids(act.Launch)] == ["lighthouse/1", "group-0000/3", "group-0001/1"]
     (full,) = story.records("full_restart")
@@ -152,7 +152,7 @@ def test_a_requeued_run_goes_on_from_the_newest_checkpoint_with_the_next_attempt
 
 
 def test_a_requeued_run_without_a_checkpoint_does_not_begin_anew() -> None:
-    past = Past((("group-0000", 0),), 17)
+    past = Past({"group-0000": 0}, 17)
     story = play((0, ev.Granted(NODES, None, past)))
     assert story.ids(act.Launch) == []
     assert story.state.ending is not None
@@ -160,21 +160,21 @@ def test_a_requeued_run_without_a_checkpoint_does_not_begin_anew() -> None:
 
 
 def test_a_requeued_run_that_had_not_committed_a_step_begins_again() -> None:
-    story = play((0, ev.Granted(NODES, None, Past((("group-0000", 0), ("group-0001", 0)), 0))))
+    story = play((0, ev.Granted(NODES, None, Past({"group-0000": 0, "group-0001": 0}, 0))))
     assert story.ids(act.Launch)[1:] == [A1, B1]
     assert story.records("full_restart") == []
 
 
 def requeued(*, at: float = 10_000.0, events: tuple[Any, ...] = (), **past: Any) -> Story:
     """Play a run of two groups at step 17, requeued into a job with three nodes; a second later come these events."""
-    before = Past((("group-0000", 0), ("group-0001", 4)), 17, **past)
+    before = Past({"group-0000": 0, "group-0001": 4}, 17, **past)
     return play((at, ev.Granted(NODES, CHECKPOINT, before)), (at + 1, *events), config=OURS)
 
 
 @pytest.mark.parametrize(("since", "given_up"), [(9000.0, 1), (1000.0, 0)])
 def test_budgets_go_on_where_they_were(since: float, given_up: int) -> None:
     ends = tuple(Exit(n, since + n, Cause.KILLED, (f"n{n % 3 + 1}",)) for n in range(5))
-    story = requeued(exits=(("group-0001", ends),), events=(killed(StepId("group-0001", 5), checkpoint=CHECKPOINT),))
+    story = requeued(exits={"group-0001": ends}, events=(killed(StepId("group-0001", 5), checkpoint=CHECKPOINT),))
     reasons = [record["reason"] for record in story.records("group_given_up")]
     assert len(reasons) == given_up
     assert all("6 failures within 3600 s are more than restart.max_per_group=5" in reason for reason in reasons)
@@ -184,7 +184,7 @@ def test_the_groups_begin_together_although_one_had_failed_before() -> None:
     ends = (Exit(4, 9000.0, Cause.KILLED, ("n2",)),)
     first, second = StepId("group-0000", 1), StepId("group-0001", 5)
     up = said.lighthouse_up(LIGHT0, URL), ready(first), store(first), ready(second)
-    story = requeued(exits=(("group-0001", ends),), events=up)
+    story = requeued(exits={"group-0001": ends}, events=up)
     assert story.ids(msg.Begin) == []
     story.turn(10_002, [store(second)])
     assert story.ids(msg.Begin) == [first, second]
@@ -208,7 +208,7 @@ def test_a_drained_node_is_still_the_last_choice_of_the_next_controller() -> Non
 
 def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back() -> None:
     tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"requeue": False})
-    before = Past((("group-0000", 0), ("group-0001", 0)), 17, nodes=Nodes({"n2": Node(Out.LOST, 9990.0)}))
+    before = Past({"group-0000": 0, "group-0001": 0}, 17, nodes=Nodes({"n2": Node(Out.LOST, 9990.0)}))
     two = ev.Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)
     story = play((10_000, two), (10_000.3, ev.Looked("n2", True)), config=tight)
     assert (story.outcome(), len(story.ids(act.Launch))) == (None, 3)
@@ -219,7 +219,7 @@ def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back(
 
 def test_a_run_on_this_machine_leaves_no_node_out() -> None:
     local = config(cluster={"kind": "local"})
-    past = Past((), 0, nodes=Nodes({"n1": Node(Out.LOST)}))
+    past = Past({}, 0, nodes=Nodes({"n1": Node(Out.LOST)}))
     assert play((1, ev.Granted(NODES, None, past)), config=local).state.nodes.out() == frozenset()
 
 

@@ -177,7 +177,7 @@ def test_sruns_reason_comes_first_and_no_group_is_started_in_a_job_that_is_over(
 
 
 def test_moves_to_another_job_are_no_restarts() -> None:
-    past = Past((("group-0000", 2), ("group-0001", 1)), 17, planned=2)  # one failure, and one job before
+    past = Past({"group-0000": 2, "group-0001": 1}, 17, planned=2)  # one failure, and one job before
     story = play((0, ev.Granted(NODES, Saved("/ckpt/step-00000017", 17), past)), (1, stop()))
     story.turn(2, [ev.Ended(step, 143) for step in story.ids(act.Launch)])
     assert [record["restarts"] for record in story.records("run_finished")] == [1]
@@ -201,7 +201,7 @@ def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> Non
 
 def test_a_run_that_scale_has_made_larger_is_as_large_in_its_next_job() -> None:
     names = ("group-0000", "group-0001", "group-0002")
-    past = Past(tuple((name, 0) for name in names), 20, groups=3)
+    past = Past(dict.fromkeys(names, 0), 20, groups=3)
     grown = ev.Granted(granted(3).allocation, Saved("/ckpt/step-00000020", 20), past)
     story = play((0, grown), config=config(groups={"max": 4}))
     assert [(u.name, u.attempt) for u in story.state.groups] == [(name, 1) for name in names]

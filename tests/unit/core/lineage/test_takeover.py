@@ -58,7 +58,7 @@ def live(step: StepId, place: Place | None = None, hosts: int = 1, joined: float
 
 def past(*steps: Live, step: int = 40, **fields: Any) -> Past:
     attempts = {"lighthouse": 0, "group-0000": 0, "group-0001": 0}
-    return Past(tuple(attempts.items()), step, steps or (live(A0), live(B0)), **fields)
+    return Past(attempts, step, {one.unit: one for one in steps or (live(A0), live(B0))}, **fields)
 
 
 def opening(before: Past, **granted: Any) -> ev.Event:
@@ -293,7 +293,7 @@ def test_all_that_runs_in_a_crashed_controllers_job_is_adopted_with_the_lighthou
     steps.cluster.kind = "slurm"
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, "7.0", home="7.0")
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
-    before = past(lighthouse, *own, home="7.0", over=(("group-0002", "restart=never"),))
+    before = past(lighthouse, *own, home="7.0", over={"group-0002": "restart=never"})
     begun = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
     up = [said.hello(LIGHT0, 0, "n1", "7.0"), said.adopted(LIGHT0), said.lighthouse_up(LIGHT0, OLD)]
     story = play((10, begun), (11, up, word(A0), word(B0)), (12, stepped(A0, 45, committed=30)), config=steps)
@@ -332,7 +332,7 @@ def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
 
 
 def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:
-    over = past(live(A0), over=(("group-0001", None),))
+    over = past(live(A0), over={"group-0001": None})
     story = play((10, opening(over)), (11, ALL), (11.5, word(A0)), UP, (13, finished(A0)), config=array())
     assert story.phases() == [Phase.SUCCEEDED] * 2
     assert story.ids(act.Launch) == [LIGHT1]
@@ -342,7 +342,7 @@ def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:
 def test_why_a_group_was_given_up_is_told_by_the_next_controller_too() -> None:
     both = array()
     both.groups.min = 2
-    over = past(live(A0), over=(("group-0001", "exit code 3 on n2; restart.max_per_group=0"),))
+    over = past(live(A0), over={"group-0001": "exit code 3 on n2; restart.max_per_group=0"})
     story = play((10, opening(over)), (11, ALL), config=both)
     assert story.outcome() == "failed"
     assert "(group 1: exit code 3 on n2; restart.max_per_group=0)" in story.reason()
@@ -368,7 +368,7 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
 def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -> None:
     due = Scheduled("group-0001", 40.0, "restart: killed", 8.0)
     story = play(
-        (10, opening(past(live(A0), scheduled=(due,)))), (11, ALL), (11.5, word(A0)), UP, (60,), config=array()
+        (10, opening(past(live(A0), scheduled={due.unit: due}))), (11, ALL), (11.5, word(A0)), UP, (60,), config=array()
     )
     assert story.times(act.Launch, B1) == [40.0]
     (launched,) = (fields for fields in story.records("step_launched") if fields["group"] == 1)
@@ -432,7 +432,7 @@ def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while
 
 @pytest.mark.parametrize(("began", "launched"), [(5.0, []), (11.0, [B1])])
 def test_a_job_that_is_about_to_end_gets_no_group_until_it_was_requeued(began: float, launched: list[Any]) -> None:
-    known = past(live(A0), leaving=(Job("81_1", leaving=Cause.PREEMPTED, since=9.0),))
+    known = past(live(A0), leaving={"81_1": Job("81_1", leaving=Cause.PREEMPTED, since=9.0)})
     seen = ev.JobsSeen((pilot("81_0", "n1"), replace(pilot("81_1", "n2"), began=began)), asked=10.5)
     story = play((10, opening(known)), (12, seen), (12.5, word(A0)), (13, *UP[1:]), (30,), config=array())
     assert story.ids(act.Launch)[1:] == launched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -67,6 +68,56 @@ def test_a_hook_with_events_of_its_own_gets_these_alone(tmp_path: Path) -> None:
     run.write(event(30, "quorum_refused", reason="of no group"))
     run.observe()
     assert [one["kind"] for one in heard(tmp_path)] == [*["group_starting"] * 3, "quorum_refused"]
+
+
+STREAM = """echo $$ >> {0}/processes
+while read -r line; do
+    printf '%s\\n' "$line" >> {0}/heard
+    case $line in
+        *group_restarted*) echo "a first line"; echo "no route to host" ;;
+        *group_failed*) echo "a word beside it" >&2; echo ;;
+        *full_restart*) exit 7 ;;
+        *checkpoint_saved*) head -c 3000000 /dev/zero | tr '\\0' x >&2; echo ;;
+        *) echo ;;
+    esac
+done"""
+
+
+def test_a_hook_that_streams_is_one_process_that_answers_each_event_with_a_line(tmp_path: Path) -> None:
+    stream = program(tmp_path, "stream.sh", STREAM.format(tmp_path))
+    run = observed(tmp_path, hooks={"on_event": [{"command": stream, "stream": True}]})
+    run.write(started(2), exited(9, 1), event(10, "checkpoint_saved", group=0, attempt=0, step=7, path="/c" * 300_000))
+    run.write(joined(11, 1, 8, 1, recovery_s=2.0), event(12, "full_restart", step=8), finished(20))
+    run.observe()
+    kinds = ["run_started", "group_failed", "checkpoint_saved", "group_restarted", "full_restart", "run_finished"]
+    assert [one["kind"] for one in heard(tmp_path)] == kinds
+    told = run.told["hook stream.sh"]
+    assert (told.done, told.failed, told.last_error) == (6, 2, "exit code 7")
+    assert len(set((tmp_path / "processes").read_text().split())) == 2  # the one that has ended, and the next
+    log = run.run.observer_log.read_text()
+    assert "hook stream.sh: a word beside it" in log
+    assert "hook stream.sh, at group_restarted: no route to host" in log
+    assert not list(processes.having(MARK, str(run.run.root)))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("exec <&-; sleep 0.3", None),  # it reads nothing
+        ("exec >&- 2>&-; cat > /dev/null; sleep 0.3", None),  # it prints nothing
+        ("sleep 30 & exit 0", None),  # a child holds its output
+        ("kill -9 $$", "ended by signal 9"),
+    ],
+)
+def test_a_hook_may_close_what_it_does_not_need_and_leave_children(text: str, why: str | None, tmp_path: Path) -> None:
+    run = observed(tmp_path, hooks={"on_event": [program(tmp_path, "odd.sh", text)]})
+    large = event(10, "warning", group=None, text="x" * 300_000)  # more than a pipe holds
+    run.write(large)
+    run.observe()
+    told = run.told["hook odd.sh"]
+    assert (told.done, told.last_error) == (1, why)  # and not: killed after 10 s
+    for pid, _ in processes.having(MARK, str(run.run.root)):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.nightly

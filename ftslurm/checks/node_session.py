@@ -13,14 +13,14 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ftslurm.checks.facts import FolderFacts, NodeFacts, read_facts
-from ftslurm.checks.on_node import Asked, wait_for
+from ftslurm.checks.on_node import wait_for
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.protocol.readiness import readable
@@ -44,33 +44,36 @@ class NodeSession:
     """The program on one node."""
 
     def __init__(
-        self, name: str, prefix: Sequence[str], python: Sequence[str], folder: Path, more: Mapping[str, Any]
+        self, name: str, prefix: Sequence[str], python: Sequence[str], folder: Path, tried: Sequence[Sequence[str]]
     ) -> None:
         """Start it.
 
         Args:
             prefix: srun's command line; empty: here.
-            more: the fields of Asked that doctor chooses.
+            tried: the options of srun, and the command that tries to submit a job.
 
         Raises:
-            OSError: srun cannot be started.
+            EnvironmentProblem: the command line cannot be started.
         """
         self.known, self._begun = NodeFacts(name), time.monotonic()
-        self._asked = Asked(str(folder), secrets.token_hex(4), **more)
+        self._here = folder / secrets.token_hex(4)
         self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
-        program = programs.module("ftslurm.checks.on_node", json.dumps(asdict(self._asked)), python=python)
-        self._process = subprocess.Popen(
-            [*prefix, *program],
-            env=commands.scrubbed(os.environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
-            # If doctor is killed: a first SIGINT takes a job out of the queue and does nothing to a running one, which
-            # ends with its stdin. SIGTERM would kill the program before it has removed the folder.
-            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGINT),
-        )
+        program = programs.module("ftslurm.checks.on_node", str(self._here), *map(json.dumps, tried), python=python)
+        try:
+            self._process = subprocess.Popen(
+                [*prefix, *program],
+                env=commands.scrubbed(os.environ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
+                # If doctor is killed: a first SIGINT takes a job out of the queue and does nothing to a running one,
+                # which ends with its stdin. SIGTERM would kill the program before it has removed the folder.
+                preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGINT),
+            )
+        except OSError as error:
+            raise EnvironmentProblem(f"{error.filename} cannot be started: {error.strerror}") from error
 
     def look(self, wait_s: float, tell: Callable[[str], None]) -> NodeFacts:
         """Wait until the program runs, and for all that it says."""
@@ -126,9 +129,9 @@ class NodeSession:
 
         Return after how many seconds this machine sees what the node has appended, and whether it can lock.
         """
-        Path(self._asked.folder).mkdir(mode=0o700, exist_ok=True)
+        self._here.parent.mkdir(mode=0o700, exist_ok=True)
         can_lock = True
-        with Path(self._asked.here).open("x") as here:
+        with self._here.open("x") as here:
             try:
                 fcntl.lockf(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -137,8 +140,8 @@ class NodeSession:
             self._say("go")
             if not self._answer()["shared"]:
                 return None, can_lock
-            Path(self._asked.new).touch(mode=0o600)
-            return wait_for(lambda: Path(self._asked.here).stat().st_size > size), can_lock
+            Path(f"{self._here}-new").touch(mode=0o600)
+            return wait_for(lambda: self._here.stat().st_size > size), can_lock
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -187,28 +190,6 @@ class NodeSession:
         noise = ("queued and waiting", "has been allocated")
         words = [line.strip() for line in self._said() if not any(one in line for one in noise)]
         return "; ".join(words[-3:]) or f"its program has ended (srun's exit code: {code})"
-
-
-@contextmanager
-def sessions_on(
-    prefixes: Mapping[str, Sequence[str]], python: Sequence[str], folder: Path, more: Mapping[str, Any]
-) -> Iterator[list[NodeSession]]:
-    """Start the program with each command line, by name; end them all at the end of the block.
-
-    Raises:
-        EnvironmentProblem: it cannot be started.
-    """
-    started = list[NodeSession]()
-    try:
-        try:
-            for name, prefix in prefixes.items():
-                started.append(NodeSession(name, prefix, python, folder, more))
-        except OSError as error:
-            raise EnvironmentProblem(f"{error.filename}: {error.strerror}") from error
-        yield started
-    finally:
-        for session in started:
-            session.close()
 
 
 @contextmanager

@@ -58,13 +58,12 @@ class SlurmFacts:
 
 def read_settings(text: str) -> dict[str, str]:
     """Parse `scontrol show config`: a setting in each line."""
-    found = (line.partition("=")[::2] for line in text.splitlines() if "=" in line)
-    return {key.strip(): value.strip() for key, value in found}
+    return dict(re.findall(r"^([^\s=]+) *= *(.*?) *$", text, re.MULTILINE))
 
 
 def read_records(text: str) -> list[dict[str, str]]:
     """Parse `scontrol --oneliner show ...`: a record in each line, its fields separated by spaces."""
-    rows = ({word.partition("=")[0]: word.partition("=")[2] for word in line.split()} for line in text.splitlines())
+    rows = (dict(re.findall(r"([^\s=]+)=(\S*)", line)) for line in text.splitlines())
     return [row for row in rows if row]
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Mapping
+from typing import IO
 
 from ftslurm.config import receivers
 from ftslurm.config.receivers import Hook
@@ -25,8 +24,7 @@ MARK = "FTSLURM_HOOK"  # in the environment of each hook and callback: the run d
 TIMEOUT_S = 10.0  # a command that takes longer for one event is killed
 START_S = 60.0  # for the first event of one that streams: it may import torch, from a file server
 _END_S = 2.0  # for one that streams to end by itself
-_TAIL = 4096  # bytes of a command's output that are kept
-_LONGEST = 1000  # characters of a line that a streaming command prints
+_LONGEST = 1000  # characters of a line that a command prints
 log = logging.getLogger("ftslurm.observer")
 
 
@@ -70,23 +68,29 @@ class HookCommand:
         Raises:
             NotDelivered: it cannot be started, fails, or takes too long.
         """
-        process, within_s = self._process, TIMEOUT_S
-        if process is None or process.poll() is not None or not self._hook.stream:
-            process, within_s = self._start(), START_S if self._hook.stream else TIMEOUT_S
-        in_time, said = _exchange(process, told.json, time.monotonic() + within_s, self._hook.stream)
-        lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-        last, code = (lines[-1].strip()[:300] if lines else ""), process.poll()
-        if not in_time:
+        process, within_s, stream = self._process, TIMEOUT_S, self._hook.stream
+        if process is None or process.poll() is not None or not stream:
+            process, within_s = self._start(), START_S if stream else TIMEOUT_S
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
             kill_group(process)
+
+        timer = threading.Timer(within_s, kill)
+        timer.start()
+        answer = _told(process, told.json, stream)
+        if not answer:
             process.wait()
-            last = f"killed after {within_s:g} s" + (f": {last}" if last else "")
-        elif code is not None and (code or self._hook.stream):
+        timer.cancel()
+        code = process.poll()
+        if late.is_set():
+            raise NotDelivered(f"killed after {within_s:g} s{self._last_words()}")
+        if code is not None and (code or stream):
             how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
-            last = how + (f": {last}" if last else "")
-        elif not self._hook.stream:
-            return
-        if last:
-            raise NotDelivered(last)
+            raise NotDelivered(how + self._last_words())
+        if why := answer.decode(errors="replace").strip():
+            raise NotDelivered(why[:300])
 
     def kill(self) -> None:
         """End the command; one that streams has a moment to end by itself."""
@@ -118,47 +122,33 @@ class HookCommand:
                 )
             except OSError as error:
                 raise NotDelivered(f"cannot be started: {error.strerror}") from error
-        if stream:
-            threading.Thread(target=self._log, args=(process,), daemon=True).start()
+        printed = process.stderr or process.stdout
+        self._last, self._printing = b"", threading.Thread(target=self._log, args=[printed], daemon=True)
+        self._printing.start()
         return process
 
-    def _log(self, process: subprocess.Popen[bytes]) -> None:
-        """Copy what a command that streams prints to the observer's log."""
-        assert process.stderr is not None
-        with process.stderr as printed:
+    def _log(self, printed: IO[bytes]) -> None:
+        """Copy what the command prints to the observer's log."""
+        with printed:
             while line := printed.readline(_LONGEST):
+                self._last = line.strip() or self._last
                 log.info("%s: %s", self.name, line.decode(errors="replace").rstrip())
 
+    def _last_words(self) -> str:
+        self._printing.join(1.0)  # a child in a session of its own may hold the pipe
+        return f": {self._last.decode(errors='replace')[:300]}" if self._last else ""
 
-def _exchange(process: subprocess.Popen[bytes], message: bytes, until: float, stream: bool) -> tuple[bool, bytes]:
-    """Give a message to a command. Return whether it has ended or answered in time, and the end of what it has said."""
+
+def _told(process: subprocess.Popen[bytes], message: bytes, stream: bool) -> bytes:
+    """Give a message to a command. Return its answer; empty: it ends instead."""
     assert process.stdin is not None
     assert process.stdout is not None
-    into, out, said, talks = process.stdin, process.stdout.fileno(), b"", True
-    os.set_blocking(into.fileno(), False)
-    while (left_s := until - time.monotonic()) > 0:
-        if not (talks or message):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(left_s)
-        ended, piece, poll = process.poll() is not None, b"", select.poll()
-        if talks:
-            poll.register(out, select.POLLIN)
-        if message:
-            poll.register(into.fileno(), select.POLLOUT)
-        ready = dict(poll.poll(0 if ended else 1000 * min(left_s, 0.2)))
-        if out in ready:
-            piece = os.read(out, 1 << 16)
-            said, talks = (said + piece)[-_TAIL:], bool(piece)
-        if message and into.fileno() in ready:
-            try:
-                message = message[os.write(into.fileno(), message) :]
-            except BrokenPipeError:  # it reads no events, or has ended
-                message = b""
-            if not (message or stream):
-                into.close()
-        if (ended and not piece) or (stream and said.endswith(b"\n")):  # its children may hold the pipe
-            return True, said
-    return False, said
+    with contextlib.suppress(OSError):  # it reads no events, or has ended
+        with contextlib.nullcontext() if stream else process.stdin:
+            process.stdin.write(message)
+            process.stdin.flush()
+        return process.stdout.readline() if stream else b""
+    return b""
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -198,7 +198,7 @@ def test_an_observer_ends_when_another_controller_leads(tmp_path: Path) -> None:
     run = observed(tmp_path, hooks={"on_event": [["true"]]})
     run.run.leaders.mkdir(mode=0o700)
     (run.run.leaders / "0001").touch()
-    with run.observer("--leader=1") as process:
+    with run.observer("1") as process:
         until(lambda: run.run.observer_log.exists(), "it is up")
         (run.run.leaders / "0002").touch()
         until(lambda: process.poll() is not None, "it ends")

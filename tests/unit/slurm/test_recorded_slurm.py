@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slurm_answers import read, read_node_fates, read_queue
 
+from ftslurm.checks.slurm_verdicts import read_nodes, read_records, read_settings
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import AskJobs
 from ftslurm.core.state.events import JobsSeen, JobsUnknown
-from ftslurm.checks.slurm_verdicts import read_nodes, read_records, read_settings
 from ftslurm.launchers.scheduler import AskOwnNodes
 from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir

@@ -144,6 +144,10 @@ def _told(process: subprocess.Popen[bytes], message: bytes, stream: bool) -> byt
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(OSError):  # it reads no events, or has ended
+        if stream:  # what it has said unasked is no answer
+            os.set_blocking(process.stdout.fileno(), False)
+            process.stdout.read()
+            os.set_blocking(process.stdout.fileno(), True)
         with contextlib.nullcontext() if stream else process.stdin:
             process.stdin.write(message)
             process.stdin.flush()

@@ -141,7 +141,7 @@ class RunCollector(Collector):
     """Makes the metrics of the status that it has at the moment."""
 
     def __init__(self, run_id: str, status: Callable[[], RunStatus], clock: Callable[[], float] = time.time) -> None:
-        disable_created_metrics()  # of the histogram: it is made for each scrape
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # of a histogram that is made for each scrape
         self._run_id, self._status, self._clock = run_id, status, clock
 
     def collect(self) -> Iterator[Metric]:

@@ -74,9 +74,9 @@ STREAM = """echo $$ >> {0}/processes
 while read -r line; do
     printf '%s\\n' "$line" >> {0}/heard
     case $line in
-        *group_restarted*) echo "a first line"; echo "no route to host" ;;
+        *group_restarted*) echo "no route to host"; echo "and more than it should" ;;
         *group_failed*) echo "a word beside it" >&2; echo ;;
-        *full_restart*) exit 7 ;;
+        *full_restart*) echo broken >&2; exit 7 ;;
         *checkpoint_saved*) head -c 3000000 /dev/zero | tr '\\0' x >&2; echo ;;
         *) echo ;;
     esac
@@ -92,7 +92,7 @@ def test_a_hook_that_streams_is_one_process_that_answers_each_event_with_a_line(
     kinds = ["run_started", "group_failed", "checkpoint_saved", "group_restarted", "full_restart", "run_finished"]
     assert [one["kind"] for one in heard(tmp_path)] == kinds
     told = run.told["hook stream.sh"]
-    assert (told.done, told.failed, told.last_error) == (6, 2, "exit code 7")
+    assert (told.done, told.failed, told.last_error) == (6, 2, "exit code 7: broken")
     assert len(set((tmp_path / "processes").read_text().split())) == 2  # the one that has ended, and the next
     log = run.run.observer_log.read_text()
     assert "hook stream.sh: a word beside it" in log

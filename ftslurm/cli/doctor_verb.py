@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from ftslurm.checks import node_verdicts, slurm_facts
-from ftslurm.checks.finding import Finding, Level, fail, ok, rows, warn
+from ftslurm.checks.finding import Finding, Level, fail, ok, warn
 from ftslurm.checks.node_session import NodeSession, scratch_folder
 from ftslurm.checks.slurm_verdicts import SlurmFacts, check_slurm
 from ftslurm.cli.parser import Parser
@@ -50,7 +51,7 @@ def main(words: list[str]) -> int:
             print(f"{finding.level.value:<4}  {finding.check:<15} {finding.what}{fix}", flush=True)
     counts = {level.value: sum(finding.level is level for finding in found) for level in Level}
     if args.json:
-        print(json.dumps({"checks": rows(found)} | counts, indent=2))
+        print(json.dumps({"checks": [asdict(one) for one in found]} | counts, indent=2))
     else:
         print(", ".join(f"{count} {level}" for level, count in counts.items()))
     return int(counts["fail"] > 0)

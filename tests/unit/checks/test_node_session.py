@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
@@ -99,16 +98,6 @@ def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: P
     only._process.stdin.close()  # type: ignore[union-attr]  # as when doctor is killed
     until(lambda: not folder.exists(), "the folder is removed")
     assert only._process.wait(PATIENCE_S) == 0
-
-
-def test_an_old_folder_of_a_killed_doctor_is_removed_and_a_new_one_is_not(tmp_path: Path) -> None:
-    old, new = tmp_path / f"{node_session.PREFIX}old", tmp_path / f"{node_session.PREFIX}new"
-    for path in (old, new):
-        path.mkdir()
-    os.utime(old, (time.time() - 7200, time.time() - 7200))
-    with scratch_folder(tmp_path / "runs" / "deeper"):
-        assert not old.exists()
-        assert new.exists()
 
 
 def test_what_a_profile_prints_is_ignored(tmp_path: Path) -> None:

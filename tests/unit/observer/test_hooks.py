@@ -74,7 +74,7 @@ STREAM = """echo $$ >> {0}/processes
 while read -r line; do
     printf '%s\\n' "$line" >> {0}/heard
     case $line in
-        *group_restarted*) echo "no route to host"; echo "and more than it should" ;;
+        *group_restarted*) printf 'no route to host\\nand more\\n' ;;
         *group_failed*) echo "a word beside it" >&2; echo ;;
         *full_restart*) echo broken >&2; exit 7 ;;
         *checkpoint_saved*) head -c 3000000 /dev/zero | tr '\\0' x >&2; echo ;;

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
 
 from ftslurm import __version__
 from ftslurm.checks import gpu_verdicts
@@ -193,13 +194,20 @@ def _import(name: str, found: Mapping[str, Any], wanted: str) -> Finding:
         return fail(name, f"import {name} fails: {found['error']}", OTHER_PYTHON)
     version, seconds = str(found["version"]), float(found["seconds"])
     what = f"{name} {version}, imported in {seconds:.1f} s"
-    if not SpecifierSet(wanted).contains(version, prereleases=True):
+    if not _fits(version, wanted):
         return warn(name, f"{what}; ftslurm was tried with {wanted}", f"pip install '{name}{wanted}'")
     if name == "ftslurm" and version != __version__:
         return fail(name, f"{what}; here it is {__version__}", "install the same version on both")
     if seconds > SLOW_IMPORT_S:
         return warn(name, f"{what}; each restart waits for it", "set standby=one, or install on a faster file system")
     return ok(name, what)
+
+
+def _fits(version: str, wanted: str) -> bool:
+    try:
+        return SpecifierSet(wanted).contains(version, prereleases=True)
+    except InvalidVersion:
+        return not wanted
 
 
 def _cuda(facts: Facts) -> Iterator[Finding]:

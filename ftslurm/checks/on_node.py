@@ -111,13 +111,6 @@ def _say(**answer: object) -> None:
     print(json.dumps({"time": time.time(), **answer}), flush=True)
 
 
-def _listen() -> socket.socket:
-    """Open a port for the other nodes; they only connect, so that nothing needs to be accepted."""
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    return socket.create_server(("", 0), family=family, backlog=64, dualstack_ipv6=both)
-
-
 def _serve(folder: str) -> None:
     for line in sys.stdin:
         host, port = line.split()
@@ -145,7 +138,10 @@ def main(here: str, options: str, submit: str) -> None:
     with _noting(found):
         _look(here, found)
     there = facts.of_node()
-    with _listen() as server:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    # The other nodes only connect, so that nothing needs to be accepted.
+    with socket.create_server(("", 0), family=family, backlog=64, dualstack_ipv6=both) as server:
         place = [socket.gethostname(), server.getsockname()[1]]
         tried = _as_a_run(json.loads(options), json.loads(submit), job, node) if job else {}
         _say(folder=asdict(found), facts=asdict(there), place=place, tried=tried)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -120,13 +121,8 @@ def _look(
     """Yield what is found on each node, and whether each reaches the one before it."""
     ranges = dict[str, str]()
     with suppress(metadata.PackageNotFoundError):
-        wanted = map(Requirement, metadata.requires("ftslurm") or [])
-        ranges = {one.name: str(one.specifier) for one in wanted}
-    several = slurm is not None and not slurm.one_machine
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
+        ranges = {one.name: str(one.specifier) for one in map(Requirement, metadata.requires("ftslurm") or [])}
+    several, tell = slurm is not None and not slurm.one_machine, partial(print, file=sys.stderr, flush=True)
     for node in pool.map(lambda session: session.look(wait_s, tell), sessions):
         yield from node_verdicts.check_node(node, ranges, several, slurm is not None)
     there = [session for session in sessions if session.known.place]

@@ -106,6 +106,8 @@ def test_a_node_that_hides_its_log_and_has_no_gpus_has_no_complaint() -> None:
         ("torch", {"version": "2.16.0.dev20261026+cu128", "seconds": 3.0, "build": "CUDA", "devices": 4}, Level.WARN),
         ("torch", {"version": "2.15.0.dev20261026", "seconds": 3.0, "build": "CUDA", "devices": 4}, None),
         ("torchft", {"version": "0.2.0", "seconds": 60.0}, Level.WARN),
+        ("torchft", {"version": "", "seconds": 1.0}, Level.WARN),
+        ("torchft", {"version": "of our own", "seconds": 1.0}, Level.WARN),
         ("ftslurm", {"version": "0.0.9", "seconds": 0.1}, Level.FAIL),
     ],
 )

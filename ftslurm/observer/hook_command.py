@@ -17,6 +17,7 @@ from ftslurm.config.receivers import Hook
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.observer.sinks import NotDelivered, Told
+from ftslurm.protocol.readiness import readable
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 
@@ -78,8 +79,9 @@ class HookCommand:
             kill_group(process)
 
         timer = threading.Timer(within_s, kill)
+        timer.daemon = True
         timer.start()
-        answer = _told(process, told.json, stream)
+        answer = _told(process, told.json, within_s if stream else 0.0)
         if not answer:
             process.wait()
         timer.cancel()
@@ -98,10 +100,11 @@ class HookCommand:
             self._killed, process = True, self._process
         if process is None or process.stdin is None:
             return
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            process.stdin.close()
-            process.wait(_END_S if self._hook.stream else 0.0)
-        if process.returncode is None:
+        if self._hook.stream:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                process.stdin.close()
+                process.wait(_END_S)
+        if process.poll() is None:
             kill_group(process)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -139,19 +142,22 @@ class HookCommand:
         return f": {self._last.decode(errors='replace')[:300]}" if self._last else ""
 
 
-def _told(process: subprocess.Popen[bytes], message: bytes, stream: bool) -> bytes:
-    """Give a message to a command. Return its answer; empty: it ends instead."""
+def _told(process: subprocess.Popen[bytes], message: bytes, answers_s: float) -> bytes:
+    """Give a message to a command, and wait so long for its answer. Return that; empty: there is none."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(OSError):  # it reads no events, or has ended
-        if stream:  # what it has said unasked is no answer
+        if answers_s:  # what it has said unasked is no answer
             os.set_blocking(process.stdout.fileno(), False)
             process.stdout.read()
             os.set_blocking(process.stdout.fileno(), True)
-        with contextlib.nullcontext() if stream else process.stdin:
-            process.stdin.write(message)
-            process.stdin.flush()
-        return process.stdout.readline() if stream else b""
+        process.stdin.write(message)
+        process.stdin.flush()
+        if answers_s and readable(process.stdout.fileno(), answers_s):  # at its end a child may still hold the pipe
+            return process.stdout.readline()
+    if not answers_s:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
     return b""
 
 

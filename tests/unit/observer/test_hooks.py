@@ -100,6 +100,20 @@ def test_a_hook_that_streams_is_one_process_that_answers_each_event_with_a_line(
     assert not list(processes.having(MARK, str(run.run.root)))
 
 
+@pytest.mark.nightly
+def test_a_hook_that_streams_and_hangs_is_killed_although_a_child_of_it_lives_on(tmp_path: Path) -> None:
+    text = f"setsid sleep 60 &\nread -r line; echo\nread -r line; read -r line < {tmp_path}/never"
+    os.mkfifo(tmp_path / "never")
+    command = program(tmp_path, "hangs.sh", text)
+    run = observed(tmp_path, hooks={"on_event": [{"command": command, "stream": True}]})
+    run.write(started(2), exited(9, 1))
+    with run.observer():
+        until(lambda: run.told and run.told["hook hangs.sh"].done == 2, "the second event is given up")
+    assert run.told["hook hangs.sh"].last_error == "killed after 10 s"
+    for pid, _ in processes.having(MARK, str(run.run.root)):
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

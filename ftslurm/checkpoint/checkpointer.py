@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup, describe
-from ftslurm.checkpoint.data_offsets import DataPositions, say
+from ftslurm.checkpoint.data_offsets import DataPositions
 from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.checkpoint.layout import Writer
 from ftslurm.checkpoint.store import Checkpoint, Store
 from ftslurm.config.store_url import is_url, plain
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, complain
 from ftslurm.protocol import messages, outbox
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Checkpointer:
             try:
                 self._store.sweep(self._me)
             except OSError as error:
-                say(f"what earlier attempts have not finished could not be removed: {error}")
+                complain(f"what earlier attempts have not finished could not be removed: {error}")
         step = 0 if heals else self._restore_state()
         self._last_step = self._manager.current_step()
         if self._positions:
@@ -209,7 +209,7 @@ class Checkpointer:
                 self._start_saving(now)
         except Exception as error:  # a rank of this group is gone; the training itself will fail on that soon
             self._broken = True
-            say(f"no more checkpoints from this group: its ranks cannot agree: {describe(error)}")
+            complain(f"no more checkpoints from this group: its ranks cannot agree: {describe(error)}")
 
     def close(self) -> None:
         """Wait for the save that is under way. Call it before the process group is destroyed."""
@@ -237,7 +237,7 @@ class Checkpointer:
         if self._ranks.agree(self._saving is not None and not self._saving.done(), any):
             if not self._told_slow and self._ranks.rank == 0:
                 hint = "; raise checkpoint.every" if self._every else ""
-                say(f"checkpoint of step {now} put off: the last one is still being written{hint}")
+                complain(f"checkpoint of step {now} put off: the last one is still being written{hint}")
             self._told_slow = True
             return  # it stays due: the first committed step after the save will be saved
         self._told_slow = False
@@ -263,15 +263,15 @@ class Checkpointer:
             return
         seconds = round(time.monotonic() - started, 3)
         if saved is None:
-            say(f"checkpoint of step {step} failed in {self._store.name}, training goes on: {error}")
+            complain(f"checkpoint of step {step} failed in {self._store.name}, training goes on: {error}")
         else:
-            print(f"ftslurm: checkpoint of step {step} saved in {seconds:.2f} s: {saved.name}", flush=True)
+            complain(f"checkpoint of step {step} saved in {seconds:.2f} s: {saved.name}")
         outbox.say(messages.Checkpointed(step, saved.name if saved else self._store.name, seconds, error))
         if saved is not None:
             try:
                 self._store.prune(step, self._keep, self._me)
             except OSError as trouble:
-                say(f"old checkpoints could not be removed: {trouble}")
+                complain(f"old checkpoints could not be removed: {trouble}")
 
     def _publish(self, step: int, staged: Future[snapshot.Snapshot]) -> Checkpoint:
         """Write a checkpoint beside the others, and have the store make it one of them when it is complete.
@@ -321,12 +321,12 @@ class Checkpointer:
             except GroupFailed as error:
                 why = failures[one.step] = f"{one.name}: {error}"
                 if self._ranks.rank == 0 and len(failures) <= MOST_LISTED:
-                    say(f"THE CHECKPOINT OF STEP {one.step} CANNOT BE READ, trying an older one: {why}")
+                    complain(f"THE CHECKPOINT OF STEP {one.step} CANNOT BE READ, trying an older one: {why}")
                 continue
             self._newest = one.step
             outbox.say(messages.Restored(one.step, one.name, tuple(failures)[:MOST_LISTED]))
             if self._ranks.rank == 0:
-                print(f"ftslurm: restored the checkpoint of step {one.step}: {one.name}", flush=True)
+                complain(f"restored the checkpoint of step {one.step}: {one.name}")
             return one.step
         if failures:
             more = [f"and {len(failures) - MOST_LISTED} more"] if len(failures) > MOST_LISTED else []

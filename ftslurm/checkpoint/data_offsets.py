@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ftslurm.checkpoint import layout
+from ftslurm.errors import complain
 from ftslurm.security import owned_files
 
 HEAD = struct.Struct("<qII")  # step, length and checksum of what follows
@@ -50,10 +50,12 @@ class DataPositions:
         if noted is not None and noted[0] == self.ranks:
             self.data.load_state_dict(noted[1])
             if step is not None and at < step:
-                say(f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}")
+                complain(
+                    f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}"
+                )
         elif noted is not None or step != 0:
             why = why or (f"it was recorded by groups of {noted[0]} ranks" if noted else "none was recorded")
-            say(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
+            complain(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
         if step is not None:
             self.note(step)  # drops the later records: their steps are undone
 
@@ -72,7 +74,9 @@ class DataPositions:
             self._failing = False
         except OSError as error:
             if not self._failing:
-                say(f"{self.name}: its position in the data cannot be recorded, training goes on: {self.path}: {error}")
+                complain(
+                    f"{self.name}: its position in the data cannot be recorded, training goes on: {self.path}: {error}"
+                )
             self._failing = True
 
     def read(self) -> None:
@@ -146,11 +150,6 @@ class DataPositions:
         while self.records and next(reversed(self.records)) >= step:
             self.records.popitem()
         self.records[step] = content
-
-
-def say(text: str) -> None:
-    """Print one line to the log of this rank."""
-    print(f"ftslurm: {text}", file=sys.stderr, flush=True)
 
 
 def _record(step: int, content: bytes) -> bytes:

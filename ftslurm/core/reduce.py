@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from ftslurm.core import drain, parameter_servers, user_requests
+from ftslurm.core import drain, parameter_servers, slow, user_requests
 from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
 from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.launching import rank_row
@@ -352,6 +352,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
         if turn.state.drills.stepping_since is None:
             turn.set_drills(stepping_since=turn.now)
             turn.wake(ALL)
+    slow.reported(turn, said, unit)
     hang_limit.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
     text = continuity.unsaved(turn.state, said, turn.config)

@@ -29,7 +29,7 @@ ORDERS: dict[str, Callable[[GroupStatus], object]] = {
     "restarts": lambda g: (-g.restarts, g.group),
     "node": lambda g: (g.nodes, g.group),
 }
-_DROPPED = ("attempt", "steps/s", "restarts", "groups", "sessions", "role")  # in this order, for long names of nodes
+_DROPPED = ("attempt", "steps/s", "restarts", "groups", "role")  # in this order, for long names of nodes
 _INDENT = 6
 _REASON_LINES = 3  # below one group, on a screen
 
@@ -79,9 +79,9 @@ class _Table:
     def __init__(self, status: RunStatus, now: float, width: int) -> None:
         self.status, self.now, self.width, self.wide = status, now, width, width >= 100
         step = max([len("step"), *(len(self._step(g)) for g in status.groups)])
-        # Without a quorum, groups may have roles and sessions.
+        # Without a quorum, groups may have roles.
         roles = [cell_len(g.role) for g in status.groups if g.role]
-        ties = {"groups": 6} if status.lighthouse is not None else {"sessions": 8}
+        ties = {"groups": 6} if status.lighthouse is not None else {}
         columns = {"group": 5} | (
             {"role": max(4, *roles)} if len(roles) > 1 else {"role": 4 + max(roles)} if roles else {}
         )
@@ -111,14 +111,12 @@ class _Table:
         if group.last_line and self.status.outcome == "running":
             below += self._below(f'last: "{group.last_line}"', "dim")
         rate = group.steps_per_s
-        ties = group.participants if self.status.lighthouse is not None else group.sessions
         cells = {
             "group": Text(f">{group.group:>4}" if chosen else str(group.group)),
             "role": Text(_or_dash(group.role)),
             "phase": Text(sentences.phase(group, self.status), STYLES[group.phase]),
             "step": Text(self._step(group)),
-            "groups": Text(_or_dash(ties)),
-            "sessions": Text(_or_dash(ties)),
+            "groups": Text(_or_dash(group.participants)),
             "attempt": Text(_or_dash(group.attempt)),
             "restarts": Text(str(group.restarts), "yellow" if group.restarts else ""),
             "steps/s": Text(_or_dash(sentences.rate(rate) if rate else None)),

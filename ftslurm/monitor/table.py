@@ -49,6 +49,7 @@ _LINE_STYLES: dict[type[records.JournalRecord], str] = {
     records.GroupHeardAgain: "green",
     records.NodeShunned: "yellow",
     records.HangFound: "red",
+    records.GroupSlow: "yellow",
     records.Warned: "bold yellow",
     records.NoFirstStep: "bold yellow",
     records.GroupWaits: "yellow",
@@ -352,7 +353,14 @@ class _Table(_Screen):
             self._live.start()
 
 
-_NOTES = (sentences.parent, sentences.standbys, sentences.left_out, sentences.checkpoint, sentences.hang_limit)
+_NOTES = (
+    sentences.parent,
+    sentences.standbys,
+    sentences.left_out,
+    sentences.slow,
+    sentences.checkpoint,
+    sentences.hang_limit,
+)
 
 
 def render(

@@ -278,6 +278,7 @@ class Reading:
                 | records.GroupSetAside()
                 | records.GroupHeardAgain()
                 | records.HangFound()
+                | records.GroupSlow()
                 | records.QuorumRefused()
                 | records.CheckpointFailed()
                 | records.CheckpointRestored()

@@ -163,8 +163,7 @@ def test_all_comes_back_bit_by_bit_also_into_a_fresh_optimizer(start, tmp_path, 
     second.commit(7)
     assert steps_in(tmp_path / "ckpt") == [10, 15]  # keep=2
     assert not leftovers(tmp_path / "ckpt")
-    out = capsys.readouterr().out
-    assert "checkpoint of step 15 saved in" in out
+    assert "checkpoint of step 15 saved in" in capsys.readouterr().err
     for path in (tmp_path / "ckpt").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
 

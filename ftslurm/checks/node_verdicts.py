@@ -46,18 +46,18 @@ SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 30.0
 
 
-def check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool, on_slurm: bool) -> Iterator[Finding]:
+def check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool) -> Iterator[Finding]:
     """Yield what is wrong or well with a node, and with the folder seen from it.
 
     Args:
         ranges: the versions that ftslurm requires, by package.
         several: whether the node must talk to other nodes.
     """
-    for one in _check_node(node, ranges, several, on_slurm):
+    for one in _check_node(node, ranges, several):
         yield replace(one, what=f"{node.name}: {one.what}")
 
 
-def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool, on_slurm: bool) -> Iterator[Finding]:
+def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool) -> Iterator[Finding]:
     if "No module named 'ftslurm" in node.problem:
         yield fail("ftslurm", f"ftslurm cannot be imported: {node.problem}", OTHER_PYTHON)
     elif not node.started_s:
@@ -68,7 +68,7 @@ def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool, on_sl
     if node.folder is not None:
         yield from check_folder(node.folder)
     if node.facts is not None:
-        yield from clock(node.ahead_s if on_slurm else None, SKEW_FAIL_S, SKEW_WARN_S, "this machine's")
+        yield from clock(node.ahead_s if node.job else None, SKEW_FAIL_S, SKEW_WARN_S, "this machine's")
         yield from _facts(node.facts, ranges, several)
         for check, why in node.tried.items():
             finding, can, hurts, fix = TRIED[check]

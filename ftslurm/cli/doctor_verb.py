@@ -124,7 +124,7 @@ def _look(
         ranges = {one.name: str(one.specifier) for one in map(Requirement, metadata.requires("ftslurm") or [])}
     several, tell = slurm is not None and not slurm.one_machine, partial(print, file=sys.stderr, flush=True)
     for node in pool.map(lambda session: session.look(wait_s, tell), sessions):
-        yield from node_verdicts.check_node(node, ranges, several, slurm is not None)
+        yield from node_verdicts.check_node(node, ranges, several)
     there = [session for session in sessions if session.known.place]
     for i, session in enumerate(there):
         if there[i - 1] is not session:

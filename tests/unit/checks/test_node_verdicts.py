@@ -31,7 +31,7 @@ NODE = NodeFacts("n1", "7", 1.0, folder=FOLDER, facts=FACTS, ahead_s=-0.01, trie
 
 
 def judged(node: NodeFacts) -> list[Finding]:
-    return list(check_node(node, RANGES, True, True))
+    return list(check_node(node, RANGES, True))
 
 
 def bad(node: NodeFacts) -> list[tuple[str, Level]]:
@@ -183,5 +183,5 @@ def test_a_clock_that_differs_is_found(ahead_s: float, level: Level) -> None:
     (found,) = [one for one in judged(replace(NODE, ahead_s=ahead_s)) if one.check == "clock"]
     assert found.level is level
     assert f"{ahead_s:+.3f} s" in found.what
-    here = check_node(replace(NODE, ahead_s=ahead_s), RANGES, True, on_slurm=False)
+    here = judged(replace(NODE, job="", ahead_s=ahead_s))
     assert not [one for one in here if one.check == "clock"]

@@ -12,6 +12,9 @@ import pytest
 from example_journal import event, exited, finished, joined, launched, ready, started
 from observed import PATIENCE_S, Observed, observed, until
 
+from ftslurm.config import receivers
+from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError
 from ftslurm.guard import processes
 from ftslurm.observer.hook_command import MARK
 from ftslurm.observer.sinks import MOST_WAITING, Sink, Told
@@ -261,3 +264,28 @@ def test_a_hook_that_hangs_in_a_flood_of_events_costs_the_oldest(tmp_path: Path)
     delivery = run.told["hook hangs.sh"]
     assert delivery.dropped >= 500
     assert delivery.done + delivery.dropped == 1501
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"command": ["cat"], "stream": 1}, "`stream` must be true or false"),
+        ({"command": ["cat"], "stream": "yes"}, "`stream` must be true or false"),
+        ({"command": ["cat"], "steam": True}, "'steam': a hook has command, events and stream only"),
+        ({"stream": True}, "is no command"),
+        ({"command": ["cat"], "events": []}, "must be a list of events"),
+    ],
+)
+def test_a_hook_that_is_written_wrongly_is_refused(entry: dict[str, object], words: str) -> None:
+    config = Config()
+    config.hooks.on_event = [entry]
+    with pytest.raises(ConfigError, match=f"hooks.on_event: .*{words}"):
+        receivers.hooks(config)
+
+
+def test_two_hooks_of_one_program_have_names_of_their_own() -> None:
+    config = Config()
+    config.hooks.on_event, config.hooks.callbacks = [["mail"], ["./mail", "b"], {"command": "other"}], ["mine.Notes"]
+    made = receivers.hooks(config)
+    assert [hook.name for hook in made] == ["hook mail", "hook mail-2", "hook other", "callback mine.Notes"]
+    assert [hook.stream for hook in made] == [False, False, False, True]

@@ -14,9 +14,9 @@ from ftslurm import __version__
 from ftslurm.checks import gpu_verdicts
 from ftslurm.checks.facts import PATIENCE_S, Facts, FolderFacts, Hardware, NodeFacts
 from ftslurm.checks.finding import Finding, fail, ok, warn
-from ftslurm.core.groups.hardware import Fault
 from ftslurm.guard import kernel_log
 from ftslurm.guard.interfaces import is_loopback
+from ftslurm.run.log_signs import Fault
 
 GB = 1 << 30
 ADMIN = "ask your administrator"
@@ -68,7 +68,7 @@ def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool) -> It
     if node.folder is not None:
         yield from check_folder(node.folder)
     if node.facts is not None:
-        yield from clock(node.ahead_s if node.job else None, SKEW_FAIL_S, SKEW_WARN_S, "this machine's")
+        yield from clock(node.ahead_s) if node.job else ()
         yield from _facts(node.facts, ranges, several)
         for check, why in node.tried.items():
             finding, can, hurts, fix = TRIED[check]
@@ -123,21 +123,12 @@ def check_folder(facts: FolderFacts) -> Iterator[Finding]:
         yield ok("latency", taken)
 
 
-def clock(ahead_s: float | None, most_s: float, late_s: float, whose: str) -> Iterator[Finding]:
-    """Yield whether a node's clock agrees with another one.
-
-    Args:
-        ahead_s: the difference, with the time that the comparison has taken; None: there is no other one.
-        most_s: a larger difference fails.
-        late_s: so much ahead is no warning: the comparison may have taken as long.
-        whose: the other one.
-    """
-    if ahead_s is None:
-        return
-    what = f"its clock is {ahead_s:+.3f} s from {whose}"
-    if abs(ahead_s) > most_s:
+def clock(ahead_s: float) -> Iterator[Finding]:
+    """Yield whether a node's clock agrees with this machine's. `ahead_s` includes the time of the comparison."""
+    what = f"its clock is {ahead_s:+.3f} s from this machine's"
+    if abs(ahead_s) > SKEW_FAIL_S:
         yield fail("clock", f"{what}: munge refuses credentials when clocks are minutes apart", _CHRONY)
-    elif not -SKEW_WARN_S <= ahead_s <= late_s:
+    elif abs(ahead_s) > SKEW_WARN_S:
         yield warn("clock", f"{what}: `logs` and reports put lines of different nodes in the wrong order", _CHRONY)
     else:
         yield ok("clock", what)

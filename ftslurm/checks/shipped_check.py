@@ -13,7 +13,7 @@ from dataclasses import asdict
 from ftslurm.checks import facts, gpu_trial, gpu_verdicts, node_verdicts
 from ftslurm.checks.finding import Finding, Level
 
-CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "clock", "matmul", "allreduce")
+CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "matmul", "allreduce")
 TRIALS = ("matmul", "allreduce")
 _EPILOG = """\
 Exit code 0: the node is sound, warnings included. 1: a check has failed. The last line sums up.
@@ -24,7 +24,7 @@ On a node without GPUs their checks are left out, unless the run uses GPUs there
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="ftslurm-preflight",
-        description="Check the node on which this runs, before groups are placed there: health.preflight="
+        description="Check the node on which this runs, before workers start there: health.preflight="
         "[[ftslurm-preflight]]. `ftslurm help admin` has more.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -43,7 +43,6 @@ def parser() -> argparse.ArgumentParser:
     add("--min-shm-gb", type=float, default=1.0, metavar="GB", help="free space in /dev/shm (default 1)")
     free = "free space; default: the run and /tmp, 1 each"
     add("--min-disk-gb", action="append", type=_disk, metavar="PATH:GB", help=free)
-    add("--max-skew-s", type=float, default=30.0, metavar="S", help="difference of the clocks (default 30)")
     add("--json", action="store_true", help="print the findings as JSON")
     return made
 
@@ -79,8 +78,6 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     run = os.environ.get("FTSLURM_RUN_DIR")
     usual = [(path, 1.0) for path in (run, tempfile.gettempdir()) if path]
     yield from (node_verdicts.space("disk", path, least) for path, least in args.min_disk_gb or usual)
-    skew = os.environ.get("FTSLURM_PREFLIGHT_SKEW_S")  # with the time that srun has taken
-    yield from node_verdicts.clock(float(skew) if skew else None, args.max_skew_s, args.max_skew_s, "the controller's")
     if (there.gpus or args.gpus) and not {*TRIALS} <= {*args.skip}:
         skipped = [name for name in TRIALS if name in args.skip]
         found = gpu_trial.run(skipped, args.seconds, args.trial_timeout_s)

@@ -32,15 +32,13 @@ from ftslurm.core.groups.standby import home, needs_mb, pick
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
-from ftslurm.core.state.actions import CheckNodes, Launch
+from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.events import (
     Ended,
     Event,
     Granted,
     JobsSeen,
     NodeFate,
-    NodeResult,
-    NodesChecked,
     NodesLeft,
     TaskFailed,
 )
@@ -111,9 +109,6 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     allocation = scheduler.allocation() if here else Allocation("JOBID", () if jobs else names)
     events: list[Event] = [Granted(allocation), JobsSeen(jobs, asked=0.0)] if jobs else [Granted(allocation)]
     state, actions = decide(begin(config), events, 0.0, config)
-    if config.health.preflight:
-        state, more = decide(state, [_all_pass(one) for one in actions if isinstance(one, CheckNodes)], 0.0, config)
-        actions += more
     launches = [action for action in actions if isinstance(action, Launch)]
     nodes = tuple(node for job in jobs for node in job.nodes) or allocation.nodes
 
@@ -167,17 +162,13 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
     if config.health.preflight:
         yield "checks", "; ".join(shlex.join(command) for command in node_commands.named(config))
         limit = f"{node_check.PREFLIGHT_S:g} s"
-        yield "", f"on each node before a group is placed there, within {limit} (health.preflight)"
+        yield "", f"by the first step on each node, before its workers start, within {limit} (health.preflight)"
     yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
     by = "HTTP, in 8 streams" if config.torchft.transport == "http" else "the process group"
     yield "healing", f"by {by} (torchft.transport={config.torchft.transport})"
     yield "bound", _bound(config)
     if config.standby.count != 0 and not fixed_standbys(config):
         yield "standby", _beside(config)
-
-
-def _all_pass(action: CheckNodes) -> NodesChecked:
-    return NodesChecked(action.nodes, tuple(NodeResult(node, 0.0, "") for node in action.nodes))
 
 
 def _allocation(

@@ -8,7 +8,7 @@ HELP = """\
 example
   ftslurm undrain n3                    n3, which `ftslurm drain n3` has left out, may be used again
 
-A node that has failed its check (health.preflight) is checked again, and used if it passes.
+A node that has failed its check (health.preflight) may be used again, and is checked before.
 Groups that have moved away stay where they are; one that waits for a node starts at once.
 Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 the run is over or has no controller.
 """

@@ -10,9 +10,8 @@ from typing import Any
 
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.security import programs
 
-SHIPPED = "ftslurm-preflight"
+SHIPPED = "ftslurm-preflight"  # ftslurm's own check, which every node has
 PREFLIGHT = "'health.preflight=[[ftslurm-preflight],[/opt/site/check,--quick]]'"
 
 
@@ -22,11 +21,7 @@ def commands(config: Config) -> list[tuple[str, ...]]:
     Raises:
         ConfigError: an entry is no command.
     """
-    return [
-        # The shipped one is found also where the environment of this Python is not on PATH.
-        tuple(programs.module("ftslurm.checks", *words[1:])) if words[0] == SHIPPED else absolute(words)
-        for words in named(config)
-    ]
+    return [absolute(words) for words in named(config)]
 
 
 def named(config: Config) -> list[tuple[str, ...]]:
@@ -89,5 +84,5 @@ def check_preflight(config: Config) -> None:
         ConfigError: the message names the setting.
     """
     for command in commands(config):
-        if config.cluster.kind == "local":
+        if config.cluster.kind == "local" and command[0] != SHIPPED:
             check_program(command, PREFLIGHT)

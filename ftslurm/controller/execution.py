@@ -16,7 +16,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import over
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Ended, Event, Heard, NodesChecked, NodesNoted, TaskFailed
+from ftslurm.core.state.events import Ended, Event, Heard, NodesNoted, TaskFailed
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -100,8 +100,6 @@ class Executor:
     def failed(self, action: Action) -> list[Event]:
         """Return the events for an action that failed by a bug of ftslurm, so that the core does not wait for it."""
         error = "ftslurm could not start the step; this is a bug, see controller.log"
-        if isinstance(action, act.CheckNodes):
-            return [NodesChecked(action.nodes, (), error)]
         return self._not_launched(action.id, error) if isinstance(action, act.Launch) else []
 
     def _not_launched(self, step: StepId, error: str) -> list[Event]:

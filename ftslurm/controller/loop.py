@@ -38,6 +38,7 @@ from ftslurm.controller.translate import (
     ANSWER_S,
     MARGIN_S,
     asked_by_signal,
+    classified,
     ended,
     inject_asked,
     read_attach,
@@ -184,7 +185,6 @@ class Controller:
 
     def _end(self) -> str:
         self.children.background.kill(lambda one: isinstance(one.action, Probe))  # srun goes on trying at a lost node
-        self.children.background.end(lambda one: one.ends_with_us)
         if self.state.finished:
             self.executor.end(self.state)
         else:
@@ -350,7 +350,7 @@ class Controller:
                 case Ask():
                     self._ask(found)
                 case Evidence():
-                    self._failing(step, found)
+                    self._failing(step, classified(found))
                 case StopAsked() if self.separate_jobs:
                     self._own_job_ends([found])
                 case _:

@@ -13,12 +13,13 @@ from ftslurm.core.state import events
 from ftslurm.core.state.model import SLURM, Evidence, Requester, Saved, Source, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol import messages
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
 from ftslurm.protocol.stages import Stage
+from ftslurm.run import log_signs
 from ftslurm.security.json_text import is_whole
-from ftslurm.slurm.evidence import outlives_job
+from ftslurm.slurm.evidence import no_job, outlives_job
 
 
 def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events.Event | None:
@@ -47,10 +48,15 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
             at = stage or Stage.COMPUTING
             return events.Alive(step, task, now, state, number, at, since_s or 0.0, pilot, answers)
         case messages.Failed():
-            return events.TaskFailed(step, _evidence_of_exception(message))
+            return events.TaskFailed(step, classified(_evidence_of_exception(message)))
         case messages.Exited() if message.code != 0:
             return events.TaskFailed(step, _evidence_of_exit(message))
     return events.Heard(step, message)
+
+
+def classified(evidence: Evidence) -> Evidence:
+    """Return a sign with what its words say: the core does not read them."""
+    return replace(evidence, says=evidence.says | log_signs.says(evidence.error))
 
 
 def _evidence_of_exception(failed: messages.Failed) -> Evidence:
@@ -67,7 +73,9 @@ def _evidence_of_exception(failed: messages.Failed) -> Evidence:
 
 
 def _evidence_of_exit(exited: messages.Exited) -> Evidence:
-    error = events.LAST_LINE + exited.error if exited.error else None
+    error, says = None, frozenset[Says]()
+    if exited.error:
+        error, says = f"its log says: {exited.error}", log_signs.says(exited.error) | {Says.PRINTED}
     return Evidence(
         exited.task,
         None,
@@ -75,6 +83,7 @@ def _evidence_of_exit(exited: messages.Exited) -> Evidence:
         signal=exited.signal,
         out_of_memory=exited.oom,
         error=error,
+        says=says,
         hardware=exited.hardware or None,
     )
 
@@ -115,6 +124,7 @@ def ended(
         signal=-worst if worst < 0 else None,
         error="srun was killed" if by_others else complaint if worst and not (direct and worst < 0) else None,
         launcher_failed=not direct and worst == ExitCode.SRUN_FAILED,
+        no_job=no_job(complaint or ""),
         checkpoint=saved,
     )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from ftslurm.core import handover
 from ftslurm.core.groups import placement, standby
-from ftslurm.core.health import fitness
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.events import Asked
-from ftslurm.core.state.model import LIVE, Phase, Unit
+from ftslurm.core.state.model import LIVE, Out, Phase, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import places, pool_of
@@ -24,7 +23,7 @@ def drain(turn: Turn, event: Asked) -> str:
     check_goes_on(turn)
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
-    turn.set_nodes(drained=turn.nodes.drained | {event.node})
+    turn.node(event.node, drained=True)
     turn.do(records.NodeDrained(node=event.node, by=event.by.name))
     supply.told_to_avoid(turn)
     there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
@@ -38,28 +37,28 @@ def leave_out_slow(turn: Turn, unit: Unit) -> None:
     if turn.local or not turn.goes_on or not nodes or _there(turn):
         return
     without = Turn(turn.state, turn.now, turn.config)
-    without.set_nodes(drained=turn.nodes.drained | nodes)
+    without.node(*nodes, drained=True)
     if _may_go(without, unit):
-        turn.set_nodes(drained=turn.nodes.drained | nodes)
+        turn.node(*nodes, drained=True)
         why = f"ftslurm: group {unit.group} is slow there"
         turn.do(*(records.NodeDrained(node=node, by=why) for node in sorted(nodes)))
         supply.told_to_avoid(turn)
 
 
 def undrain(turn: Turn, event: Asked) -> str:
-    """Use a drained node again, or check one again that has failed its check."""
-    node, drained, unfit = event.node, turn.nodes.drained, event.node in turn.nodes.unfit
-    if not unfit and node not in drained:
-        raise Refused(f"{node} is not drained; drained: {', '.join(sorted(drained)) or 'none is'}")
-    lost = node in turn.nodes.avoid
+    """Use a drained node again, or one that has failed its check, which is checked again first."""
+    node, known = event.node, turn.nodes.of(event.node)
+    unfit = known.out is Out.UNFIT
+    if not unfit and not known.drained:
+        raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
     turn.do(records.NodeUndrained(node=node, by=event.by.name))
-    turn.set_nodes(drained=drained - {node})
+    turn.node(node, drained=False)
     if unfit:
-        fitness.forgive(turn, node)
+        turn.take_back(node, "a user has asked to check it again")
     supply.told_to_avoid(turn)
     if unfit:
-        return f"{node} is checked again (health.preflight), and used if it passes"
-    return f"{node} is used again" + (", when it is found to be sound: it was lost" if lost else "")
+        return f"{node} may be used again, and is checked before (health.preflight)"
+    return f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
 
 
 def move(turn: Turn) -> None:
@@ -110,7 +109,7 @@ def _has_room(turn: Turn, unit: Unit) -> bool:
         return True
     there, taken = supply.lasting(turn, pool), places(state.groups, but=unit)
     groups = config.groups
-    return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.closed) is not None
+    return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.unusable) is not None
 
 
 def _why_not(turn: Turn, node: str) -> str | None:
@@ -118,7 +117,7 @@ def _why_not(turn: Turn, node: str) -> str | None:
     state = turn.state
     if turn.local:
         return "the nodes of a local run are all this machine"
-    if node in turn.nodes.drained:
+    if turn.nodes.of(node).drained:
         return f"{node} is drained already"
     nodes = {name for allocation in state.allocations() for name in allocation.nodes}
     nodes |= {name for unit in state.units if unit.phase in LIVE and unit.place for name in unit.place.nodes}

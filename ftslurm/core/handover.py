@@ -131,5 +131,5 @@ def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
     there = lasting(turn, pool)
     live = (*turn.table.in_phase(*LIVE), *turn.state.standbys)
     taken = [unit.place for unit in live if unit.place is not None and unit.phase in LIVE]
-    free = placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.closed) is not None
+    free = placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.unusable) is not None
     return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in turn.jobs)

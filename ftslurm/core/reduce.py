@@ -13,9 +13,8 @@ from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
 from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
-from ftslurm.core.groups.verdict import aborts, after_abort
+from ftslurm.core.groups.verdict import after_abort
 from ftslurm.core.health import (
-    fitness,
     hang_limit,
     lost_connections,
     node_states,
@@ -36,7 +35,6 @@ from ftslurm.core.state.events import (
     JobEvent,
     Looked,
     NodeFate,
-    NodesChecked,
     NodesLeft,
     NodesNoted,
     ScaleAsked,
@@ -46,14 +44,14 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import ALL
-from ftslurm.core.state.traces import added
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.messages import Message
+from ftslurm.protocol.traces import added
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, per run
@@ -84,12 +82,11 @@ def observe(turn: Turn, event: Event) -> None:
         case Looked():
             silence.looked(turn, event)
         case NodesNoted(nodes, text):
-            turn.set_nodes(noted=nodes)
+            turn.node(*(turn.nodes.those(lambda node: node.noted) - nodes), noted=False)
+            turn.node(*nodes, noted=True)
             _warn(turn, None, text)
         case NodeFate():
             node_states.told(turn, event)
-        case NodesChecked():
-            fitness.checked(turn, event)
         case ScaleAsked():
             scale.observe(turn, event)
         case Asked():
@@ -173,10 +170,12 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
     match said:
         case messages.Hello():
             _hello(turn, said, unit)
+        case messages.NodeCheck():
+            _node_checked(turn, said, unit)
         case messages.Adopted():
             takeover.guard_reported(turn, said, unit)
         case messages.Ready():
-            _ready(turn, said, unit)
+            _step_up(turn, turn.attempt(unit, ready=unit.current.ready | {said.task}))
         case messages.StoreUp(addr, port):
             turn.attempt(unit, store=(addr, port))
         case messages.LighthouseUp():
@@ -273,12 +272,22 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
     unit = turn.attempt(unit, hosts=tuple(hosts), slurm_step=said.slurm_step or unit.current.slurm_step)
     turn.put(silence.beat(unit, Alive(unit.id, said.task, turn.now), turn.config))
     if None not in hosts and unit.marks.hello is None:
-        turn.mark(unit, hello=turn.now)
+        _step_up(turn, turn.mark(unit, hello=turn.now))
 
 
-def _ready(turn: Turn, said: messages.Ready, unit: Unit) -> None:
-    unit = turn.attempt(unit, ready=unit.current.ready | {said.task})
-    if len(unit.current.ready) < tasks_of(unit, turn.config):
+def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
+    if unit.place is None or said.node not in unit.place.nodes:
+        return
+    turn.attempt(unit, checking=unit.current.checking - {said.node})
+    if (why := node_states.checked(turn, said)) is not None:
+        _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
+
+
+def _step_up(turn: Turn, unit: Unit) -> None:
+    """Note that all tasks are ready, once their nodes are known: a worker may be heard before its guard."""
+    if unit.marks.ready is not None or len(unit.current.ready) < tasks_of(unit, turn.config):
+        return
+    if None in unit.current.hosts or unit.is_lighthouse:
         return
     unit = turn.mark(unit, ready=turn.now)
     if unit.is_standby and unit.phase is Phase.STARTING:
@@ -417,7 +426,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         return
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])
-    if aborts(evidence) and unit.place is not None and len(unit.place.nodes) == 1:
+    if Says.ABORT in evidence.says and unit.place is not None and len(unit.place.nodes) == 1:
         return  # silence.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
@@ -439,4 +448,3 @@ def _ended(turn: Turn, event: Ended, unit: Unit) -> None:
     if takeover.not_reached(turn, event, unit):
         return
     ended(turn, event, turn.put(takeover.never_reached(unit)))
-    fitness.doubt(turn, unit.name)

@@ -22,7 +22,6 @@ from ftslurm.core.groups.exits import given_up, last_failure, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
     before_first_step,
-    fitness,
     hangs,
     lost_connections,
     node_states,
@@ -34,7 +33,7 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
-from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Out, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
@@ -158,7 +157,7 @@ def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     """Return why the run ends because these groups have no node, and what to set."""
     nodes, least = turn.nodes, turn.config.groups.min
     who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
-    lost, unfit = nodes.avoid - nodes.unfit, fitness.described(nodes.checks)
+    lost, unfit = nodes.out(Out.LOST, Out.BLAMED, Out.GONE), node_states.unfit(nodes)
     gone = ", ".join(sorted(lost)) + (" was" if len(lost) == 1 else " were")
     few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
     why = f"since {gone} lost" if lost else "and no job will bring one"
@@ -187,9 +186,9 @@ def _without_place(turn: Turn) -> list[Unit]:
         place = finder.find(unit)
         if place is not None:
             finder.remove(place, unit)  # the next unit cannot have this place
-        elif state.nodes.drained or state.nodes.checks.waiting or supply.may_come(turn, unit):
-            continue  # a person may take the drain back, a node may pass its check
-        elif not state.nodes.returning or turn.due(unit.due + turn.config.health.start_timeout_s):
+        elif state.nodes.drained or supply.may_come(turn, unit):
+            continue  # a person may take the drain back
+        elif not state.nodes.out(Out.LOST) or turn.due(unit.due + turn.config.health.start_timeout_s):
             found.append(unit)  # Slurm will not return a node
     return found
 
@@ -306,7 +305,6 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     slow.find,  # before `drain.move`, which moves a slow group
     silence.restore,  # before the launch: a group may be waiting for the node
-    fitness.watch,  # before every rule that looks for a place: nothing is placed on a node that has not passed
     handover.vacate,  # after the losses above: it needs the groups that still hold the state
     drain.move,  # after `vacate`: a group leaves a job that ends before a drained node
     user_requests.end_recalled,  # after `drain.move`, in the same decision

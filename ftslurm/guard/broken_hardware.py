@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from ftslurm.core.groups.hardware import Fault, find
 from ftslurm.guard import gpus, kernel_log
 from ftslurm.guard.gpus import Gpu
 from ftslurm.run.last_words import end_of, is_error
+from ftslurm.run.log_signs import Fault, find
 from ftslurm.security.terminal import visible as printable
 
 RECENT_S = 120.0  # a line of the kernel log that is older does not explain why a worker ends by itself

@@ -36,6 +36,7 @@ KEPT = tuple(
         messages.Served,
         messages.SessionOpened,
         messages.CanSave,
+        messages.NodeCheck,
         messages.Done,
         messages.Failed,
         messages.Exited,

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ftslurm.core.groups import hardware
 from ftslurm.guard.gpus import pci
+from ftslurm.run import log_signs
 
 KMSG = "/dev/kmsg"
 _RECORD = 8192  # bytes; the kernel refuses to fill a smaller buffer
@@ -28,7 +28,7 @@ _GPU = re.compile(r"(?:PCI:|Xid \(|GPU (?:at )?|nvidia |amdgpu )([0-9a-fA-F]{4,8
 class KernelFault(NamedTuple):
     """A line of the kernel log with a sign of broken hardware."""
 
-    sign: hardware.Sign
+    sign: log_signs.Sign
     gpu: str | None  # PCI address, such as 0000:3b:00; None: the line names none
     text: str  # the kernel's words
     at: float | None  # seconds since the boot; None: the line has no such time
@@ -44,7 +44,7 @@ def parse(lines: Iterable[str], since: float | None = None) -> list[KernelFault]
     found = []
     for line in lines:
         at, text = _split(line)
-        sign = hardware.find(text)
+        sign = log_signs.find(text)
         if sign is None or (since is not None and at is not None and at < since):
             continue
         gpu = _GPU.search(text)

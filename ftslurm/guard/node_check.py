@@ -1,27 +1,33 @@
-"""Runs the commands of health.preflight on this node: `python -m ftslurm.guard.node_check OPTIONS COMMANDS`.
+"""Runs the commands of health.preflight in a worker's process, before it imports anything.
 
-The controller starts it with a separate srun before anything is placed on the node. What the commands print goes to a
-log in the run directory, whose size is limited; the result is one line of JSON on stdout. The commands run one after
-the other; the first one that fails, and the time-out, end the check.
+The first task of a step on each node that has not passed yet does so (--check). What the commands print goes to a log
+in the run directory, whose size is limited; the result is a message, after which a worker on a node that has failed
+ends. The commands run one after the other; the first one that fails, and the time-out, end the check.
 """
 
-import argparse
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ftslurm.guard import processes
+from ftslurm.protocol import messages
 from ftslurm.protocol.readiness import readable
 from ftslurm.run import log_cap
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, programs, secret_variables
+
+if TYPE_CHECKING:
+    from ftslurm.guard.guard import Task
 
 PREFLIGHT_S = 120.0  # for all commands of health.preflight on a node; then they are killed, and the node has failed
+SHIPPED = "ftslurm-preflight"  # found also where the environment of this Python is not on PATH
 LONGEST = 400  # characters of a reason
 END_S = 5.0  # for killed processes to end
 
@@ -103,43 +109,22 @@ def _kill_all() -> None:
         time.sleep(0.01)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="ftslurm.guard.node_check", allow_abbrev=False)
-    parser.add_argument("--timeout-s", type=float, default=PREFLIGHT_S)
-    parser.add_argument("--sent", type=float, required=True, help="when the controller has started this, in unix time")
-    parser.add_argument("--gpus", type=int, default=0, help="how many GPUs the run uses on this node")
-    parser.add_argument("--log-max-mb", type=int, default=0, help="the log grows not beyond this (0: no cap)")
-    parser.add_argument("commands", help="a JSON list of lists")
-    args = parser.parse_args(words)
-    skew_s, begun = time.time() - args.sent, time.monotonic()
+def pass_or_end(task: Task, say: Callable[[messages.Report], None]) -> None:
+    """Check this node, if that is wanted; end this process if the node fails."""
+    wanted = json.loads(task.options.check or "{}")
+    if task.local_index or task.node not in wanted.get("nodes", ()):
+        return
+    begun = time.monotonic()
+    log = Log(os.path.join(os.environ["FTSLURM_RUN_DIR"], "logs"), task.node, task.options.log_max_mb)
+    environ = secret_variables.without(os.environ.get(secret_variables.NAMES, "").split(","), os.environ)
+    environ |= {"FTSLURM_NODE": task.node, "FTSLURM_PREFLIGHT_GPUS": str(wanted["gpus"])}
+    commands = [
+        programs.module("ftslurm.checks", *words[1:]) if words[0] == SHIPPED else words for words in wanted["commands"]
+    ]
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-
-    def end(*_: object) -> None:
-        _kill_all()
-        os._exit(1)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, end)
-    node = processes.node_of(os.environ) or os.uname().nodename
-    log = Log(os.path.join(os.environ.get("FTSLURM_RUN_DIR", ""), "logs"), node, args.log_max_mb)
-    environ = {
-        **os.environ,
-        "FTSLURM_NODE": node,
-        "FTSLURM_PREFLIGHT_GPUS": str(args.gpus),
-        "FTSLURM_PREFLIGHT_SKEW_S": f"{skew_s:.3f}",  # of the clocks, plus the time that srun takes
-    }
-    reason = run(json.loads(args.commands), environ, log, args.timeout_s)
-    answer = {
-        "type": "node_check",
-        "node": node,
-        "seconds": round(time.monotonic() - begun, 3),
-        "log": log.path and f"logs/{os.path.basename(log.path)}",
-        "reason": reason,
-    }
-    sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # a process that even SIGKILL does not end must not hold the step
-
-
-if __name__ == "__main__":
-    main()
+    error = run(commands, environ, log, PREFLIGHT_S)
+    processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 0)
+    name = log.path and f"logs/{os.path.basename(log.path)}"
+    say(messages.NodeCheck(task.node, round(time.monotonic() - begun, 3), name, error))
+    if error is not None:
+        os._exit(1)  # a process that even SIGKILL does not end must not hold the step

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftslurm.core.state.events import Event
-from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers.scheduler import Answer, Request
 from ftslurm.slurm.parse import plain
 
@@ -61,7 +60,6 @@ class BackgroundCommands:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=(lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)) if request.ends_with_us else None,
                 )
                 until = time.monotonic() + request.timeout_s
                 self.running[process.pid] = _Running(request, process, os.dup(output.fileno()), until)
@@ -99,13 +97,6 @@ class BackgroundCommands:
             if wanted(command.request):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.process.wait(max(0.0, until - time.monotonic()))
-
-    def end(self, unwanted: Callable[[Request[Any, Any]], bool]) -> None:
-        """Ask the commands of requests whose answers are no longer needed to end: srun then ends its step."""
-        for command in self.running.values():
-            if unwanted(command.request):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(command.process.pid, signal.SIGTERM)
 
     def kill(self, unwanted: Callable[[Request[Any, Any]], bool]) -> None:
         """Kill the commands of requests whose answers are no longer needed."""

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.config.schema import Config, nodes_needed
-from ftslurm.core.state.actions import Ask, Attach, CheckNodes, Launch, Probe
+from ftslurm.core.state.actions import Ask, Attach, Launch, Probe
 from ftslurm.core.state.events import Event
 from ftslurm.core.state.model import Allocation
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
 from ftslurm.guard.gpus import VARIABLES, names
-from ftslurm.guard.node_check import PREFLIGHT_S
 from ftslurm.launchers import step_command
-from ftslurm.launchers.scheduler import A, Answer, Command, Request
+from ftslurm.launchers.scheduler import Answer, Command, Request
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
-from ftslurm.slurm.evidence import read_node_checks, read_probe
+from ftslurm.slurm.evidence import read_probe
 
 
 class ThisMachine:
@@ -59,8 +58,6 @@ class ThisMachine:
         return []
 
     def request(self, ask: Ask, now: float) -> Request[Any, Any]:
-        if isinstance(ask, CheckNodes):
-            return _Checks(self, ask, now)
         assert isinstance(ask, Probe)  # nothing else is asked without jobs
         return _Probe(self, ask, now)
 
@@ -80,33 +77,13 @@ class ThisMachine:
         return name, visible[first : first + per_node]
 
 
-class _OnThisMachine(Request[ThisMachine, A]):
-    def env(self) -> Mapping[str, str]:
-        known = secret_variables.without(self.scheduler.config.job.secrets, os.environ)
-        return known | {"FTSLURM_RUN_DIR": str(self.scheduler.run.root)}
-
-
-class _Checks(_OnThisMachine[CheckNodes]):
-    """Run the commands of health.preflight once: all nodes are this machine."""
-
-    timeout_s, ends_with_us = PREFLIGHT_S, True
-
-    def argv(self) -> list[str]:
-        return step_command.node_check(self.scheduler.config, self.asked)
-
-    def env(self) -> Mapping[str, str]:
-        return {**super().env(), "FTSLURM_NODE": self.action.nodes[0]}
-
-    def read(self, answer: Answer) -> list[Event]:
-        return [read_node_checks(self.action.nodes, answer.text, one_machine=True)]
-
-
-class _Probe(_OnThisMachine[Probe]):
+class _Probe(Request[ThisMachine, Probe]):
     def argv(self) -> list[str]:
         return programs.module("ftslurm.guard.probe")
 
     def env(self) -> Mapping[str, str]:
-        return {**super().env(), "FTSLURM_NODE": self.action.node}
+        known = secret_variables.without(self.scheduler.config.job.secrets, os.environ)
+        return known | {"FTSLURM_RUN_DIR": str(self.scheduler.run.root), "FTSLURM_NODE": self.action.node}
 
     def read(self, answer: Answer) -> list[Event]:
         return [read_probe(self.action.node, answer.text)]

@@ -22,7 +22,6 @@ from ftslurm.core.state.actions import (
     AskJobs,
     AskNodes,
     CancelJobs,
-    CheckNodes,
     Exclude,
     Probe,
     RequestJobs,
@@ -35,14 +34,11 @@ from ftslurm.core.state.events import (
     Explained,
     JobsSeen,
     JobsUnknown,
-    NodeFate,
     NodesLeft,
     RequeueRefused,
     Submitted,
 )
 from ftslurm.core.state.model import Job, Place
-from ftslurm.guard.node_check import PREFLIGHT_S
-from ftslurm.launchers import step_command
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.launchers.scheduler import (
     PATIENCE_S,
@@ -57,7 +53,7 @@ from ftslurm.launchers.scheduler import (
 from ftslurm.security import programs
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.evidence import asked_by_slurm, read_node_checks, read_probe, time_of
+from ftslurm.slurm.evidence import asked_by_slurm, node_fate, read_probe, time_of
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import NO_OUTPUT, STATES, is_busy, read_rows, read_state, running
 
@@ -70,7 +66,6 @@ if TYPE_CHECKING:
 PILOT = "FTSLURM_PILOT"
 SUBMITS = "ftslurm.submission.pilot_jobs"
 PROBE_S = 60.0  # srun itself gives up after 10 to 20 s if a node does not answer
-CHECK_MORE_S = 60.0  # for srun, beside PREFLIGHT_S, which is kept on the node
 NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has just requeued the job, or is about to
 log = logging.getLogger("ftslurm.controller.loop")
 
@@ -234,10 +229,9 @@ class NodeRecords(SlurmRequest[AskNodes]):
             pairs = (word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
             words = dict(pairs)
             node, state = words.get("NodeName", ""), words.get("State", "")
-            down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL", "POWER"))
             why = re.match(r"(.*?) \[([^\s@]+)@(\S+)\]", line.partition(" Reason=")[2])
             reason = f"{why[1]} ({why[2]}, {why[3]})" if why else ""
-            fates += [NodeFate(node, down, state.lower(), reason)] if state and is_node(node) else []
+            fates += [node_fate(node, state, reason)] if state and is_node(node) else []
         return fates
 
 
@@ -250,22 +244,6 @@ class ProbeNode(OnNodes[Probe]):
 
     def read(self, answer: Answer) -> list[Event]:
         return [read_probe(self.action.node, answer.text)]
-
-
-class RunNodeChecks(OnNodes[CheckNodes]):
-    """Run the commands of health.preflight on each of the nodes, with the job's GPUs."""
-
-    timeout_s, ends_with_us = PREFLIGHT_S + CHECK_MORE_S, True
-
-    def argv(self) -> list[str]:
-        nodes = self.action.nodes
-        slurm, memory = self.scheduler, commands.memory_of(self.scheduler.config.cluster.srun)
-        gpus, extra = bool(self.scheduler.config.groups.gpus), [*memory, *(["--no-kill"] if len(nodes) > 1 else [])]
-        srun = slurm.srun("preflight", Place(nodes, allocation=self.action.allocation), 1, gpus, extra)
-        return [*srun, *step_command.node_check(self.scheduler.config, self.asked)]
-
-    def read(self, answer: Answer) -> list[Event]:
-        return [read_node_checks(self.action.nodes, answer.text, one_machine=False)]
 
 
 class EndStep(SlurmRequest[CancelStep]):
@@ -319,7 +297,6 @@ REQUESTS: Mapping[type, type[SlurmRequest[Any]]] = {
     StartPilot: RunPilot,
     AskNodes: NodeRecords,
     Probe: ProbeNode,
-    CheckNodes: RunNodeChecks,
     CancelStep: EndStep,
     AskOwnState: OwnState,
     AskOwnNodes: OwnNodes,

@@ -62,6 +62,10 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         return programs.module("ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}")
     shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
+    if launch.check:
+        share = gpus * (config.groups.per_node if is_standby(launch) else 1)
+        check = {"nodes": launch.check, "gpus": share, "commands": node_commands.commands(config)}
+        shared.append(f"--check={json.dumps(check)}")
     if launch.group is not None and (workers := bind(config)):
         shared += [f"--bind={workers}"]
     if is_standby(launch):  # the assignment brings its share of the GPUs and CPUs
@@ -91,19 +95,6 @@ def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> li
     return programs.module(
         *("ftslurm.guard.attach", f"--log-dir={log_dir}", f"--step={step}"),
         *(f"--orphan-after-s={config.orphan_after_s}", f"--patience-s={patience_s}"),
-    )
-
-
-def node_check(config: Config, now: float) -> list[str]:
-    """Return the program that runs the commands of health.preflight on a node (ftslurm.guard.node_check).
-
-    Args:
-        now: the time here, to compare clocks.
-    """
-    gpus = (config.groups.gpus or 0) * config.groups.per_node
-    return programs.module(
-        *("ftslurm.guard.node_check", f"--sent={now:.3f}", f"--gpus={gpus}", f"--log-max-mb={config.logs.max_mb}"),
-        json.dumps(node_commands.commands(config)),
     )
 
 

@@ -137,8 +137,6 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
         case records.NodeUnshunned():
             return f"node {record.node} is no longer drained{_because(record.reason)}"
-        case records.NodeChecksStarted():
-            return f"checking {few(record.nodes, 8)} (health.preflight)"
         case records.NodeCheckPassed():
             return None  # what is launched there shows it
         case records.NodeCheckFailed():

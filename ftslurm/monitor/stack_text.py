@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ftslurm.core.state.traces import frames
+from ftslurm.protocol.traces import frames
 
 _OURS = re.compile(r" \((?:ftslurm/\w+/|<frozen runpy>|<string>)")  # as py-spy writes it
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x[0-9a-f]+ )", re.MULTILINE)

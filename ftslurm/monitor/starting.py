@@ -46,7 +46,7 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
             return Wait(group.waiting_for or "launch", group.since)
         case Phase.STARTING:
             stage = group.starting
-            limited = stage is None or stage.stage in ("launch", "import", "store")
+            limited = stage is None or stage.stage in ("launch", "check", "import", "store")
             what = of_start(group, status) or group.waiting_for or "its workers"
             return _limited(what, group, status, "start") if limited else Wait(what, group.since)
         case Phase.RUNNING if status.lighthouse is not None:
@@ -89,6 +89,7 @@ def _of_start(at: Starting) -> str:
     whom = f"rank {at.rank}" if at.lacks == 1 else f"{at.lacks} of {at.tasks} ranks"
     return {
         "launch": f"{whom}: launch",
+        "check": "the check of its nodes (health.preflight)",
         "import": f"{whom}: imports",
         "lighthouse": "the Lighthouse",
         "store": "the store of rank 0",

@@ -14,11 +14,11 @@ from rich.text import Text
 from ftslurm.code import record
 from ftslurm.config import compose
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state import traces
 from ftslurm.core.state.model import Phase, Saved
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor import sentences, stack_text
 from ftslurm.monitor.status import GroupStatus, Recovery, RunStatus, with_hooks
+from ftslurm.protocol import traces
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir

@@ -36,6 +36,17 @@ class Cause(str, Enum):
         return ROWS[self]
 
 
+class Says(Enum):
+    """What the words of a sign say. The core does not read them: run/log_signs.py and slurm/evidence.py have."""
+
+    BROKEN = "only broken hardware causes this"
+    NETWORK = "NCCL reports a network error"
+    ECHO = "a connection is lost: something else has failed"
+    LIGHTHOUSE = "the Lighthouse does not answer"
+    ABORT = "srun aborts the step, because its connection to a node has broken"
+    PRINTED = "they are only a line of the script's output"
+
+
 class Blame(Enum):
     """What a cause says about the node on which the attempt ended."""
 

@@ -83,6 +83,15 @@ class Hello(Report, kind="hello"):
     slurm_step: SlurmStep = None
 
 
+class NodeCheck(Report, kind="node_check"):
+    """Local rank 0, before it imports anything: the result of health.preflight on its node; `error`: it has failed."""
+
+    node: Node
+    seconds: SecondsOrZero
+    log: AnyText  # the output, relative to the run directory
+    error: Text | None = None
+
+
 class Ready(Report, kind="ready"):
     """All is imported. A standby has warmed up."""
 
@@ -481,6 +490,7 @@ class NewHistory(Message, kind="new_history"):
 
 FromWorker = (
     Hello
+    | NodeCheck
     | Ready
     | StoreUp
     | Alive

@@ -327,12 +327,6 @@ class NodeUnshunned(JournalRecord):
     reason: Reason
 
 
-class NodeChecksStarted(JournalRecord):
-    """Nodes are checked (health.preflight): nothing is placed on one before it has passed."""
-
-    nodes: Nodes
-
-
 class NodeCheckPassed(JournalRecord):
     """A node has passed its check (health.preflight)."""
 
@@ -413,7 +407,7 @@ class StepStarting(JournalRecord):
     attempt: Attempt
     stage: Annotated[
         str,
-        "launch, import, lighthouse, store, others, eviction; once its script has begun: script, quorum, peers, step",
+        "launch, check, import, lighthouse, store, others, eviction; of a running script: script, quorum, peers, step",
     ]
     since: Annotated[float | None, "since when the limit of this stage counts"]
     tasks: Annotated[int, "number of tasks of the step"]
@@ -746,7 +740,6 @@ ClusterEvent = (
     | NodeRestored
     | NodeShunned
     | NodeUnshunned
-    | NodeChecksStarted
     | NodeCheckPassed
     | NodeCheckFailed
     | NodeDrained

@@ -8,19 +8,20 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from typing_extensions import assert_never
 
 from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Exit, Job, Place, Saved, StepId
-from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
+from ftslurm.core.state.model import Exit, Job, Nodes, Out, Place, Saved, StepId
+from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause, cause_of, is_failure
-from ftslurm.run import checkpoint_owner, stored_checkpoints
+from ftslurm.protocol.causes import Cause, Says, cause_of, is_failure
+from ftslurm.run import checkpoint_owner, log_signs, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
@@ -99,10 +100,7 @@ class Reading:
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
     away: dict[str, float | None] = field(default_factory=dict)  # unit -> as in Marks
     exits: dict[str, list[Exit]] = field(default_factory=dict)
-    left_out: dict[str, LeftOut] = field(default_factory=dict)
-    shunned: set[str] = field(default_factory=set)
-    drained: set[str] = field(default_factory=set)
-    passed: set[str] = field(default_factory=set)
+    nodes: Nodes = field(default=Nodes())
     node: str = ""
     leaving: dict[str, Job] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
@@ -124,10 +122,7 @@ class Reading:
             groups=self.groups,
             planned=self.planned,
             exits=tuple((unit, tuple(ends[-MOST_EXITS:])) for unit, ends in self.exits.items()),
-            left_out=tuple(self.left_out.values()),
-            shunned=tuple(sorted(self.shunned)),
-            drained=tuple(sorted(self.drained)),
-            passed=tuple(sorted(self.passed)),
+            nodes=self.nodes,
             node=self.node,
             leaving=tuple(self.leaving.values()),
             scheduled=tuple(self.scheduled.values()),
@@ -193,24 +188,18 @@ class Reading:
                 self.leaving.pop(record.allocation, None)
                 if isinstance(record, records.AllocationGranted) and record.pool is None:
                     self.node = next(iter(record.nodes), "")
-            case records.NodeExcluded(node=node):
-                self.left_out[node] = LeftOut(node, time, record.group)
-                self.passed.discard(node)
+            case records.NodeExcluded(node=node, group=group):
+                self._node(node, out=Out.LOST if group is None else Out.BLAMED, since=time, group=group)
             case records.NodeCheckPassed():
-                self.passed.add(record.node)
+                self.nodes = replace(self.nodes, passed=self.nodes.passed | {record.node})
             case records.NodeCheckFailed(node=node):
-                self.left_out[node] = LeftOut(node, time, unfit=record.reason or "it has failed its check")
-                self.passed.discard(node)
-            case records.NodeRestored():
-                self.left_out.pop(record.node, None)
-            case records.NodeShunned():
-                self.shunned.add(record.node)
-            case records.NodeUnshunned():
-                self.shunned.discard(record.node)
-            case records.NodeDrained():
-                self.drained.add(record.node)
-            case records.NodeUndrained():
-                self.drained.discard(record.node)
+                self._node(node, out=Out.UNFIT, since=time, why=record.reason or "it has failed its check")
+            case records.NodeRestored(node=node):
+                self.nodes = self.nodes.put({node: self.nodes.of(node).back()})
+            case records.NodeShunned() | records.NodeUnshunned():
+                self._node(record.node, shunned=isinstance(record, records.NodeShunned))
+            case records.NodeDrained() | records.NodeUndrained():
+                self._node(record.node, drained=isinstance(record, records.NodeDrained))
             case (
                 records.AllocationRequested()
                 | records.AllocationRefused()
@@ -219,11 +208,13 @@ class Reading:
                 | records.AllocationRequeued()
                 | records.PilotRestarted()
                 | records.NodeSilent()
-                | records.NodeChecksStarted()
             ):
                 pass
             case _:
                 assert_never(record)
+
+    def _node(self, name: str, **fields: Any) -> None:
+        self.nodes = self.nodes.put({name: replace(self.nodes.of(name), **fields)})
 
     def _fold_step(self, record: records.StepEvent, time: float) -> None:
         match record:
@@ -297,7 +288,7 @@ class Reading:
         self.own = record.job_id if record.mode != "array" else None
         before, self.home, self.host = self.home, home(record.job_id, record.requeues), record.host
         if self.own is not None and self.home != before:
-            self.passed.clear()  # another allocation
+            self.nodes = replace(self.nodes, passed=frozenset())  # another allocation
         self.moving |= set(self.attempts) - self.scheduled.keys()
         self.count = record.groups
 
@@ -375,6 +366,7 @@ def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:
         rank=record.rank,
         error=record.error,
         step=record.step,
+        echo=Says.ECHO in log_signs.says(record.error),
         launched=record.launched is not False,
         healthy_s=record.healthy_s or 0.0,
         ran_as=None if step is None or step.id == StepId(step.unit, record.attempt) else step.id,

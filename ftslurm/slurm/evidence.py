@@ -11,10 +11,10 @@ import signal
 import time
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeResult, NodesChecked, StopAsked
+from ftslurm.core.state.events import Looked, NodeFate, StopAsked
 from ftslurm.core.state.model import SLURM, Evidence, Requester, RunOutcome
-from ftslurm.protocol.causes import Cause
-from ftslurm.security.json_text import is_finite, read_object
+from ftslurm.protocol.causes import Cause, Says
+from ftslurm.security.json_text import read_object
 from ftslurm.security.names import NODE, is_node
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import plain
@@ -66,7 +66,8 @@ def read_srun(line: str) -> Evidence | None:
     if _OUT_OF_MEMORY.search(line):
         return Evidence(None, None, out_of_memory=True, error=line.strip())
     if match := _IO_ERROR.search(line):
-        return Evidence(None, None, error=f"{SRUN_ABORTS}: {match[0]}")
+        says = frozenset({Says.ABORT, Says.ECHO})
+        return Evidence(None, None, error=f"srun aborts the step: {match[0]}", says=says)
     if match := _NO_LAUNCH.search(line):
         error = f"Slurm cannot start a step on {match['node']}: {match['why'].strip()}"
         lost = any(words in match["why"] for words in _SILENT)
@@ -119,29 +120,32 @@ def read_probe(node: str, text: str) -> Looked:
     return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
 
 
-def read_node_checks(nodes: tuple[str, ...], text: str, one_machine: bool) -> NodesChecked:
-    """Parse the output of node checks (ftslurm.guard.node_check, started through srun).
+# srun's errors if a job has ended in which it is to start a step.
+_NO_JOB = ("Invalid job id", "expired", "already complet", "node configuration is not available")
+
+
+def no_job(text: str) -> bool:
+    """Return whether srun says that it will never start a step in this job."""
+    return any(words in text for words in _NO_JOB)
+
+
+_DOWN = ("down", "*", "not_responding", "fail", "power")
+# Words of a state. One without any of them is of a newer Slurm, and changes nothing.
+_DRAINS = re.compile(r"\b(drain|maint|reboot)")
+_SERVES = re.compile(r"\b(idle|mix|alloc|comp|reserved|planned)")
+
+
+def node_fate(node: str, state: str, reason: str = "") -> NodeFate:
+    """Return what a node's state means.
 
     Args:
-        one_machine: all nodes are this machine, so that the first result is that of all.
+        state: in Slurm's words, as MIXED+DRAIN.
+        reason: an administrator's, with name and time.
     """
-    results = dict[str, NodeResult]()
-    for line in text.splitlines():
-        found = (read_object(line) or {}) if line.startswith("{") else {}
-        node, seconds, log, reason = (found.get(key) for key in ("node", "seconds", "log", "reason"))
-        if found.get("type") != "node_check" or node not in nodes or not isinstance(log, str):
-            continue
-        said = reason is None or (isinstance(reason, str) and reason != "")
-        if said and isinstance(seconds, (int, float)) and is_finite(seconds):
-            for name in nodes if one_machine else (str(node),):
-                results[name] = NodeResult(name, seconds, log, reason)
-    if len(results) == len(nodes):
-        return NodesChecked(nodes, tuple(results.values()))
-    words = [line.removeprefix("srun: error: ").strip() for line in text.splitlines() if line.startswith("srun: error")]
-    probe = read_probe(nodes[0], text)
-    refused = probe.refused and not results and bool(words)
-    unreachable = not probe.reachable and not probe.refused
-    return NodesChecked(nodes, tuple(results.values()), "; ".join(words[-2:])[:500], refused, unreachable)
+    state = state.lower()
+    drained = True if _DRAINS.search(state) else False if _SERVES.search(state) else None
+    why = f"Slurm says {state}" + (f": {reason}" if reason else "")
+    return NodeFate(node, any(word in state for word in _DOWN), drained, why)
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------

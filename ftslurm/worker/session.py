@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
 from ftslurm.errors import complain
-from ftslurm.guard import gpus, interfaces, stacks
+from ftslurm.guard import gpus, interfaces, node_check, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
@@ -232,6 +232,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     code = running.of_run(os.environ)
     code.enter(os.environ)
     choose_gpus(task.options.gpus)
+    node_check.pass_or_end(task, channel.say)
     reach = interfaces.announce(os.environ, task.gateway.announce)
     if told := reach.variables(os.environ):
         os.environ.update(told)

@@ -11,6 +11,7 @@ import said
 from steps import A0, ANN, B0, LIGHT0, URL
 
 from ftslurm.config.schema import Config
+from ftslurm.controller.translate import classified
 from ftslurm.core.groups.exits import last_failure
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import actions as act
@@ -152,6 +153,7 @@ class Story:
 
     def turn(self, now: float, events: Sequence[ev.Event]) -> list[act.Action]:
         """Decide once, as the controller does; check that deciding again changes nothing and returns no action."""
+        events = flat(events)
         self._nothing_before(min(now, self.state.wakes))
         self.now = now
         everyone = decide(awake(self.state), events, now, self.config)
@@ -223,7 +225,12 @@ def is_a(action: act.Action, *kinds: Kind) -> bool:
 
 
 def flat(events: Iterable[Any]) -> list[ev.Event]:
-    return [e for event in events for e in (event if isinstance(event, list) else [event])]
+    """Return the events in one list, the words of their evidence read as the controller does."""
+    return [_read(e) for event in events for e in (event if isinstance(event, list) else [event])]
+
+
+def _read(event: ev.Event) -> ev.Event:
+    return replace(event, evidence=classified(event.evidence)) if isinstance(event, ev.TaskFailed) else event
 
 
 def play(*moments: Moment, config: Config | None = None) -> Story:

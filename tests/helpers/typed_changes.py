@@ -16,6 +16,7 @@ CHANGED = {
     "set": "ftslurm.core.state.run_state.RunState",
     "set_lineage": "ftslurm.core.state.model.Lineage",
     "set_nodes": "ftslurm.core.state.model.Nodes",
+    "node": "ftslurm.core.state.model.Node",
     "set_job_pool": "ftslurm.core.state.model.JobPool",
     "set_drills": "ftslurm.core.state.model.Drills",
 }

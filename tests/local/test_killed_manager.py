@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from fuzz import numbers
 
-from ftslurm.core.groups.verdict import ECHO
 from ftslurm.lighthouse.stock import load_native
+from ftslurm.protocol.causes import Says
+from ftslurm.run import log_signs
 
 SHORT = timedelta(seconds=5)
 SERVER = """
@@ -45,7 +46,7 @@ def test_a_client_whose_manager_is_killed_raises_what_is_known_as_a_lost_connect
             server.kill()
             for training in trainings:
                 error = training.exception(timeout=30)
-                assert ECHO.search(f"{type(error).__name__}: {error}"), error
+                assert Says.ECHO in log_signs.says(f"{type(error).__name__}: {error}"), error
     lighthouse.shutdown()
 
 

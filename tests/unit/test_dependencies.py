@@ -57,7 +57,7 @@ PURE = {
     "itertools",
     "math",
     "random",  # only random.Random(seed).random(), which is the same everywhere
-    "re",
+    # Not re: what Slurm, drivers and libraries say is read at the border (run/log_signs.py, slurm/evidence.py).
     "signal",  # only for the names
     "typing",
     "typing_extensions",
@@ -121,6 +121,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
         "ftslurm.protocol.records",
         "ftslurm.protocol.stages",
         "ftslurm.protocol.messages",
+        "ftslurm.protocol.traces",
         "ftslurm.protocol.value_class",
     }
 

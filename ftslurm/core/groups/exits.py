@@ -7,8 +7,8 @@ from ftslurm.core.groups.timings import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import NoteBroken
-from ftslurm.core.state.events import LAST_LINE, Ended
-from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Phase, Unit
+from ftslurm.core.state.events import Ended
+from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.turn import Turn
@@ -16,7 +16,7 @@ from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import places, serves, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 
 PATIENT_STARTS = 3  # launches that reached no node before the same error from all groups ends the run
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
@@ -136,8 +136,8 @@ def _away(unit: Unit, noticed: float) -> float:
 
 def _signs(unit: Unit) -> tuple[str, ...]:
     """Return the evidence as texts without duplicates; a script's last output only if it has no better error."""
-    told = {sign.task for sign in unit.current.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
-    signs = (s for s in unit.current.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
+    told = {sign.task for sign in unit.current.evidence if sign.error and Says.PRINTED not in sign.says}
+    signs = (s for s in unit.current.evidence if not (s.task in told and Says.PRINTED in s.says))
     return tuple(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
 
 
@@ -262,20 +262,18 @@ def _blame(turn: Turn, unit: Unit) -> None:
     number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause is Cause.HARDWARE}
     node = placement.suspect(unit.exits, restart.WINDOW_S)
-    wrongly = [n for n, group in turn.nodes.suspected if group == number and n != node and n not in broken]
-    for other in wrongly:
-        suspected = tuple(pair for pair in turn.nodes.suspected if pair != (other, number))
-        turn.set_nodes(avoid=turn.nodes.avoid - {other}, suspected=suspected)
-        reason = f"group {unit.group} fails elsewhere too"
-        turn.do(records.NodeRestored(node=other, reason=reason), NoteBroken(other))
+    for other in sorted(turn.nodes.out(Out.BLAMED) - broken - {node}):
+        if turn.nodes.of(other).group == number:
+            turn.take_back(other, f"group {unit.group} fails elsewhere too")
+            turn.do(NoteBroken(other))
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     if last.cause is Cause.HARDWARE and last.node is not None:
         node, reason = last.node, f"broken hardware: {last.error}"
-    if node is None or node in turn.nodes.avoid:
+    if node is None or turn.nodes.of(node).out:
         return
     if node in broken or _is_place_without(turn, unit, node):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason))
-        turn.set_nodes(avoid=turn.nodes.avoid | {node}, suspected=(*turn.nodes.suspected, (node, number)))
+        turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
 
 
 def _is_place_without(turn: Turn, unit: Unit, node: str) -> bool:

@@ -10,7 +10,7 @@ from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Launch
-from ftslurm.core.state.model import LIVE, Attempt, Nodes, Phase, Place, Rank, StepId, Unit
+from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, Rank, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
@@ -88,8 +88,22 @@ def _launch_at(turn: Turn, unit: Unit, place: Place) -> None:
     hosts = (None,) * tasks_of(unit, turn.config)
     attempt = Attempt(begin_after=_begin_after(unit, turn.config), hosts=hosts)
     due = turn.now + turn.config.health.start_timeout_s
-    unit = turn.put(transitions.launch(unit, place, due, turn.now, attempt))
-    turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit)))
+    check = _to_check(turn, unit, place)
+    unit = turn.put(transitions.launch(unit, place, due, turn.now, replace(attempt, checking=frozenset(check))))
+    turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit), check))
+
+
+def _to_check(turn: Turn, unit: Unit, place: Place) -> tuple[str, ...]:
+    """Return the nodes on which a step begins with health.preflight: those that have not passed.
+
+    A group checks its share of the GPUs. A standby sees those of all groups, and checks none that others use.
+    """
+    if not turn.config.health.preflight or unit.is_lighthouse:
+        return ()
+    near = (one for node in place.nodes for one in turn.table.near(node) if unit.is_standby)
+    if any(one.phase in LIVE and one.name != unit.name and not one.is_lighthouse for one in near):
+        return ()
+    return tuple(node for node in place.nodes if node not in turn.nodes.passed)
 
 
 def store_within_s(unit: Unit, config: Config) -> float:
@@ -110,14 +124,15 @@ def fence(unit: Unit) -> tuple[StepId, ...]:
 class PlaceFinder:
     """Finds places for the units that one decision launches. Mutable: it lives as long as the decision."""
 
-    def __init__(self, turn: Turn, *, many: bool) -> None:
+    def __init__(self, turn: Turn, *, many: bool, forgiving: bool = False) -> None:
         """Set up the search.
 
         Args:
             turn: the decision.
             many: whether many units need a place. A few mostly return to their last place, which is cheaper to check.
+            forgiving: whether nodes will do that are only left out because a group kept failing there.
         """
-        self._turn, self._config, self._many = turn, turn.config, many
+        self._turn, self._config, self._many, self._forgiving = turn, turn.config, many, forgiving
         self._free: dict[int, list[FreePlaces]] = {}  # by pool
         self._full = set[int]()  # pools without a free place
 
@@ -126,7 +141,7 @@ class PlaceFinder:
         state = self._turn.state
         assert state.allocation is not None
         if unit.is_lighthouse:
-            nodes = [node for node in state.allocation.nodes if node not in state.nodes.drained]
+            nodes = [node for node in state.allocation.nodes if not state.nodes.of(node).drained]
             return Place((*nodes, *state.allocation.nodes)[:1])  # the controller's node: both fail together
         if unit.is_standby:
             return standby.home(state, unit, self._config)
@@ -152,7 +167,9 @@ class PlaceFinder:
         state, groups = self._turn.state, self._config.groups
         every, stay = state.allocations(pool), supply.lasting(self._turn, pool)
         living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
-        never = state.nodes.closed | supply.given_back(state, self._config)
+        never = state.nodes.unusable | supply.given_back(state, self._config)
+        if self._forgiving:
+            never -= state.nodes.those(lambda node: node.out is Out.BLAMED and not (node.drained or node.shunned))
         return [
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
             for avoid in dict.fromkeys((never | state.nodes.last, never))
@@ -165,8 +182,9 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
     place = unit.place
     if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
         return False
-    bad = state.nodes.closed | state.nodes.last
-    there = all(node in state.allocation.nodes for node in place.nodes) and bad.isdisjoint(place.nodes)
+    known = [state.nodes.of(node) for node in place.nodes if node in state.allocation.nodes]
+    sound = all(node.usable and not (node.shunned or node.noted) for node in known)
+    there = sound and len(known) == len(place.nodes)
     others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
     taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
     return there and not any(p is not None and (p.allocation, p.slot) == (None, place.slot) for p in taken)
@@ -174,21 +192,15 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
 
 def _last_resort(turn: Turn, unit: Unit) -> Place | None:
     """Return a place on nodes that are excluded only because a group kept failing there; None: there is none."""
-    suspected = frozenset(node for node, _ in turn.nodes.suspected)
-    if not suspected:
-        return None
-    without = replace(turn.state, nodes=replace(turn.nodes, avoid=turn.nodes.avoid - suspected))
-    return PlaceFinder(Turn(without, turn.now, turn.config), many=True).find(unit)
+    return PlaceFinder(turn, many=True, forgiving=True).find(unit) if turn.nodes.out(Out.BLAMED) else None
 
 
 def _forgive(turn: Turn, place: Place) -> None:
     """Use nodes again that are suspected, or that other runs have found broken, because no other is free."""
-    nodes = turn.nodes
-    back = {node for node in (*(node for node, _ in nodes.suspected), *nodes.noted) if node in place.nodes}
-    if back:
-        suspected = tuple(pair for pair in nodes.suspected if pair[0] not in back)
-        turn.set_nodes(avoid=nodes.avoid - back, suspected=suspected, noted=nodes.noted - back)
-        turn.do(*(records.NodeRestored(node=node, reason="no other node is free") for node in sorted(back)))
+    for name in place.nodes:
+        if turn.nodes.of(name).out or turn.nodes.of(name).noted:
+            turn.node(name, noted=False)
+            turn.take_back(name, "no other node is free")
 
 
 def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
@@ -242,8 +254,7 @@ def explain(turn: Turn) -> None:
 
 
 def _wait(turn: Turn, unit: Unit, coming: supply.ComingJobs) -> None:
-    reason = "the check of a node (health.preflight)" if turn.nodes.checks.waiting else coming.reason(unit)
-    reason = reason or _a_free_node(turn.nodes)
+    reason = coming.reason(unit) or _a_free_node(turn.nodes)
     if unit.waits_for != reason:
         job = coming.job_for(unit)
         turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None))
@@ -252,9 +263,9 @@ def _wait(turn: Turn, unit: Unit, coming: supply.ComingJobs) -> None:
 
 def _a_free_node(nodes: Nodes) -> str:
     kinds = (
-        ("left out", nodes.avoid - nodes.unfit),
-        ("left out by health.preflight", nodes.unfit),
-        ("drained", nodes.drained - nodes.avoid),
+        ("left out", nodes.out(Out.LOST, Out.BLAMED, Out.GONE)),
+        ("left out by health.preflight", nodes.out(Out.UNFIT)),
+        ("drained", nodes.drained - nodes.out()),
     )
     out = "; ".join(f"{', '.join(sorted(some))} {how}" for how, some in kinds if some)
     return f"a free node: {out}" if out else "a free node"

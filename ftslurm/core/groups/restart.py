@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from ftslurm.config.schema import RestartConfig
-from ftslurm.core.groups.verdict import ECHO
 from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Again, Cause
 
@@ -117,7 +115,7 @@ def _same_error(failures: Sequence[Exit]) -> str:
         return ""
     last = failures[-1]
     same = list(takewhile(lambda other: _is_same(other, last), reversed(failures[:-1])))
-    if not same or last.error is None or ECHO.search(last.error):
+    if not same or last.error is None or last.echo:
         return ""
     if last.restored is not None and (last.step or 0) > last.restored:
         return f"({last.step}), again after the checkpoint of step {last.restored}"
@@ -134,7 +132,8 @@ def _is_same(one: Exit, other: Exit) -> bool:
 
 def _plain(error: str) -> str:
     """Return an error without memory addresses, which differ from process to process."""
-    return re.sub(r"0x[0-9a-fA-F]+", "0x", error)
+    first, *rest = error.split("0x")
+    return "0x".join([first, *(part.lstrip("0123456789abcdefABCDEF") for part in rest)])
 
 
 def _hint(failures: Sequence[Exit]) -> str:

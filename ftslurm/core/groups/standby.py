@@ -34,13 +34,13 @@ def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(state.standbys, but=unit)
     if config.cluster.kind == "array":  # it has a job of its own, or waits for one
-        return _place(state, 1, [*taken, *others], state.nodes.closed, config)
+        return _place(state, 1, [*taken, *others], state.nodes.unusable, config)
     used = frozenset(node for place in taken for node in place.nodes)
-    spot = _place(state, 1, others, state.nodes.closed | used, config)
+    spot = _place(state, 1, others, state.nodes.unusable | used, config)
     if spot is None:
-        spot = _place(state, groups.per_node, [*taken, *others], state.nodes.closed, config)
+        spot = _place(state, groups.per_node, [*taken, *others], state.nodes.unusable, config)
     if spot is None:
-        beside = [place for place in taken if state.nodes.closed.isdisjoint(place.nodes)]
+        beside = [place for place in taken if _is_usable(state, place)]
         return min(reversed(beside), key=others.count, default=None)  # the loss of the first node ends the run anyway
     return spot
 
@@ -56,7 +56,7 @@ def pick(state: RunState, unit: Unit, config: Config, but: frozenset[str] = froz
     It must be ready and not stopped, on sound nodes that have not just fallen silent, and on a share of them that no
     living group has. The last place of the group comes first, then nodes without any other group.
     """
-    avoid = state.nodes.unusable | state.nodes.last | {look.node for look in state.nodes.looks}
+    avoid = state.nodes.unusable | state.nodes.last | state.nodes.looks.keys()
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
     own = state.table.by_name.get(standby_unit(unit.group_id)) if standby_each(config) else None
     for standby in state.standbys if not standby_each(config) else () if own is None else (own,):
@@ -125,7 +125,11 @@ def _beside(state: RunState, number: int, config: Config) -> Place | None:
         return None
     trains = group.joined or (independent(config) and group.phase is Phase.RUNNING)
     roomy = config.standby.count != AUTO or len(group.current.roomy) == config.groups.nodes
-    return group.place if trains and roomy and state.nodes.closed.isdisjoint(group.place.nodes) else None
+    return group.place if trains and roomy and _is_usable(state, group.place) else None
+
+
+def _is_usable(state: RunState, place: Place) -> bool:
+    return all(state.nodes.of(node).usable for node in place.nodes)
 
 
 def _is_astray(own: Unit, state: RunState, number: int) -> bool:

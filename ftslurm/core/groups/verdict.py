@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from enum import IntEnum
 
-from ftslurm.core.groups import hardware
-from ftslurm.core.state import traces
-from ftslurm.core.state.events import SRUN_ABORTS, Ended
+from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import Evidence, Exit, Phase, Pulse, Unit
-from ftslurm.protocol.causes import Cause, cause_of
+from ftslurm.protocol import traces
+from ftslurm.protocol.causes import Cause, Says, cause_of
 from ftslurm.protocol.records import StepExited
 
 
@@ -27,7 +25,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     """
     best = strongest(unit.current.evidence)
     cause = _cause(unit, ended, best, tasks)
-    if cause is Cause.USER_ERROR and lighthouse_away and best is not None and _LIGHTHOUSE.search(best.error or ""):
+    if cause is Cause.USER_ERROR and lighthouse_away and best is not None and Says.LIGHTHOUSE in best.says:
         cause = Cause.LIGHTHOUSE_LOST
     asked = unit.current.recalled if cause is Cause.REQUESTED else None
     launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # srun itself is the reason
@@ -48,6 +46,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         or _said(unit.current.evidence)
         or (ended.error if launcher else None),
         step=_reached(unit),
+        echo=Says.ECHO in best.says,
         launched=not ended.launcher_failed,
         healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
         traceback=traces.told(unit.current.traces, best.task),
@@ -62,8 +61,6 @@ def _reached(unit: Unit) -> int | None:
     return None if unit.current.step is None else max([unit.current.step, *known])
 
 
-# What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own message for a failed dial.
-_LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
 LONGEST = 120  # characters of an exception in `step_exited`
 
 
@@ -88,9 +85,9 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
         return best.cause
     if best.out_of_memory:
         return Cause.OUT_OF_MEMORY
-    if aborts(best):
+    if Says.ABORT in best.says:
         return Cause.UNKNOWN
-    if hardware.blames(best.error, hardware.Fault.NETWORK) and best.signal in _OWN_END:
+    if Says.NETWORK in best.says and best.signal in _OWN_END:
         return Cause.NETWORK
     if best.signal is not None:
         return Cause.KILLED
@@ -103,7 +100,7 @@ def _blamed(evidence: Evidence | None) -> str | None:
         return None
     if evidence.hardware:
         return evidence.hardware
-    return evidence.error if hardware.blames(evidence.error, hardware.Fault.NODE) else None
+    return evidence.error if Says.BROKEN in evidence.says else None
 
 
 def _with_place(unit: Unit, evidence: Evidence) -> str | None:
@@ -154,17 +151,9 @@ def _strength(sign: Evidence, echoing: set[int | None]) -> Strength:
 
 def _echoing(evidence: tuple[Evidence, ...]) -> set[int | None]:
     """Return the tasks that report a lost connection."""
-    return {sign.task for sign in evidence if sign.error is not None and ECHO.search(sign.error)}
+    return {sign.task for sign in evidence if Says.ECHO in sign.says}
 
 
-# Errors that ranks raise because a peer has died (Gloo, NCCL, TCPStore, sockets): not the cause of the failure.
-ECHO = re.compile(
-    r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
-    r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|unhandled system error|"
-    r"remote process (exit|has terminated)|h2 protocol error|error reading a body|status: (unavailable|cancelled)|"
-    r"timed out waiting \d+ ?ms for (recv|send)|DistStoreError|recvValue failed|communicator was aborted|"
-    rf"{SRUN_ABORTS}"
-)
 _OWN_END = (None, signal.SIGABRT)  # an exception, or NCCL's watchdog, which aborts its process
 WORDS_S = 0.1  # a killed rank's guard mostly reports within this time of the other ranks' errors
 
@@ -176,20 +165,16 @@ def _quoted(evidence: Evidence, traced: bool) -> str | None:
 
 
 def _said(evidence: tuple[Evidence, ...]) -> str | None:
-    return next((e.error for e in evidence if e.error and not ECHO.search(e.error)), None)
-
-
-def aborts(evidence: Evidence) -> bool:
-    """Return whether srun says that it aborts the step, because its connection to one of the nodes has broken."""
-    return evidence.task is None and (evidence.error or "").startswith(SRUN_ABORTS)
+    return next((e.error for e in evidence if e.error and Says.ECHO not in e.says), None)
 
 
 def after_abort(unit: Unit, evidence: Evidence) -> Evidence:
     """Return a sign as an echo, if it only shows how srun ended the tasks of a step that it has aborted."""
     ended = evidence.cause is Cause.CANCELLED or evidence.signal in (signal.SIGKILL, signal.SIGTERM)
-    if not ended or not any(aborts(sign) for sign in unit.current.evidence):
+    if not ended or not any(Says.ABORT in sign.says for sign in unit.current.evidence):
         return evidence
-    return Evidence(evidence.task, evidence.node, error=f"{SRUN_ABORTS}: it has ended its tasks on {evidence.node}")
+    error = f"srun aborts the step: it has ended its tasks on {evidence.node}"
+    return Evidence(evidence.task, evidence.node, error=error, says=frozenset({Says.ECHO}))
 
 
 def silent_siblings(unit: Unit) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepStarting:
     if unit.phase is Phase.RUNNING:
         stage, late, since = _of_script(unit), (), marks.begun
     elif late:
-        stage, since = "launch" if absent else "import", marks.launched
+        stage, since = "launch" if absent else "check" if current.checking else "import", marks.launched
     elif not current.assigned:
         stage = "lighthouse"
     elif current.store is None:

@@ -63,7 +63,7 @@ def judge(turn: Turn) -> None:
             if look is None or _again(turn, unit, look):
                 unit = _ask(turn, unit, node)
                 continue
-            sign = _sign(turn, unit, look)
+            sign = _sign(turn, unit, node, look)
             if sign is not None:
                 unit = _blame(turn, unit, node, sign)
                 break
@@ -78,8 +78,7 @@ def _ask(turn: Turn, unit: Unit, node: str) -> Unit:
     if not turn.due(noticed + WORDS_S):
         return unit
     assert unit.place is not None
-    others = (look for look in turn.nodes.looks if look.node != node)
-    turn.set_nodes(looks=(*others, Look(node, noticed, turn.now)))
+    turn.node(node, look=Look(noticed, turn.now))
     turn.do(Probe(node, unit.place.allocation))
     if unit.current.spared and not unit.current.asked:
         unit = turn.attempt(unit, asked=True)
@@ -102,7 +101,7 @@ def _noticed(unit: Unit) -> float:
 
 def _look(state: RunState, unit: Unit, node: str) -> Look | None:
     """Return the probe of a node that was not answered before the step failed; None: there is none."""
-    look = next((look for look in state.nodes.looks if look.node == node), None)
+    look = state.nodes.of(node).look
     return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
 
 
@@ -126,12 +125,11 @@ def _again(turn: Turn, unit: Unit, look: Look) -> bool:
     return turn.due(look.answered + AGAIN_S) and not turn.due(_noticed(unit) + KILL_S)
 
 
-def _sign(turn: Turn, unit: Unit, look: Look) -> Evidence | None:
+def _sign(turn: Turn, unit: Unit, node: str, look: Look) -> Evidence | None:
     """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
-    node = look.node
     task = unit.task_on(node)
     if look.answered is None:
-        heard = silence.last_heard(turn.state, look)
+        heard = silence.last_heard(turn.state, node, look)
         late = look.slurm and turn.due(look.asked + turn.config.health.lost_after_s / 2)
         if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
             return silence.lost(task, node, f"others lost their connection to {node}, and a probe does not reach it")

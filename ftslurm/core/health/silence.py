@@ -20,7 +20,7 @@ from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Probe
 from ftslurm.core.state.events import Alive, Looked
-from ftslurm.core.state.model import Evidence, Look, Phase, Pulse, Returning, Unit
+from ftslurm.core.state.model import Evidence, Look, Out, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -99,17 +99,17 @@ def watch(turn: Turn) -> None:
 
 def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
     """Probe the silent nodes, and again if a probe is old; return what is known of each node."""
-    looks = {look.node: look for look in turn.nodes.looks}
+    looks = turn.nodes.looks
     for silence in {silence.node: silence for silence in reversed(quiet)}.values():
         node, since, look = silence.node, silence.since, looks.get(silence.node)
         if look is None:
             reason = _may_unpack(silence.unit, turn.config)
             turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3), reason=reason))
         if look is None or _stale(turn, look):
-            look = Look(node, since, turn.now) if look is None else Look(node, look.since, turn.now, heard=look.heard)
+            look = Look(since, turn.now) if look is None else Look(look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
-        looks[node] = replace(look, heard=last_heard(turn.state, look))
-    turn.set_nodes(looks=tuple(looks.values()))
+        looks[node] = replace(look, heard=last_heard(turn.state, node, look))
+        turn.node(node, look=looks[node])
     return looks
 
 
@@ -122,12 +122,13 @@ def _may_unpack(unit: Unit, config: Config) -> str | None:
 
 def forget(turn: Turn) -> None:
     """Drop the probes of nodes that are no longer suspicious: their units are heard again, or are stopped."""
-    if not turn.nodes.looks:
+    looks = turn.nodes.looks
+    if not looks:
         return
     quiet = {silence.node for silence in _quiet(turn, ())} if turn.goes_on else set()
     stopping = turn.table.stopping()
     quiet |= {node for unit in stopping for node in silent_siblings(unit)}  # lost_connections.py waits for the answer
-    turn.set_nodes(looks=tuple(look for look in turn.nodes.looks if look.node in quiet))
+    turn.node(*(looks.keys() - quiet), look=None)
 
 
 def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
@@ -136,7 +137,7 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     Only the given units and all units on suspicious nodes are examined, every other one once its silence would be
     suspicious.
     """
-    known = {name for look in turn.nodes.looks for name in turn.table.on_node.get(look.node, ())}
+    known = {name for node in turn.nodes.looks for name in turn.table.on_node.get(node, ())}
     limit, units = turn.config.health.lost_after_s / 2, turn.table.named({*names, *known})
     found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)
@@ -162,9 +163,9 @@ def _stale(turn: Turn, look: Look) -> bool:
     return not look.slurm and turn.due(look.asked + lost_after_s)
 
 
-def last_heard(state: RunState, look: Look) -> float | None:
+def last_heard(state: RunState, node: str, look: Look) -> float | None:
     """Return when a suspicious node was last heard, also from steps that have ended since; None: never."""
-    times = (look.heard, *(unit.last_pulse(look.node) for unit in state.table.near(look.node)))
+    times = (look.heard, *(unit.last_pulse(node) for unit in state.table.near(node)))
     return max((time for time in times if time is not None), default=None)
 
 
@@ -233,12 +234,9 @@ def exclude(turn: Turn, node: str, reason: str) -> None:
 
     A suspected node becomes a lost one: what its group does elsewhere no longer restores it.
     """
-    nodes = turn.nodes
-    suspected = tuple(pair for pair in nodes.suspected if pair[0] != node)
-    if turn.local or (node in nodes.avoid and suspected == nodes.suspected):
+    if turn.local or turn.nodes.of(node).out not in (None, Out.BLAMED):
         return
-    returning = (*nodes.returning, Returning(node, turn.now, turn.now + LOOK_AGAIN_S[0]))
-    turn.set_nodes(avoid=nodes.avoid | {node}, returning=returning, suspected=suspected)
+    turn.node(node, out=Out.LOST, since=turn.now, next_look=turn.now + LOOK_AGAIN_S[0], looks=0)
     turn.do(records.NodeExcluded(node=node, reason=reason))
 
 
@@ -265,34 +263,29 @@ def restore(turn: Turn) -> None:
     """
     if not turn.goes_on:
         return
-    own, now, returning = turn.state.allocation, turn.now, list[Returning]()
-    for back in turn.nodes.returning:
-        if turn.due(back.next_look):
-            where = next((job.name for job in turn.jobs if job.alive and back.node in job.nodes), None)
-            if where is not None or (own is not None and back.node in own.nodes):
-                turn.do(Probe(back.node, where))
-            elif turn.state.job_pool.polled and now >= back.since + WINDOW_S:  # Slurm hands it out only if it is up
-                reason = "it was left out an hour ago, and is in no job of the run"
-                turn.do(records.NodeRestored(node=back.node, reason=reason))
-                turn.set_nodes(avoid=turn.nodes.avoid - {back.node})
-                continue
-            wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
-            back = replace(back, next_look=now + wait, looks=back.looks + 1)
-        returning.append(back)
-    turn.set_nodes(returning=tuple(returning))
+    own, now = turn.state.allocation, turn.now
+    for name, node in turn.nodes.by_name.items():
+        if node.out is not Out.LOST or not turn.due(node.next_look):
+            continue
+        where = next((job.name for job in turn.jobs if job.alive and name in job.nodes), None)
+        if where is not None or (own is not None and name in own.nodes):
+            turn.do(Probe(name, where))
+        elif turn.state.job_pool.polled and now >= node.since + WINDOW_S:  # Slurm hands it out only if it is up
+            turn.take_back(name, "it was left out an hour ago, and is in no job of the run")
+            continue
+        wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(node.looks + 1, 20), LOOK_AGAIN_S[1])
+        turn.node(name, next_look=now + wait, looks=node.looks + 1)
 
 
 def looked(turn: Turn, answer: Looked) -> None:
     """Apply the answer of a probe of a suspicious or a lost node."""
-    node, now = answer.node, turn.now
+    name, node, now = answer.node, turn.nodes.of(answer.node), turn.now
     known: dict[str, Any] = {"answered": now, "reachable": answer.reachable, "steps": answer.steps}
     known = {"again": now + REFUSED_AGAIN_S} if answer.refused else known
-    looks = (replace(look, **known) if look.node == node else look for look in turn.nodes.looks)
-    turn.set_nodes(looks=tuple(looks))
-    if answer.reachable and any(back.node == node for back in turn.nodes.returning):
-        returning = tuple(back for back in turn.nodes.returning if back.node != node)
-        turn.set_nodes(avoid=turn.nodes.avoid - {node}, returning=returning)
-        turn.do(records.NodeRestored(node=node, reason="a step can be started there again"))
+    if node.look is not None:
+        turn.node(name, look=replace(node.look, **known))
+    if answer.reachable and node.out is Out.LOST:
+        turn.take_back(name, "a step can be started there again")
 
 
 def heard(turn: Turn, events: Iterable[Alive]) -> None:

@@ -7,7 +7,7 @@ from math import inf
 
 from ftslurm.core.state.actions import CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Phase, StepId, Unit
+from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit
 from ftslurm.core.state.run_state import JOBS, RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -233,16 +233,15 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
 
 def slurm_answered(turn: Turn) -> None:
     """Record that slurmctld has answered since the probes were sent (health/silence.py)."""
-    turn.set_nodes(looks=tuple(replace(look, slurm=True) for look in turn.nodes.looks))
+    for node, look in turn.nodes.looks.items():
+        turn.node(node, look=replace(look, slurm=True))
 
 
 def _cannot_write(turn: Turn, one: Job) -> None:
     """Leave out the first node of a job that has ended since it could not make its output there."""
     node, why = one.nodes[0], f"it cannot write into the run directory (run.root), so Slurm job {one.name} has failed"
-    nodes = turn.nodes
-    if node not in nodes.avoid:
-        checks = replace(nodes.checks, failed=(*nodes.checks.failed, (node, why)))
-        turn.set_nodes(avoid=nodes.avoid | {node}, checks=checks)
+    if not turn.nodes.of(node).out:
+        turn.node(node, out=Out.UNFIT, since=turn.now, why=why)
         turn.do(records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None))
 
 

@@ -15,7 +15,7 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
 from ftslurm.core.state.actions import AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import LIVE, OVER, Allocation, Job, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Allocation, Job, Node, Out, Phase, Unit
 from ftslurm.core.state.run_state import JOBS, RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
@@ -77,8 +77,8 @@ def lasts(turn: Turn, one: Job) -> bool:
         return False
     if job_state(one.state).between and not turn.due(one.since + BETWEEN_S, JOBS):
         return True
-    bad = state.nodes.unusable if any(living(state, one.name)) else state.nodes.unusable | given_back(state, config)
-    if not one.alive or not bad.isdisjoint(one.nodes):
+    nodes, back = [state.nodes.of(name) for name in one.nodes], _gives_back(config) and not any(living(state, one.name))
+    if not one.alive or not all(node.usable and not (back and node.shunned) for node in nodes):
         return False
     if one.leaving is not None:
         return _requeues(one, config)
@@ -94,7 +94,11 @@ def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
 
 def given_back(state: RunState, config: Config) -> frozenset[str]:
     """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
-    return state.nodes.shunned if array(config) and may_ask(config) else frozenset()
+    return state.nodes.those(lambda node: node.shunned) if _gives_back(config) else frozenset()
+
+
+def _gives_back(config: Config) -> bool:
+    return array(config) and may_ask(config)
 
 
 def _requeues(one: Job, config: Config) -> bool:
@@ -118,7 +122,7 @@ def wanted(turn: Turn, pool: int) -> int:
     names = {name for job in there for name in state.table.in_job.get(job, ())}
     units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
-    away += _stuck(state, config) - _being_checked(state, config) if pool == 0 else 0
+    away += _stuck(state, config) if pool == 0 else 0
     return max(away, _instead(turn, groups) if pool == 0 else 0)
 
 
@@ -149,14 +153,6 @@ def _stuck(state: RunState, config: Config) -> int:
     return max(0, stay - max(0, shares - taken))
 
 
-def _being_checked(state: RunState, config: Config) -> int:
-    """Return how many groups get a place in the controller's allocation if the nodes pass that are being checked."""
-    if not state.nodes.checks.waiting or state.allocation is None:
-        return 0
-    nodes = sum(node in state.nodes.checks.waiting for node in state.allocation.nodes)
-    return nodes // config.groups.nodes * config.groups.per_node
-
-
 def _instead(turn: Turn, groups: int) -> int:
     """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes.
 
@@ -165,27 +161,21 @@ def _instead(turn: Turn, groups: int) -> int:
     state, config = turn.state, turn.config
     if config.cluster.spare_nodes == 0 or state.allocation is None:
         return 0
-    out = {back.node for back in state.nodes.returning if turn.due(back.since + SHORT_S, JOBS)} | {
-        node for node, _ in state.nodes.suspected
-    }
-    out |= state.nodes.drained | state.nodes.unfit
-    sound = sum(node not in out for node in state.allocation.nodes)
+    sound = sum(not _is_missing(turn, state.nodes.of(name)) for name in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
     missing = min(state.job_pool.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
     return max(0, -(-missing // config.groups.nodes))
 
 
-def _gone(state: RunState) -> frozenset[str]:
-    """Return the nodes that Slurm has removed from the controller's job; they are well when another job gets them."""
-    known = {back.node for back in state.nodes.returning} | {node for node, _ in state.nodes.suspected}
-    known |= state.nodes.unfit
-    own = state.allocation.nodes if state.allocation is not None else ()
-    return state.nodes.avoid - known - set(own)
+def _is_missing(turn: Turn, node: Node) -> bool:
+    """Return whether a node is replaced: drained, or left out, and if it is lost for SHORT_S."""
+    return not node.usable and (node.drained or node.out is not Out.LOST or turn.due(node.since + SHORT_S, JOBS))
 
 
 def _bad(state: RunState) -> tuple[str, ...]:
     """Return the nodes that new jobs must not get."""
-    return tuple(sorted((state.nodes.avoid - _gone(state)) | state.nodes.drained))[:MOST_EXCLUDED]
+    bad = state.nodes.those(lambda node: node.out not in (None, Out.GONE) or node.drained)
+    return tuple(sorted(bad))[:MOST_EXCLUDED]
 
 
 def nodes_left(turn: Turn, event: NodesLeft) -> None:
@@ -194,18 +184,14 @@ def nodes_left(turn: Turn, event: NodesLeft) -> None:
     Slurm never returns a node that it has found down to the same job. Another job may get it when it is well, so
     pending jobs no longer exclude it.
     """
-    own, nodes = turn.state.allocation, turn.nodes
+    own = turn.state.allocation
     if own is None or own.nodes == event.nodes:
         return
     gone = [node for node in own.nodes if node not in event.nodes]
     why = "Slurm has taken it out of the job"
-    turn.do(*(records.NodeExcluded(node=node, reason=why) for node in gone if node not in nodes.avoid))
+    turn.do(*(records.NodeExcluded(node=node, reason=why) for node in gone if not turn.nodes.of(node).out))
     turn.set(allocation=replace(own, nodes=tuple(node for node in own.nodes if node not in gone)))
-    turn.set_nodes(
-        avoid=nodes.avoid | set(gone),
-        returning=tuple(back for back in nodes.returning if back.node not in gone),
-        suspected=tuple(pair for pair in nodes.suspected if pair[0] not in gone),
-    )
+    turn.node(*(set(gone) - turn.nodes.out(Out.UNFIT)), out=Out.GONE, since=turn.now)
     if gone:
         told_to_avoid(turn)
 
@@ -219,15 +205,11 @@ def told_to_avoid(turn: Turn) -> None:
 
 def recover(turn: Turn) -> None:
     """Restore nodes that Slurm has removed from the controller's job and given to another job of this run."""
-    gone = _gone(turn.state) if turn.nodes.avoid else frozenset()
-    if not gone:
-        return
-    back = [(node, one.name) for one in turn.jobs if one.usable for node in one.nodes if node in gone]
-    if not back:
-        return
-    for node, job in back:
-        turn.do(records.NodeRestored(node=node, reason=f"Slurm has given it to the run again, in job {job}"))
-    turn.set_nodes(avoid=turn.nodes.avoid - {node for node, _ in back})
+    gone = turn.nodes.out(Out.GONE)
+    for one in turn.jobs if gone else ():
+        for node in one.nodes if one.usable else ():
+            if node in gone:
+                turn.take_back(node, f"Slurm has given it to the run again, in job {one.name}")
 
 
 def supply(turn: Turn) -> None:
@@ -239,7 +221,9 @@ def supply(turn: Turn) -> None:
             _balance(turn, pool)
         _requeue(turn)
     busy = _is_busy(turn.state, turn.config)
-    doubtful = busy and any(not look.slurm for look in turn.nodes.looks)  # no node is judged until Slurm answers
+    doubtful = busy and any(
+        not look.slurm for look in turn.nodes.looks.values()
+    )  # no node is judged until Slurm answers
     if busy and (doubtful or turn.due(turn.state.job_pool.next_poll)):
         turn.do(AskJobs())
         turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
@@ -298,7 +282,7 @@ def _why_ended(turn: Turn, one: Job, enough: bool) -> str | None:
     """
     config = turn.config
     drained = turn.nodes.drained | given_back(turn.state, config)
-    gone = sorted((turn.nodes.avoid | drained).intersection(one.nodes))
+    gone = sorted((turn.nodes.unusable | drained).intersection(one.nodes))
     if gone and may_ask(config):
         return f"{', '.join(gone)} is {'drained' if drained.issuperset(gone) else 'lost or bad'}"
     if one.leaving is not None and not _requeues(one, config):

@@ -59,7 +59,8 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
     for unit in turn.state.units:
         turn.change(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ()))
     takeover.scheduled(turn, past)
-    takeover.left_out(turn, past)
+    if not turn.local:  # lost nodes are probed at once
+        turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
     turn.set_lineage(restarted=turn.now)
     turn.set_job_pool(leaving=past.leaving)
     takeover.opened(turn, past, homes)

@@ -21,11 +21,9 @@ from ftslurm.core.state.model import (
     Exit,
     Job,
     Marks,
-    NodeChecks,
     Phase,
     Place,
     Pulse,
-    Returning,
     Unit,
 )
 from ftslurm.core.state.past import Live, Past
@@ -39,12 +37,6 @@ from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
 
 AGAIN_S = 2.0  # delay after an srun that could not start
-_NO_JOB = (
-    "Invalid job id",
-    "expired",
-    "already complet",
-    "node configuration is not available",
-)  # srun's permanent errors
 
 
 def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
@@ -155,25 +147,6 @@ def scheduled(turn: Turn, past: Past) -> None:
             turn.change(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
 
 
-def left_out(turn: Turn, past: Past) -> None:
-    """Restore what the earlier controller knew of the nodes; lost ones are probed at once."""
-    if turn.local:
-        return
-    unfit = tuple((out.node, out.unfit) for out in past.left_out if out.unfit is not None)
-    lost = (
-        Returning(out.node, out.since, turn.now) for out in past.left_out if out.group is None and out.unfit is None
-    )
-    suspected = ((out.node, out.group) for out in past.left_out if out.group is not None)
-    turn.set_nodes(
-        avoid=turn.nodes.avoid | {out.node for out in past.left_out},
-        returning=(*turn.nodes.returning, *lost),
-        suspected=(*turn.nodes.suspected, *suspected),
-        shunned=frozenset(past.shunned),
-        drained=frozenset(past.drained),
-        checks=NodeChecks(frozenset(past.passed), unfit, ever_passed=bool(past.passed)),
-    )
-
-
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
     """Return a unit whose step is to be adopted, as the journal of the earlier controller describes it."""
     hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
@@ -232,7 +205,7 @@ def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
     if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
         return False
     late = turn.now >= adoption.since + turn.config.orphan_after_s  # by now the step has ended itself
-    if late or any(words in (event.error or "") for words in _NO_JOB):
+    if late or event.no_job:
         return False
     queue.doubt(turn, unit.place.allocation if unit.place else None)
     turn.attempt(unit, adoption=replace(adoption, asked=False, again=turn.now + AGAIN_S))

@@ -23,6 +23,7 @@ class Launch(Value):
     group: int | None
     place: Place
     fence: tuple[StepId, ...] = ()  # standby steps that were earlier attempts of this unit: their remains are killed
+    check: tuple[str, ...] = ()  # nodes on which health.preflight runs before a worker starts there
 
 
 class Attach(Value):
@@ -81,13 +82,6 @@ class Probe(Ask):
     """Probe a node: whether it answers, and which of the run's processes are there. The answer is Looked."""
 
     node: str
-    allocation: str | None = None  # as in Place
-
-
-class CheckNodes(Ask):
-    """Run the commands of health.preflight on these nodes at the same time, each once."""
-
-    nodes: tuple[str, ...]
     allocation: str | None = None  # as in Place
 
 

@@ -95,10 +95,6 @@ class Alive(Value):
     answers: int | None = None  # number of the question that it answers (messages.Where)
 
 
-SRUN_ABORTS = "srun aborts the step"  # prefix of the errors of a step whose srun has lost the connection to a node
-LAST_LINE = "its log says: "  # prefix of an error that is only a line of the script's output
-
-
 class TaskFailed(Value):
     """A sign that a task failed; the step is brought down at once."""
 
@@ -110,7 +106,8 @@ class Ended(Value):
     """All processes of a step are gone.
 
     code and signal are the launcher's: srun's own, or the first failing local process's. `checkpoint` is the newest
-    at this moment, `launcher_failed` means that the step never started, `error` is the launcher's text.
+    at this moment, `launcher_failed` means that the step never started, `error` is the launcher's text, `no_job` means
+    that it cannot start because its job has ended.
     """
 
     id: StepId
@@ -118,6 +115,7 @@ class Ended(Value):
     signal: int | None = None
     error: str | None = None
     launcher_failed: bool = False
+    no_job: bool = False
     checkpoint: Saved | None = None
 
 
@@ -138,15 +136,12 @@ class NodesNoted(Value):
 
 
 class NodeFate(Value):
-    """What Slurm says of a node: whether it is down or does not respond.
-
-    state, reason: in Slurm's words, as "mixed+drain"; the administrator's, with name and time.
-    """
+    """What Slurm says of a node: whether it is down or does not respond, and whether it is drained (None: unclear)."""
 
     node: str
     down: bool
-    state: str = ""
-    reason: str = ""
+    drained: bool | None = None
+    why: str = ""  # its state in Slurm's words, and an administrator's reason
 
 
 class Asked(Value):
@@ -194,27 +189,8 @@ class Explained(Value):
     signalled: bool  # it was asked after its signal: a run that it ends waits for no other answer
 
 
-class NodeResult(Value):
-    """The result of the check of one node."""
-
-    node: str
-    seconds: float
-    log: str  # its output, relative to the run directory
-    reason: str | None = None  # why it has failed; None: it has passed
-
-
-class NodesChecked(Value):
-    """The step that checked these nodes is over; a node without a result has not answered."""
-
-    nodes: tuple[str, ...]
-    results: tuple[NodeResult, ...]
-    error: str = ""  # the last words of srun
-    refused: bool = False  # Slurm has not started the step, and will later
-    unreachable: bool = False  # Slurm cannot start a step there
-
-
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
-NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate | NodesChecked
+NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
 RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -6,7 +6,7 @@ a *task* is one process of a step. Times are seconds of one clock that never goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from math import inf
@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from immutables import Map
 
-from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.protocol.causes import Cause
+from ftslurm.core.state.values import replace
+from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
+from ftslurm.protocol.traces import Traces
 from ftslurm.protocol.value_class import Value
 
 
@@ -152,6 +153,7 @@ class Evidence(Value):
     out_of_memory: bool = False
     node_lost: bool = False
     error: str | None = None  # one line: exception type and message, or srun's message
+    says: frozenset[Says] = frozenset()  # what these words say
     hardware: str | None = None  # what its guard has found in the kernel log and in the script's, against the node
     started: bool = True  # False: before the user's script was reached
     cause: Cause | None = None  # set if certain: Slurm has reported it, or the core has decided it (hang)
@@ -190,6 +192,7 @@ class Exit(Value):
     rank: int | None = None
     error: str | None = None
     step: int | None = None  # the last step it had committed
+    echo: bool = False  # the error is a lost connection (Says.ECHO)
     launched: bool = True  # False: srun itself failed, no node was reached
     healthy_s: float = 0.0  # how long it had been committing steps
     traceback: str | None = None  # the last lines of the script's traceback
@@ -250,6 +253,7 @@ class Attempt(Value):
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
     begin_after: float = 0.0  # earliest start of the script
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
+    checking: frozenset[str] = frozenset()  # nodes whose check (health.preflight) this attempt has begun with
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
     done: frozenset[int] = frozenset()  # tasks that ended with 0
@@ -346,9 +350,8 @@ class Unit(Value):
 
 
 class Look(Value):
-    """A silent node, and the probe that was sent there."""
+    """The silence of a node, and the probe that was sent there."""
 
-    node: str
     since: float  # when the silent step was last heard from
     asked: float  # when the probe was sent
     heard: float | None = None  # when anything on the node was heard from, including other steps
@@ -370,15 +373,6 @@ class Overtaken(Value):
     task: int
     moved: float
     since: float
-
-
-class Returning(Value):
-    """A lost node that may come back, with the time of its next check and the number of checks done."""
-
-    node: str
-    since: float  # when it was left out
-    next_look: float
-    looks: int = 0
 
 
 class Ending(Value):
@@ -449,60 +443,86 @@ class JobPool(Value):
         return tuple(self.by_name.values())
 
 
-class Checking(Value):
-    """One Slurm step that checks nodes and has not answered yet."""
+class Out(Enum):
+    """Why nothing is placed on a node, and what brings it back."""
 
-    nodes: tuple[str, ...]
-    allocation: str | None = None  # as in Place
+    LOST = "it is lost: a probe that reaches it, or an hour without a job of the run on it"
+    BLAMED = "a group kept failing there, or its hardware is broken: that no other node is free"
+    UNFIT = "it has failed its check: a user (`ftslurm undrain`)"
+    GONE = "Slurm has taken it out of the controller's job: that another job of the run gets it"
 
 
-class NodeChecks(Value):
-    """What is known from the checks of nodes (health.preflight); see health/fitness.py."""
+class Node(Value):
+    """What is known of a node that is not simply sound."""
 
-    passed: frozenset[str] = frozenset()
-    failed: tuple[tuple[str, str], ...] = ()  # node, reason: in Nodes.avoid for the rest of the run
-    waiting: frozenset[str] = frozenset()  # nodes to check or being checked: nothing is placed there yet
-    running: tuple[Checking, ...] = ()
-    alone: frozenset[str] = frozenset()  # waiting ones without a result: each is checked by a step of its own
-    refused: frozenset[str] = frozenset()  # waiting ones for which Slurm has refused the step, until `again`
-    again: float = 0.0
-    ever_passed: bool = False  # a node of this run has passed
+    out: Out | None = None  # None: it is used
+    since: float = 0.0  # when it was left out
+    why: str = ""  # UNFIT: with the words of the check
+    group: int | None = None  # BLAMED: the group
+    next_look: float = 0.0  # LOST: when it is probed next
+    looks: int = 0  # LOST: how often it was
+    drained: bool = False  # by a user (`ftslurm drain`): nothing is placed there
+    shunned: bool = False  # Slurm drains it: used only if no other is free
+    noted: bool = False  # other runs have found it broken: used only if no other is free
+    look: Look | None = None  # it is silent
+
+    @property
+    def usable(self) -> bool:
+        """Whether steps are placed there."""
+        return self.out is None and not self.drained
+
+    def back(self) -> Node:
+        """Return a node that was left out, and is used again."""
+        return Node(drained=self.drained, shunned=self.shunned, noted=self.noted, look=self.look)
+
+
+SOUND = Node()
 
 
 class Nodes(Value):
-    """The excluded, drained and suspected nodes, and the open questions about nodes."""
+    """What is known of the run's nodes, and the open questions about them."""
 
-    avoid: frozenset[str] = frozenset()  # excluded nodes: nothing is placed there
-    returning: tuple[Returning, ...] = ()  # those of them that are checked now and then: they may come back
-    shunned: frozenset[str] = frozenset()  # nodes that Slurm drains: used only if no other is free
-    drained: frozenset[str] = frozenset()  # nodes that a user drains (`ftslurm drain`): nothing is placed there
-    noted: frozenset[str] = frozenset()  # nodes that other runs have found broken: used only if no other is free
+    by_name: Mapping[str, Node] = field(default_factory=dict)  # never modified; the others are SOUND
+    passed: frozenset[str] = frozenset()  # nodes that have passed health.preflight since they were last left out
+    leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
     asked: float = 0.0  # when Slurm was asked about the states of nodes last
     unanswered: bool = False  # it has not answered, and groups that have failed wait for that
-    suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
-    looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
-    leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
-    checks: NodeChecks = NodeChecks()
+
+    def of(self, name: str) -> Node:
+        return self.by_name.get(name, SOUND)
+
+    def put(self, changed: Mapping[str, Node]) -> Nodes:
+        """Return the nodes with these; one that is left out must pass its check again."""
+        known = {name: node for name, node in {**self.by_name, **changed}.items() if node != SOUND}
+        out = self.passed.intersection(name for name, node in changed.items() if node.out)
+        return replace(self, by_name=known, passed=self.passed - out)
+
+    def those(self, wanted: Callable[[Node], object]) -> frozenset[str]:
+        """Return the nodes of which this is true; it is not of a sound one."""
+        return frozenset(name for name, node in self.by_name.items() if wanted(node))
+
+    def out(self, *why: Out) -> frozenset[str]:
+        """Return the nodes that are left out, for one of these reasons."""
+        return self.those(lambda node: node.out in why) if why else self.those(lambda node: node.out)
 
     @property
     def unusable(self) -> frozenset[str]:
-        """The nodes on which nothing is placed: excluded and drained ones."""
-        return self.avoid | self.drained if self.drained else self.avoid
+        """The nodes on which nothing is placed: left out and drained ones."""
+        return self.those(lambda node: not node.usable)
 
     @property
     def last(self) -> frozenset[str]:
         """The nodes that are used only if no other is free."""
-        return self.shunned | self.noted
+        return self.those(lambda node: node.shunned or node.noted)
 
     @property
-    def closed(self) -> frozenset[str]:
-        """The nodes on which nothing is placed now: the unusable ones, and those that have yet to pass their check."""
-        return self.unusable | self.checks.waiting if self.checks.waiting else self.unusable
+    def drained(self) -> frozenset[str]:
+        return self.those(lambda node: node.drained)
 
     @property
-    def unfit(self) -> frozenset[str]:
-        """The excluded nodes that have failed their check."""
-        return frozenset(node for node, _ in self.checks.failed)
+    def looks(self) -> dict[str, Look]:
+        """The silent nodes, and the results of their probes."""
+        return {name: node.look for name, node in self.by_name.items() if node.look is not None}
 
 
 class Standstill(Value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.core.state.model import Exit, Job, Place, StepId
+from ftslurm.core.state.model import Exit, Job, Nodes, Place, StepId
 from ftslurm.protocol.value_class import Value
 
 
@@ -33,15 +33,6 @@ class Scheduled(Value):
     away: float | None = None  # as in Marks
 
 
-class LeftOut(Value):
-    """A node that was excluded."""
-
-    node: str
-    since: float
-    group: int | None = None  # the group that kept failing there; None: the node was lost
-    unfit: str | None = None  # why it has failed its check (health.preflight); None: it has not
-
-
 class Past(Value):
     """The state of the run when the earlier controller wrote its last line."""
 
@@ -55,10 +46,7 @@ class Past(Value):
     groups: int | None = None  # number of groups set by `ftslurm scale`
     planned: int = 0  # number of attempts that were no restarts but moves: in another job, on request, after `scale`
     exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # (group or standby, exits of its attempts, oldest first)
-    left_out: tuple[LeftOut, ...] = ()
-    shunned: tuple[str, ...] = ()  # nodes that Slurm drains
-    drained: tuple[str, ...] = ()  # nodes that a user drains
-    passed: tuple[str, ...] = ()  # nodes that have passed their check
+    nodes: Nodes = Nodes()
     scheduled: tuple[Scheduled, ...] = ()
     leaving: tuple[Job, ...] = ()  # jobs that were about to end, and why; `since`: when that was known
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued

@@ -6,17 +6,18 @@ Turn, and the values in it are immutable. A Turn whose rule has raised is thrown
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, TypeVar
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, Send
-from ftslurm.core.state.model import Ending, Job, Lineage, Nodes, RunOutcome, Unit
+from ftslurm.core.state.model import Ending, Job, Lineage, Node, Nodes, RunOutcome, Unit
 from ftslurm.core.state.run_state import ALL, JOBS, RUN, RunState
 from ftslurm.core.state.unit_table import Trait, UnitTable
 from ftslurm.core.state.units import independent
 from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
 from ftslurm.protocol.messages import Message
 from ftslurm.protocol.value_class import Value
 
@@ -186,6 +187,19 @@ class Turn:
         nodes = _with(self.nodes, fields)
         if nodes != self.nodes:
             self.set(nodes=nodes)
+
+    def node(self, *names: str, **fields: Any) -> None:
+        """Change these fields of nodes."""
+        self._put_nodes({name: _with(self.nodes.of(name), fields) for name in names})
+
+    def take_back(self, node: str, reason: str) -> None:
+        """Use a node again that was left out."""
+        self._put_nodes({node: self.nodes.of(node).back()})
+        self.do(records.NodeRestored(node=node, reason=reason))
+
+    def _put_nodes(self, changed: Mapping[str, Node]) -> None:
+        nodes = self.nodes.put(changed)
+        self.set_nodes(by_name=nodes.by_name, passed=nodes.passed)
 
     def set_job_pool(self, **fields: Any) -> None:
         self.set(job_pool=self._with(self.state.job_pool, fields))

@@ -20,14 +20,11 @@ def words(findings: object) -> list[str]:
     return [f"{one.level.value}: {one.what}" for one in findings]  # type: ignore[attr-defined]
 
 
-def test_a_sound_node_passes_and_each_check_has_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FTSLURM_PREFLIGHT_SKEW_S", "0.250")
+def test_a_sound_node_passes_and_each_check_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shipped_check.main([*SKIPS, "--min-shm-gb=0", f"--min-disk-gb={tmp_path}:0"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[:-1]] == [["ok", "shm"], ["ok", "disk"], ["ok", "clock"]]
-    assert lines[-1] == "passed: 3 checks, 0 warnings"
+    assert [line.split()[:2] for line in lines[:-1]] == [["ok", "shm"], ["ok", "disk"]]
+    assert lines[-1] == "passed: 2 checks, 0 warnings"
 
 
 def test_the_last_line_of_a_failed_check_has_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,11 +70,10 @@ def test_broken_hardware_in_the_kernel_log_fails_for_a_day_and_then_warns() -> N
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "level"), [(3.0, "ok"), (-0.4, "ok"), (-4.0, "warn"), (-31.0, "fail"), (40.0, "fail"), (None, None)]
+    ("ahead_s", "level"), [(0.7, "ok"), (-0.4, "ok"), (-4.0, "warn"), (3.0, "warn"), (-31.0, "fail"), (40.0, "fail")]
 )
-def test_clocks_that_differ_fail_and_the_time_of_srun_does_not(ahead_s: float | None, level: str | None) -> None:
-    found = words(node_verdicts.clock(ahead_s, 30, 30, "the controller's"))
-    assert [one.split(":")[0] for one in found] == [level] * (level is not None)
+def test_clocks_that_differ_much_fail(ahead_s: float, level: str) -> None:
+    assert [one.split(":")[0] for one in words(node_verdicts.clock(ahead_s))] == [level]
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,10 @@ def test_checks_of_nodes_are_told_and_change_nothing_else(settings: dict[str, st
     without = list(plan(config))
     config.health.preflight = [["ftslurm-preflight", "--skip", "matmul"]]
     checked = [line for line in plan(config) if line not in without]
-    assert [line.split()[0] for line in checked] == ["checks", "on"]
-    assert "ftslurm-preflight --skip matmul" in checked[0]
+    facts = [line for line in checked if "--check=" not in line]
+    assert [line.split()[0] for line in facts] == ["checks", "by"]
+    assert "ftslurm-preflight --skip matmul" in facts[0]
+    assert all(line.startswith(("  group-", "  standby-")) for line in checked if line not in facts)
     assert len(list(plan(config))) == len(without) + 2
 
 

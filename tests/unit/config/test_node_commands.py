@@ -11,7 +11,6 @@ from ftslurm.config.node_commands import check_preflight, commands
 from ftslurm.config.receivers import check_receivers
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.security import programs
 
 
 def config(*entries: Any, kind: str = "slurm") -> Config:
@@ -22,7 +21,7 @@ def config(*entries: Any, kind: str = "slurm") -> Config:
 
 def test_commands_are_lists_of_words_and_the_shipped_one_needs_no_path() -> None:
     made = config(["ftslurm-preflight", "--min-shm-gb", 1], "check", ["/opt/site/check", "--quick"])
-    shipped = tuple(programs.module("ftslurm.checks", "--min-shm-gb", "1"))
+    shipped = ("ftslurm-preflight", "--min-shm-gb", "1")
     assert commands(made) == [shipped, ("check",), ("/opt/site/check", "--quick")]
     check_preflight(made)
 
@@ -37,6 +36,7 @@ def test_on_this_machine_a_missing_program_is_refused_before_the_run() -> None:
     with pytest.raises(ConfigError, match=r"health\.preflight: .*no program that can be run"):
         check_preflight(config(["no-such-check"], kind="local"))
     check_preflight(config(["no-such-check"]))  # a compute node may have it
+    check_preflight(config(["ftslurm-preflight"], kind="local"))  # every node has it, on PATH or not
 
 
 def test_a_program_in_this_folder_is_refused_with_how_it_is_written(

@@ -13,6 +13,7 @@ from ftslurm.controller.translate import translate
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.protocol import messages as msg
+from ftslurm.protocol.causes import Says
 from ftslurm.protocol.messages import BadMessage, parse
 
 GROUP = StepId("group-0001", 2)
@@ -87,7 +88,28 @@ def test_how_a_worker_exited(fields: dict[str, object], event: ev.Event) -> None
 
 def test_the_last_line_of_a_log_is_not_taken_for_the_error() -> None:
     event = heard(GROUP, "exited", task=1, code=2, signal=None, oom=False, error="step 10 loss 0.277")
-    assert event == ev.TaskFailed(GROUP, Evidence(1, None, code=2, error="its log says: step 10 loss 0.277"))
+    only = frozenset({Says.PRINTED})
+    assert event == ev.TaskFailed(GROUP, Evidence(1, None, code=2, error="its log says: step 10 loss 0.277", says=only))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("RuntimeError: [pair.cc:553] Connection reset by peer", {Says.ECHO}),
+        ("RuntimeError: NCCL error: ncclRemoteError", {Says.ECHO, Says.NETWORK}),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", {Says.BROKEN}),
+        ("RuntimeError: status: Unavailable", {Says.ECHO, Says.LIGHTHOUSE}),
+        ("KeyError: 'connection reset'", {Says.ECHO}),
+        ("KeyError: 'XID 79'", set()),
+        ("ValueError: no such layer", set()),
+    ],
+)
+def test_the_words_of_a_failure_are_read_here_and_not_in_the_core(error: str, says: set[Says]) -> None:
+    raised = heard(GROUP, "failed", **{**MESSAGES["failed"], "error": error})
+    ended = heard(GROUP, "exited", task=1, code=2, signal=None, oom=False, error=error)
+    assert isinstance(raised, ev.TaskFailed)
+    assert isinstance(ended, ev.TaskFailed)
+    assert (raised.evidence.says, ended.evidence.says) == (says, says | {Says.PRINTED})
 
 
 def test_a_failure_before_the_script_was_reached_is_marked() -> None:

@@ -24,7 +24,7 @@ from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0, S1
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Phase
+from ftslurm.core.state.model import Allocation, Node, Nodes, Phase
 from ftslurm.core.state.past import Past
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
@@ -169,7 +169,13 @@ def test_a_drain_that_is_taken_back_before_the_new_job_starts_cancels_that_job()
 
 
 def test_a_controller_that_takes_over_keeps_the_node_drained() -> None:
-    past = Past((("lighthouse", 0), ("group-0000", 0), ("group-0001", 0)), 0, drained=("n2",), home="7.0", node="n1")
+    past = Past(
+        (("lighthouse", 0), ("group-0000", 0), ("group-0001", 0)),
+        0,
+        nodes=Nodes({"n2": Node(drained=True)}),
+        home="7.0",
+        node="n1",
+    )
     story = play(
         (0, ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.1"}))), config=SLURM
     )

@@ -31,6 +31,7 @@ from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.slurm.evidence import node_fate
 
 ENDS = ("run_finished", "run_requeued")
 HISTORIES = 15  # in each block
@@ -79,6 +80,7 @@ class World:
         self.dark: set[str] = set()  # unreachable nodes
         self.gone: set[str] = set()  # nodes that the job has lost
         self.struck: set[str] = set()  # nodes that ever had a fault
+        self.unfit: set[str] = set()  # nodes that have failed their check
         self.coming: list[tuple[float, int, ev.Event]] = []
         self.numbers = itertools.count()
         self.later(0.0, ev.Granted(self.allocation))
@@ -152,16 +154,23 @@ class World:
         elif self.dice.random() < 0.5:
             self.later(now + self.dice.uniform(0.1, 3), ev.Looked(node, False))
 
-    def checks(self, now: float, nodes: tuple[str, ...]) -> None:
-        """Schedule the end of a step that checks nodes."""
-        dice, results = self.checker, list[ev.NodeResult]()
-        for node in nodes:
-            if dice.random() < 0.95 and node not in self.dark:
-                results.append(ev.NodeResult(node, 1.0, "log", dice.choice([None] * 9 + ["bad GPU"])))
-        self.struck |= {*nodes} - {result.node for result in results}
-        lost, refused = dice.random() < 0.5, dice.random() < 0.2
-        event = ev.NodesChecked(nodes, tuple(results), "srun's words", refused=refused, unreachable=lost)
-        self.later(now + dice.uniform(0.1, 5), event)
+    def checks(self, launch: act.Launch, task: int, node: str, time: float) -> float:
+        """Schedule the result of a node's check, which may come twice; return when the worker goes on, if it does."""
+        dice, config = self.checker, self.config
+        assert bool(launch.check) <= bool(config.health.preflight)
+        if node not in launch.check or task != self.hosts[launch.id].index(node):
+            return time
+        time += dice.uniform(0.1, 5)
+        if node in self.dark or dice.random() < 0.05:
+            return inf
+        error = dice.choice([None] * 9 + ["bad GPU"])
+        if error is not None:
+            self.unfit.add(node)
+        for _ in range(dice.choice([1, 1, 2])):
+            self.later(time, said.node_checked(launch.id, node, error, task))
+        if error is not None:
+            self.later(time + dice.uniform(0, 0.2), ev.TaskFailed(launch.id, Evidence(task, node, code=1)))
+        return time if error is None else inf
 
     def chance(self) -> bool:
         return self.dice.random() < self.misfortune
@@ -199,7 +208,7 @@ class World:
             down = node in self.dark | self.gone and self.fates.random() < 0.5
             self.struck |= {node} if down else set()
             state = "down" if down else self.fates.choice(["idle", "mixed", "mixed+drain", "quux"])
-            self.later(now + self.fates.uniform(0.05, 1), ev.NodeFate(node, down, state))
+            self.later(now + self.fates.uniform(0.05, 1), node_fate(node, state))
 
     def obey(self, now: float, action: act.Action) -> None:
         match action:
@@ -209,8 +218,6 @@ class World:
                 self.starts(now, action)
             case act.Probe():
                 self.looks(now, action.node)
-            case act.CheckNodes():
-                self.checks(now, action.nodes)
             case act.AskNodes(nodes):
                 for node in nodes:
                     self.asked(now, node)
@@ -259,7 +266,9 @@ class World:
         for task, host in enumerate(hosts):
             time = now + self.dice.uniform(0.1, 2)
             self.later(time, said.hello(launch.id, task, host))
-            self.later(time + self.dice.uniform(0, 2), said.ready(launch.id, task))
+            time = self.checks(launch, task, host, time) + self.dice.uniform(0, 2)
+            if time < inf:
+                self.later(time, said.ready(launch.id, task))
 
     def trains(self, now: float, step: StepId) -> None:
         time = now
@@ -295,7 +304,9 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             assert action.id not in world.launched, f"launched twice: {action.id}"
         case records.StepLaunched(unit=name, nodes=nodes) if name != "lighthouse":
             assert set(nodes) <= set(world.allocation.nodes)
-            assert not set(nodes) & state.nodes.closed
+            assert not set(nodes) & state.nodes.unusable
+        case records.NodeCheckPassed(node=node) | records.NodeCheckFailed(node=node):
+            assert (node in world.unfit) or isinstance(action, records.NodeCheckPassed)
         case records.HangFound(group=group):
             unit = state.groups[group]
             assert world.states.get(unit.id, "S") != "S", f"no hang: {action}"

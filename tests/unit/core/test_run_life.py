@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 
 import pytest
@@ -132,6 +133,16 @@ def test_the_journal_repeats_the_ranks_only_when_they_are_not_the_expected_ones(
     (_, group) = story.records("step_ready")
     assert (group["unit"], group["attempt"], group["seconds"]) == ("group-0000", 0, 2)
     assert "ranks" not in group
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_step_is_ready_when_its_workers_and_their_guards_were_heard_in_any_order(seed: int) -> None:
+    heard, hosts = list(ready(A0, "n2", "n2", "n1", "n1")), {"n1", "n2"}
+    random.Random(seed).shuffle(heard)
+    story = play((0, granted(4)), (1, LIGHTHOUSE_UP), *((2 + at, one) for at, one in enumerate(heard)), config=WIDE)
+    (_, group) = story.records("step_ready")
+    assert ({row["node"] for row in group["ranks"]}, group["seconds"]) == (hosts, 9)
+    assert len(story.all(act.Assign)) == 1
 
 
 def test_at_the_first_start_the_groups_begin_together() -> None:

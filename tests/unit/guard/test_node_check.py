@@ -9,17 +9,39 @@ import sys
 import time
 from pathlib import Path
 
+from ftslurm.checks import shipped_check
 from ftslurm.guard import node_check, processes
+
+PROGRAM = """
+import json, sys
+from ftslurm.guard import guard, node_check
+node_check.PREFLIGHT_S = float(sys.argv.pop(1))
+task = guard.Task(0, int(sys.argv.pop(1)), "n1", guard.options(sys.argv[1:]), None)
+node_check.pass_or_end(task, lambda said: print(json.dumps(vars(said)), flush=True))
+print("the worker goes on")
+"""
+
+
+def told(folder: Path, *commands: list[str], timeout_s: float = 30.0, task: int = 0, nodes: str = "n1") -> list[str]:
+    """Run the checks as a worker of n1 does, in a run directory; return the lines that it prints."""
+    env = os.environ | {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_SECRETS": "API_KEY", "API_KEY": "hidden"}
+    check = {"nodes": [nodes], "gpus": 2, "commands": commands}
+    words = [f"--check={json.dumps(check)}", "--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=60"]
+    command = [sys.executable, "-c", PROGRAM, str(timeout_s), str(task), *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    lines = done.stdout.splitlines()
+    assert (done.returncode, "the worker goes on" in lines) in [(0, True), (1, False)]
+    return lines
 
 
 def check(folder: Path, *commands: list[str], timeout_s: float = 30.0) -> dict[str, object]:
-    """Run the program as srun does, in a run directory; return its answer."""
-    (folder / "logs").mkdir(exist_ok=True)
-    env = os.environ | {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_NODE": "n1"}
-    words = [f"--timeout-s={timeout_s}", f"--sent={time.time() - 5}", "--gpus=2", json.dumps(commands)]
-    command = [sys.executable, "-m", "ftslurm.guard.node_check", *words]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
-    return dict(json.loads(done.stdout))
+    """Return the answer of a check: the worker goes on if the node has passed, and only then."""
+    (folder / "logs").mkdir(exist_ok=True) if not (folder / "logs").exists() else None
+    answer, *goes_on = told(folder, *commands, timeout_s=timeout_s)
+    said = dict(json.loads(answer))
+    assert bool(goes_on) == (said["error"] is None)
+    return said
 
 
 def shell(text: str) -> list[str]:
@@ -27,11 +49,11 @@ def shell(text: str) -> list[str]:
 
 
 def test_all_commands_run_and_their_output_is_kept(tmp_path: Path) -> None:
-    told = shell("echo $FTSLURM_NODE $FTSLURM_PREFLIGHT_GPUS $FTSLURM_PREFLIGHT_SKEW_S")
-    answer = check(tmp_path, told, shell("echo second >&2"))
-    assert (answer["node"], answer["reason"], answer["log"]) == ("n1", None, "logs/preflight-n1-0.log")
+    says = shell("echo $FTSLURM_NODE $FTSLURM_PREFLIGHT_GPUS key=$API_KEY")
+    answer = check(tmp_path, says, shell("echo second >&2"))
+    assert (answer["node"], answer["error"], answer["log"]) == ("n1", None, "logs/preflight-n1-0.log")
     lines = (tmp_path / "logs/preflight-n1-0.log").read_text().splitlines()
-    assert lines[1].startswith("n1 2 5.")
+    assert lines[1] == "n1 2 key="
     assert lines[2:] == ["$ sh -c 'echo second >&2'", "second"]
     assert check(tmp_path, ["true"])["log"] == "logs/preflight-n1-1.log"  # the earlier one stays
     assert (tmp_path / "logs/preflight-n1-0.log").stat().st_mode & 0o777 == 0o600
@@ -39,9 +61,9 @@ def test_all_commands_run_and_their_output_is_kept(tmp_path: Path) -> None:
 
 def test_the_first_failure_ends_the_check_and_its_last_line_is_the_reason(tmp_path: Path) -> None:
     answer = check(tmp_path, shell("echo fine; echo GPU 3 is lost; exit 4"), shell("touch never"))
-    assert str(answer["reason"]).endswith("exit code 4: GPU 3 is lost")
-    assert "cannot be started" in str(check(tmp_path, ["/no/such/program"])["reason"])
-    assert "ended by signal 9" in str(check(tmp_path, shell("kill -9 $$"))["reason"])
+    assert str(answer["error"]).endswith("exit code 4: GPU 3 is lost")
+    assert "cannot be started" in str(check(tmp_path, ["/no/such/program"])["error"])
+    assert "ended by signal 9" in str(check(tmp_path, shell("kill -9 $$"))["error"])
 
 
 def test_a_check_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Path) -> None:
@@ -49,13 +71,13 @@ def test_a_check_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Pat
     hangs = shell(f"setsid sleep 600 & echo $! > {pid}; echo waiting; trap '' TERM; sleep 600")
     begun = time.monotonic()
     answer = check(tmp_path, hangs, timeout_s=1.0)
-    assert "not done after 1 s, killed: waiting" in str(answer["reason"])
+    assert "not done after 1 s, killed: waiting" in str(answer["error"])
     assert time.monotonic() - begun < 30
     assert processes.state(int(pid.read_text())) in (None, "Z")
 
 
 def test_a_command_that_leaves_a_child_with_its_output_does_not_hold_the_check(tmp_path: Path) -> None:
-    assert check(tmp_path, shell("sleep 600 & exit 0"))["reason"] is None
+    assert check(tmp_path, shell("sleep 600 & exit 0"))["error"] is None
 
 
 def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
@@ -73,9 +95,18 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 
 def test_without_a_log_the_check_goes_on(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("no folder")
-    words = [f"--sent={time.time()}", json.dumps([shell("echo GPU 3 is lost; exit 4")])]
-    env = os.environ | {"FTSLURM_RUN_DIR": str(tmp_path), "FTSLURM_NODE": "n1"}
-    command = [sys.executable, "-m", "ftslurm.guard.node_check", *words]
-    answer = json.loads(subprocess.run(command, env=env, capture_output=True, timeout=60, check=True).stdout)
+    answer = check(tmp_path, shell("echo GPU 3 is lost; exit 4"))
     assert answer["log"] == ""
-    assert answer["reason"].endswith("exit code 4: GPU 3 is lost")
+    assert str(answer["error"]).endswith("exit code 4: GPU 3 is lost")
+
+
+def test_the_shipped_check_needs_no_path_and_what_a_check_leaves_is_no_child_of_the_worker(tmp_path: Path) -> None:
+    words = [word for name in shipped_check.CHECKS if name != "shm" for word in ("--skip", name)]
+    assert check(tmp_path, ["ftslurm-preflight", "--min-shm-gb=0", *words])["error"] is None
+    assert check(tmp_path, shell("setsid sleep 600 & exit 0"))["error"] is None
+    assert [name for _, environ in processes.of_run(str(tmp_path)) for name in environ if name == "FTSLURM_NODE"] == []
+
+
+def test_only_the_first_task_of_a_node_that_is_named_checks_it(tmp_path: Path) -> None:
+    assert told(tmp_path, ["false"], task=1) == ["the worker goes on"]
+    assert told(tmp_path, ["false"], nodes="n2") == ["the worker goes on"]

@@ -17,7 +17,6 @@ from ftslurm.core.state.actions import (
     AskJobs,
     AskNodes,
     CancelJobs,
-    CheckNodes,
     Exclude,
     Probe,
     RequestJobs,
@@ -25,7 +24,7 @@ from ftslurm.core.state.actions import (
     StartNow,
     StartPilot,
 )
-from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, NodesChecked, RequeueRefused
+from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, RequeueRefused
 from ftslurm.core.state.model import Job
 from ftslurm.core.state.values import replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
@@ -184,7 +183,6 @@ ANSWERS = {
     AskJobs(): [JobsUnknown],
     AskNodes(("n1",)): [],
     Probe("n1"): [Looked],
-    CheckNodes(("n1",)): [NodesChecked],
     Exclude("6", ("n1",)): [],
     CancelJobs(("6",)): [],
     RequeueJob("6"): [RequeueRefused],

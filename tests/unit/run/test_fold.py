@@ -18,7 +18,7 @@ ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, re
 IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (StatusFold,): {
         *(*ANSWERS, records.ControllerLeft, records.RollOver, records.PilotRestarted, records.AllocationRequeued),
-        *(records.NodeSilent, records.NodeChecksStarted, records.NodeCheckPassed, records.StandbyGivenUp),
+        *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
         *(records.StacksTaken, records.HangFound, records.QuorumRefused, records.CheckpointFailed),
         records.FaultInjected,
     },
@@ -26,7 +26,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(*ANSWERS, records.ControllerLeft, records.ControllerError, records.Command, records.RollOver, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationRequeued, records.PilotRestarted, records.NodeSilent),
-        *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned, records.NodeChecksStarted),
+        *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned),
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
         *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),

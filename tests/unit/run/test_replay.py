@@ -10,8 +10,8 @@ from pathlib import Path
 import example_journal as ex
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.model import Exit, Job, Place, StepId
-from ftslurm.core.state.past import LeftOut, Live, Scheduled
+from ftslurm.core.state.model import Exit, Job, Node, Out, Place, StepId
+from ftslurm.core.state.past import Live, Scheduled
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.checkpoint_owner import claim
 from ftslurm.run.directory import RunDir
@@ -107,10 +107,10 @@ def test_drained_nodes_are_read_until_slurm_drains_them_no_longer(tmp_path: Path
     drained = [line("node_shunned", node=node, reason="Slurm says draining") for node in ("n2", "n1")]
     past, _ = read_past(ex.new_run(tmp_path / "a", [*ARRAY, *drained]))
     assert past is not None
-    assert past.shunned == ("n1", "n2")
+    assert past.nodes.by_name.keys() == {"n1", "n2"}
     past, _ = read_past(ex.new_run(tmp_path / "b", [*ARRAY, *drained, line("node_unshunned", node="n2", reason="x")]))
     assert past is not None
-    assert past.shunned == ("n1",)
+    assert past.nodes.those(lambda node: node.shunned) == {"n1"}
 
 
 def test_the_checks_of_nodes_are_read_as_long_as_the_allocation_is_the_same(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_the_checks_of_nodes_are_read_as_long_as_the_allocation_is_the_same(tmp_
     checks += [line("node_check_failed", node="n3", reason="bad GPU"), line("node_excluded", node="n2", reason="x")]
     past, _ = read_past(ex.new_run(tmp_path / "a", [first, *checks, first]))
     assert past is not None
-    assert past.passed == ("n1",)
-    assert past.left_out == (LeftOut("n3", ex.START, unfit="bad GPU"), LeftOut("n2", ex.START))
+    assert past.nodes.passed == {"n1"}
+    assert past.nodes.by_name == {"n3": Node(Out.UNFIT, ex.START, "bad GPU"), "n2": Node(Out.LOST, ex.START)}
     past, _ = read_past(ex.new_run(tmp_path / "b", [first, *checks, first | {"requeues": 1}]))
     assert past is not None
-    assert past.passed == ()
+    assert past.nodes.passed == frozenset()
 
 
 MOVES = [("leaving", "81_1"), ("leaving", "81_2"), ("leaving", "81_3"), ("granted", "81_1"), ("lost", "81_3")]
@@ -138,7 +138,7 @@ def test_how_attempts_ended_and_which_nodes_were_left_out_are_read_too(tmp_path:
     never = line("step_exited", unit="group-0000", attempt=1, cause="start_failed", launched=False)
     past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, *more, line("node_restored", node="n2"), failed, never]))
     assert past is not None
-    assert past.left_out == (LeftOut("n1", ex.START, 1), LeftOut("n3", ex.START))
+    assert past.nodes.by_name == {"n1": Node(Out.BLAMED, ex.START, group=1), "n3": Node(Out.LOST, ex.START)}
     assert past.leaving == (Job("81_2", leaving=Cause.PREEMPTED, since=ex.START),)
     exits = dict(past.exits)
     assert [e.cause for unit in sorted(exits) for e in exits[unit]] == [

@@ -332,14 +332,14 @@ def test_srun_knows_first_that_the_job_ends(job: str, why: str, outcome: RunOutc
 )
 def test_what_slurm_says_of_a_node_tells_whether_it_is_down(state: str, down: bool) -> None:
     (fate,) = read_node_fates(f"NodeName=n2 Arch=x86_64 OS=Linux 6.1 State={state} Weight=1 Extra=x\n")
-    assert fate == NodeFate("n2", down, state.lower())
+    assert (fate.node, fate.down, fate.why) == ("n2", down, f"Slurm says {state.lower()}")
     assert read_node_fates("slurm_load_node error: Unable to contact slurm controller") == []
     two = "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None\nNodeName=n3 State=MIXED+DRAIN Comment=State=IDLE "
     two += "Reason=bad disk | State=IDLE [x] [root@2026-11-25T22:10:00] Comment=x\n"
     reason = "bad disk | State=IDLE [x] (root, 2026-11-25T22:10:00)"
     assert read_node_fates(two) == [
-        NodeFate("n2", True, "down"),
-        NodeFate("n3", False, "mixed+drain", reason),
+        NodeFate("n2", True, None, "Slurm says down"),
+        NodeFate("n3", False, True, f"Slurm says mixed+drain: {reason}"),
     ]
 
 

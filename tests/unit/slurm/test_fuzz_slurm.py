@@ -25,7 +25,6 @@ from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm.evidence import (
     asked_by_slurm,
     job_ends,
-    read_node_checks,
     read_probe,
     read_srun,
 )
@@ -114,31 +113,6 @@ def test_what_a_probe_brings_back_is_a_look_or_a_refusal(text: str) -> None:
     assert all(type(word) is str for pair in looked.steps or () for word in pair)
 
 
-CHECKED = {"type": "node_check", "node": "n1", "seconds": 1.5, "log": "logs/a.log", "reason": None}
-
-
-@tried(200)
-@given(text=st.one_of(spoilt(CHECKED).map(json.dumps), TEXTS, st.just(DEEP)), alike=st.booleans())
-def test_what_the_checks_of_nodes_bring_back_is_a_result_or_none(text: str, alike: bool) -> None:
-    found = read_node_checks(("n1", "n2"), text, alike)
-    assert not (found.refused and found.unreachable)
-    assert {one.node for one in found.results} <= {"n1", "n2"}
-    assert all(type(one.log) is str and (one.reason is None or one.reason) for one in found.results)
-
-
-def test_what_srun_says_of_a_check_without_a_result_is_kept() -> None:
-    lost = "srun: error: Task launch for StepId=7.1 failed on node n1: Communication connection failure"
-    found = read_node_checks(("n1",), lost, False)
-    assert (found.results, found.unreachable, "connection failure" in found.error) == ((), True, True)
-    busy = read_node_checks(("n1",), "srun: error: Unable to create step for job 7: Job is pending execution", False)
-    assert (busy.refused, busy.unreachable) == (True, False)
-    ended = read_node_checks(("n1",), "srun: error: n1: task 0: Exited with exit code 1", False)
-    assert (ended.refused, ended.unreachable, ended.error) == (False, False, "n1: task 0: Exited with exit code 1")
-    told = json.dumps(CHECKED)
-    assert {one.node for one in read_node_checks(("n1", "n2"), told, True).results} == {"n1", "n2"}
-    assert [one.node for one in read_node_checks(("n1", "n2"), told, False).results] == ["n1"]
-
-
 @tried(300)
 @given(text=ROWS)
 def test_what_squeue_prints_is_read_or_refused(text: str) -> None:
@@ -165,7 +139,7 @@ RECORD = st.one_of(
 def test_what_scontrol_says_of_nodes_is_read_or_passed_over(words: list[str], times: int) -> None:
     began = time.monotonic()
     fates = read_node_fates("NodeName=n2 State=IDLE " + "".join(words)[:12] * times + "\nNodeName=n3 State=DOWN*\n")
-    assert all(is_node(fate.node) and fate.state for fate in fates)
+    assert all(is_node(fate.node) and fate.why for fate in fates)
     assert fates[-1].down
     assert time.monotonic() < began + 2
 

@@ -97,8 +97,8 @@ def test_each_answer_is_read(version: str) -> None:
     assert (read("partitions"), read("partition_records")) == ({"gpu"}, {"gpu"})
     assert all(str(job).isdecimal() for job in read("submit") | read("submit-in_words"))
     (fate,) = read("node_records")
-    assert (fate.node, fate.down) == ("n4", False)
-    assert (fate.state, fate.reason.partition(" (user, ")[0]) == ("idle+drain", "fan broken | see ticket 7")
+    assert (fate.node, fate.down, fate.drained) == ("n4", False, True)
+    assert fate.why.partition(" (user, ")[0] == "Slurm says idle+drain: fan broken | see ticket 7"
     assert {found.code for found in read("srun-exit_code")} == {3}
     assert {found.signal for found in read("srun-segfault")} == {11}
     assert any(found.node_lost for found in read("srun-node_failure"))
@@ -249,7 +249,7 @@ def test_a_run_is_not_lost_because_its_jobs_line_is_damaged() -> None:
 def test_the_answers_about_one_node_and_the_own_nodes_are_read_between_other_lines() -> None:
     text = "CLUSTER: wice\nwarning: x\n" + recorded(VERSIONS[-1], "node_records")
     (fate,) = read_node_fates(plain(text))
-    assert fate.state == "idle+drain"
+    assert (fate.drained, fate.why.split(":")[0]) == (True, "Slurm says idle+drain")
     own = recorded(VERSIONS[-1], "job_nodes")
     (left,) = read(AskOwnNodes(), f"Welcome\n{own}")
     assert left.nodes == ("n1",)

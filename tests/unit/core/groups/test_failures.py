@@ -26,8 +26,9 @@ from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, Place, Rank
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages as msg
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
 
 THREE = config(groups={"count": 3})
 
@@ -198,7 +199,7 @@ def test_failures_older_than_the_window_are_forgotten() -> None:
 def test_a_group_whose_node_is_lost_moves_to_a_spare_and_the_node_is_not_used_again() -> None:
     story = play(*RUNNING, (30, node_lost(B0, "n2")), (40, killed(B1)), (50,))
     assert [launch.place for launch in story.all(act.Launch, since=30)] == [Place(("n3",)), Place(("n3",))]
-    assert story.state.nodes.avoid == {"n2"}
+    assert story.state.nodes.out() == {"n2"}
     assert story.records("step_exited", since=30)[0]["cause"] == "node_lost"
 
 
@@ -219,9 +220,10 @@ def test_a_waiting_group_gets_the_nodes_of_one_that_was_given_up() -> None:
 
 
 def test_the_journal_has_each_sign_once_and_a_last_line_only_as_a_last_resort() -> None:
-    printed = f"{ev.LAST_LINE}KeyError: 'lr'"
-    said = [Evidence(0, None, code=1, error=words) for words in ("KeyError: 'lr'", printed, "KeyError: 'lr'")]
-    signs = [*said, Evidence(1, None, code=3, error=printed), Evidence(1, None, code=3, error=printed)]
+    printed, only = "its log says: KeyError: 'lr'", frozenset({Says.PRINTED})
+    raised, line = (Evidence(0, None, 1, error=text) for text in ("KeyError: 'lr'", printed))
+    others = [Evidence(1, None, code=3, error=printed, says=only)] * 2
+    signs = [raised, replace(line, says=only), raised, *others]
     story = play(*RUNNING, (30, *(ev.TaskFailed(B0, sign) for sign in signs), ev.Ended(B0, code=1)))
     (exited,) = story.records("step_exited")
     assert exited["evidence"] == ["task 0 on n2: exit code 1: KeyError: 'lr'", f"task 1: exit code 3: {printed}"]

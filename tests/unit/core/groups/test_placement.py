@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import pytest
 import said
 from histories import RUNNING, config, granted, killed, node_lost, play, ready, stepped, store
-from slurm_answers import read_node_fates
 from steps import A0, A1, B0, B1, B2, C0, LIGHT0, URL
 
 from ftslurm.config.schema import Config, nodes_needed
@@ -18,6 +16,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Exit, Place, StepId
 from ftslurm.protocol.causes import Cause
+from ftslurm.slurm.evidence import node_fate
 
 
 def nodes(count: int) -> Allocation:
@@ -167,14 +166,14 @@ def test_it_is_not_excluded_if_there_is_no_other_place() -> None:
 def test_nor_on_this_machine_where_nodes_are_only_names() -> None:
     local = config(cluster={"kind": "local"})
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60,), config=local)
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_group_that_fails_elsewhere_too_clears_the_node() -> None:
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (50, killed(B2)), (70,))
     (restored,) = story.records("node_restored")
     assert restored == {"node": "n2", "reason": "group 1 fails elsewhere too"}
-    assert (story.state.nodes.avoid, story.state.nodes.suspected) == (frozenset(), ())
+    assert story.state.nodes.out() == frozenset()
 
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -230,19 +229,18 @@ def test_a_suspected_node_is_better_than_none() -> None:
 
 def test_a_lost_node_elsewhere_does_not_clear_it() -> None:
     story = play((0, granted(4)), *RUNNING[1:], (30, killed(B0)), (40, killed(B1)), (50, node_lost(B2, "n3")), (70,))
-    assert story.state.nodes.avoid == {"n2", "n3"}
+    assert story.state.nodes.out() == {"n2", "n3"}
 
 
 def test_a_suspected_node_that_slurm_takes_away_does_not_come_back() -> None:
     gone = (45, ev.NodesLeft(("n1", "n3")))
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), gone, (50, killed(B2)), (70,))
     assert story.records("node_restored") == []
-    assert story.state.nodes.avoid == {"n2"}
+    assert story.state.nodes.out() == {"n2"}
 
 
 def states(node: str, word: str, reason: str = "") -> ev.Event:
-    (fate,) = read_node_fates(f"NodeName={node} State={word.upper()}")
-    return replace(fate, reason=reason)
+    return node_fate(node, word.upper(), reason)
 
 
 def test_a_node_that_is_drained_is_used_only_where_no_other_is_free() -> None:

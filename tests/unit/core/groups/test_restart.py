@@ -15,7 +15,8 @@ from ftslurm.core.groups.placement import suspect
 from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, unexplained, wait
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Exit
-from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.causes import Cause, Says
+from ftslurm.run import log_signs
 
 PATIENCE_S = 60.0
 CONFIG = RestartConfig(max_per_group=3, backoff_s=2.0)
@@ -143,7 +144,8 @@ def test_a_healthy_attempt_that_was_asked_to_end_also_ends_the_chain() -> None:
 
 
 def error(node: str, words: str = "ValueError: x", step: int | None = 7, cause: Cause = Cause.USER_ERROR) -> Exit:
-    return Exit(0, 10.0, cause, tuple(node.split()), error=words, step=step)
+    echo = Says.ECHO in log_signs.says(words)
+    return Exit(0, 10.0, cause, tuple(node.split()), error=words, step=step, echo=echo)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from histories import config, with_units
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.rules import begin
-from ftslurm.core.state.model import Allocation, Look, Phase, Place, Pulse
+from ftslurm.core.state.model import Allocation, Look, Node, Out, Phase, Place, Pulse
 from ftslurm.core.state.run_state import RunState
 
 
@@ -32,7 +32,7 @@ def state_of(
         for unit, place in zip(state.standbys, standbys, strict=False)
     ]
     allocation = Allocation("7", tuple(f"n{i + 1}" for i in range(nodes)))
-    nodes_left_out = replace(state.nodes, avoid=frozenset(avoid.split()))
+    nodes_left_out = state.nodes.put({name: Node(Out.LOST) for name in avoid.split()})
     return replace(with_units(state, *units, *waiting), allocation=allocation, nodes=nodes_left_out)
 
 
@@ -136,7 +136,7 @@ def test_one_that_is_not_ready_is_not_picked(phase: Phase) -> None:
 
 def test_one_on_a_node_that_has_just_fallen_silent_is_not_picked() -> None:
     base = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
-    state = replace(base, nodes=replace(base.nodes, looks=(Look("n3", 20.0, 25.0),)))
+    state = replace(base, nodes=replace(base.nodes, by_name={"n3": Node(look=Look(20.0, 25.0))}))
     assert pick(state, state.groups[0], warm()) is None
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from ftslurm.controller.translate import classified
 from ftslurm.core.groups.verdict import LONGEST, classify, describe, signal_name
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Attempt, Evidence, Exit, Phase, Place, Pulse, StepId, Unit
-from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.values import replace
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.traces import Traces
 
 STEP = StepId("group-0001", 2)
 
 
 def unit(*evidence: Evidence, **fields: object) -> Unit:
+    evidence = tuple(map(classified, evidence))
     known = {"phase": Phase.STOPPING if evidence else Phase.RUNNING, "attempt": 2, "place": Place(("n1", "n2"))}
     return Unit("group-0001", 1, **known, current=Attempt(**{"assigned": True, "evidence": evidence, **fields}))  # type: ignore[arg-type]
 
@@ -174,7 +176,7 @@ def test_a_success_has_no_error() -> None:
         ({"cause": Cause.KILLED, "signal": 63}, "killed (signal 63)"),
         ({"cause": Cause.KILLED}, "killed"),
         (
-            {"cause": Cause.KILLED, "signal": 6, "error": f"{ev.LAST_LINE}what():  boom"},
+            {"cause": Cause.KILLED, "signal": 6, "error": "its log says: what():  boom"},
             "killed (signal 6): its log says: what():  boom",
         ),
         ({"cause": Cause.USER_ERROR, "error": "ValueError: x", "node": "n1"}, "the script failed on n1: ValueError: x"),

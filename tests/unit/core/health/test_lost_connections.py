@@ -77,7 +77,7 @@ def test_a_node_that_no_probe_reaches_is_lost_and_the_next_attempt_does_not_go_t
     assert [time for time, action in story.done if is_a(action, act.Launch) and action.id == B1] == [25.1]
     assert verdict(story) == ("node_lost", "n4")
     assert next_nodes(story) == ("n5", "n6")
-    assert "n4" in story.state.nodes.avoid
+    assert "n4" in story.state.nodes.out()
 
 
 def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() -> None:
@@ -172,7 +172,7 @@ def test_while_slurm_does_not_answer_no_node_is_lost_and_there_is_a_verdict() ->
     (exited,) = [time for time, action in story.done if getattr(action, "event", "") == "step_exited"]
     assert exited == pytest.approx(30.1)
     assert verdict(story) == ("user_error", "n3")
-    assert "n4" not in story.state.nodes.avoid
+    assert "n4" not in story.state.nodes.out()
 
 
 IO_ERROR = "srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 1"

@@ -28,13 +28,14 @@ from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Place
+from ftslurm.slurm.evidence import node_fate
 
 SLURM = config(cluster={"kind": "slurm"})
 ROOT = "disk (root, 2026-11-25T22:10:00)"
 
 
 def states(**words: str) -> list[ev.Event]:
-    return [ev.NodeFate(node, False, word, ROOT if "drain" in word else "") for node, word in words.items()]
+    return [node_fate(node, word, ROOT if "drain" in word else "") for node, word in words.items()]
 
 
 def launched(story: Story, since: float) -> list[tuple[str, ...]]:
@@ -109,11 +110,11 @@ def test_a_state_is_read_in_the_words_of_any_version(base: str, flags: list[str]
     story = Story(SLURM, begin(SLURM))
     story.turn(0, [granted(3)])
     story.turn(1, states(n2=word + mark))
-    assert story.state.nodes.shunned == ({"n2"} if drain else set())
+    assert story.state.nodes.those(lambda node: node.shunned) == ({"n2"} if drain else set())
     story.turn(2, states(n2="draining"))
     story.turn(3, states(n2=word + mark))
     serves = base in BASES or bool({"planned", "reserved"}.intersection(flags))
-    assert story.state.nodes.shunned == (set() if serves and not drain else {"n2"})
+    assert story.state.nodes.those(lambda node: node.shunned) == (set() if serves and not drain else {"n2"})
 
 
 def test_in_array_mode_the_job_on_a_drained_node_goes_on_and_a_failed_group_gets_another() -> None:

@@ -13,7 +13,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.health.silence import EACH_START_S, FEW_STARTS, LOOK_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Phase, Place, StepId
+from ftslurm.core.state.model import Out, Phase, Place, StepId
 
 ALL = ev.NodesLeft(("n1", "n2", "n3"))  # Slurm has answered, and the job has all its nodes
 STARTED: tuple[Moment, ...] = (
@@ -63,15 +63,15 @@ def test_of_a_first_step_it_is_told_what_it_may_be_busy_with() -> None:
 def test_nobody_is_asked_about_while_all_are_heard() -> None:
     story = play(*merged(STARTED, beats({LIGHT0: 600, A0: 600, B0: 600}, every=4)), config=listening())
     assert story.all(act.Probe) == []
-    assert story.state.nodes.looks == ()
+    assert story.state.nodes.looks == {}
 
 
 @pytest.mark.parametrize("answer", [(), (26, ev.Looked("n2", False))], ids=["before it is answered", "after"])
 def test_who_is_heard_again_has_lost_nothing(answer: Moment) -> None:
     story = silent_b(*([answer] if answer else []), (26.5, ALL), (29.9, ev.Alive(B0, 0, 29.9)), until=34)
     assert story.ids(act.Kill) == []
-    assert story.state.nodes.looks == ()
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.looks == {}
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_second_silence_is_a_new_one() -> None:
@@ -204,7 +204,7 @@ def test_a_node_that_answers_is_not_lost(
     why, error = cause(story)
     assert why == expected
     assert words in str(error)
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.out() == frozenset()
     assert story.all(act.Launch, since=at) == [act.Launch(B1, 1, Place(("n2",)))]
     assert story.all(act.Kill)[0].stuck == (steps is not None and "SIGSTOP" not in words and expected == "killed")
 
@@ -222,7 +222,7 @@ def test_a_node_from_which_another_step_is_heard_is_not_lost() -> None:
     heard = beats({LIGHT0: 81, A0: 81, B0: 20})
     story = play(*merged(started, up, heard, [(25.1, ev.NodesLeft(("n1", "n2"))), (81,)]), config=shared)
     assert story.times(act.Kill, B0)[:1] == [80]
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
@@ -233,7 +233,7 @@ def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
     story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), again, [(30,)]), config=shared)
     assert story.times(act.Launch, B1) == [28]
     assert story.times(act.Kill, A0)[:1] == [30]
-    assert story.state.nodes.avoid == {"n1"}
+    assert story.state.nodes.out() == {"n1"}
 
 
 # --- steps without any message, the Lighthouse, standbys -------------------------------------------------------------
@@ -253,7 +253,7 @@ def never_heard(*moments: Moment, until: float) -> Story:
 def test_a_step_that_never_said_hello_is_lost_with_its_node() -> None:
     story = never_heard((6, ev.Looked("n2", False)), until=11)
     assert story.times(act.Kill, B0)[0] == 10
-    assert story.state.nodes.avoid == {"n2"}
+    assert story.state.nodes.out() == {"n2"}
 
 
 def test_a_step_slow_to_say_hello_on_a_node_that_answers_has_its_start_timeout() -> None:
@@ -267,7 +267,7 @@ def test_a_step_that_is_gone_before_it_said_hello_is_not_waited_for() -> None:
     answers = [(t + 0.1, ev.Looked("n2", True, ())) for t in range(5, 40, 2)]
     story = never_heard(*answers, until=40)
     assert 20 <= story.times(act.Kill, B0)[0] <= 22
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.out() == frozenset()
 
 
 def lighthouse_at(*beats: tuple[float, str, float]) -> list[Moment]:
@@ -317,7 +317,7 @@ def test_a_group_of_two_nodes_is_brought_down_when_one_of_them_is_lost() -> None
     lost = [(8, ev.Looked("n4", False)), (12.2, ev.Ended(B0, 137))]
     story = play(*merged(started, beats({LIGHT0: 30, A0: 30, B0: 30}), other, lost), config=wide)
     assert story.times(act.Kill, B0) == [12]
-    assert story.state.nodes.avoid == {"n4"}
+    assert story.state.nodes.out() == {"n4"}
     assert story.all(act.Launch, since=12) == [act.Launch(B1, 1, Place(("n3", "n5")))]
 
 
@@ -343,12 +343,12 @@ def test_all_other_nodes_silent_at_once_is_rather_our_own_network() -> None:
     story = four({"n2": 20, "n3": 20, "n4": 20})
     assert {probe.node for probe in story.all(act.Probe)} == {"n2", "n3", "n4"}
     assert story.ids(act.Kill) == []
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_few_silent_nodes_are_lost_while_another_is_heard() -> None:
     story = four({"n2": 20, "n3": 20})
-    assert story.state.nodes.avoid == {"n2", "n3"}
+    assert story.state.nodes.out() == {"n2", "n3"}
 
 
 def test_on_this_machine_no_node_is_excluded() -> None:
@@ -356,7 +356,7 @@ def test_on_this_machine_no_node_is_excluded() -> None:
         (26, ev.Looked("n2", False)), (30.2, ev.Ended(B0, 137)), until=31, settings=listening(cluster={"kind": "local"})
     )
     assert story.records("step_exited")[0]["cause"] == "node_lost"
-    assert (story.state.nodes.avoid, story.state.nodes.returning) == (frozenset(), ())
+    assert story.state.nodes.out() == frozenset()
     assert story.all(act.Launch, since=30) == [act.Launch(B1, 1, Place(("n2",)))]
 
 
@@ -383,19 +383,19 @@ def test_a_node_on_which_a_step_can_be_started_again_is_used_again() -> None:
     story = lost_b((45.5, ev.Looked("n2", True, ())), until=46)
     assert [(r["node"]) for r in story.records("node_restored")] == ["n2"]
     assert story.all(act.Launch, since=45) == [act.Launch(B1, 1, Place(("n2",)))]
-    assert (story.state.nodes.avoid, story.state.nodes.returning) == (frozenset(), ())
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_node_that_still_does_not_answer_stays_out() -> None:
     story = lost_b((46, ev.Looked("n2", False)), until=50)
-    assert story.state.nodes.avoid == {"n2"}
-    assert [back.looks for back in story.state.nodes.returning] == [1]
+    assert story.state.nodes.out() == {"n2"}
+    assert [node.looks for node in story.state.nodes.by_name.values()] == [1]
 
 
 def test_a_node_that_slurm_has_taken_out_of_the_job_is_not_waited_for() -> None:
     story = lost_b((31, ev.NodesLeft(("n1",))), (32, ev.Looked("n2", True, ())), until=400)
-    assert story.state.nodes.returning == ()
-    assert story.state.nodes.avoid == {"n2"}
+    assert story.state.nodes.out(Out.LOST) == frozenset()
+    assert story.state.nodes.out() == {"n2"}
     assert story.records("node_restored") == []
     assert len(story.records("node_excluded")) == 1
 
@@ -409,4 +409,4 @@ def test_a_node_that_slurm_takes_away_is_excluded_once_and_says_so() -> None:
     story = play(*STARTED, (30, ev.NodesLeft(("n1", "n2"))), (31, ev.NodesLeft(("n1", "n2"))))
     (excluded,) = story.records("node_excluded")
     assert excluded["node"] == "n3"
-    assert story.state.nodes.returning == ()
+    assert story.state.nodes.out(Out.LOST) == frozenset()

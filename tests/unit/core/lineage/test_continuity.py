@@ -25,8 +25,20 @@ from steps import A0, A1, B0, B1, B2, LIGHT0
 from ftslurm.core.lineage.continuity import reached
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import SIGTERM, SLURM, Allocation, Exit, Phase, RunOutcome, Saved, StepId
-from ftslurm.core.state.past import LeftOut, Past
+from ftslurm.core.state.model import (
+    SIGTERM,
+    SLURM,
+    Allocation,
+    Exit,
+    Node,
+    Nodes,
+    Out,
+    Phase,
+    RunOutcome,
+    Saved,
+    StepId,
+)
+from ftslurm.core.state.past import Past
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
@@ -179,24 +191,24 @@ def test_the_groups_begin_together_although_one_had_failed_before() -> None:
 
 
 def test_a_lost_node_is_probed_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
-    lost, bad = LeftOut("n1", 9990.0), LeftOut("n2", 9990.0, group=0)
-    story = requeued(left_out=(lost, bad))
+    lost, bad = Node(Out.LOST, 9990.0), Node(Out.BLAMED, 9990.0, group=0)
+    story = requeued(nodes=Nodes({"n1": lost, "n2": bad}))
     assert story.all(act.Probe) == [act.Probe("n1", None)]
     assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n3",), ("n2",)]
     assert [record["node"] for record in story.records("node_restored")] == ["n2"]
-    story = requeued(left_out=(lost, LeftOut("n3", 9990.0)), events=(ev.Looked("n1", True),))
+    story = requeued(nodes=Nodes({"n1": lost, "n3": lost}), events=(ev.Looked("n1", True),))
     assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n2",), ("n1",)]
 
 
 def test_a_drained_node_is_still_the_last_choice_of_the_next_controller() -> None:
-    story = requeued(shunned=("n1",))
+    story = requeued(nodes=Nodes({"n1": Node(shunned=True)}))
     assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n2",), ("n3",)]
-    assert story.state.nodes.shunned == {"n1"}
+    assert story.state.nodes.those(lambda node: node.shunned) == {"n1"}
 
 
 def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back() -> None:
     tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"requeue": False})
-    before = Past((("group-0000", 0), ("group-0001", 0)), 17, left_out=(LeftOut("n2", 9990.0),))
+    before = Past((("group-0000", 0), ("group-0001", 0)), 17, nodes=Nodes({"n2": Node(Out.LOST, 9990.0)}))
     two = ev.Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)
     story = play((10_000, two), (10_000.3, ev.Looked("n2", True)), config=tight)
     assert (story.outcome(), len(story.ids(act.Launch))) == (None, 3)
@@ -207,8 +219,8 @@ def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back(
 
 def test_a_run_on_this_machine_leaves_no_node_out() -> None:
     local = config(cluster={"kind": "local"})
-    past = Past((), 0, left_out=(LeftOut("n1", 0.0),))
-    assert play((1, ev.Granted(NODES, None, past)), config=local).state.nodes.avoid == frozenset()
+    past = Past((), 0, nodes=Nodes({"n1": Node(Out.LOST)}))
+    assert play((1, ev.Granted(NODES, None, past)), config=local).state.nodes.out() == frozenset()
 
 
 def test_a_full_restart_is_lost_again_only_when_it_had_come_to_a_step() -> None:

@@ -30,8 +30,8 @@ from ftslurm.controller.translate import read_attach
 from ftslurm.core.jobs.supply import SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, Place, StepId
-from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
+from ftslurm.core.state.model import Allocation, Evidence, Job, Node, Nodes, Out, Phase, Place, StepId
+from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
@@ -417,7 +417,7 @@ def test_a_job_near_its_end_is_not_left_before_its_group_can_be_told(adopted_at:
 
 
 def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while() -> None:
-    story = play((10, opening(past(left_out=(LeftOut("n9", 5.0),)))), (11, ALL), *ADOPTED[2:], config=array())
+    story = play((10, opening(past(nodes=Nodes({"n9": Node(Out.LOST, 5.0)})))), (11, ALL), *ADOPTED[2:], config=array())
     assert story.all(act.Probe) == []  # it is in no job of the run: a step could not be started there
     story.turn(20, node_lost(B0, "n2"))
     story.wait(100)
@@ -427,7 +427,7 @@ def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while
         story.turn(now, events)
     story.wait(5000)
     assert [record["node"] for record in story.records("node_restored")] == ["n9", "n2"]
-    assert story.state.nodes.avoid == frozenset()
+    assert story.state.nodes.out() == frozenset()
 
 
 @pytest.mark.parametrize(("began", "launched"), [(5.0, []), (11.0, [B1])])

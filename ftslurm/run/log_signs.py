@@ -1,6 +1,7 @@
-"""The known signs of broken hardware: what NVIDIA's and AMD's drivers, the kernel, CUDA and NCCL print. Pure.
+"""What errors mean: the words of drivers, the kernel, CUDA, NCCL, Gloo and torchft. Nobody else reads them. Pure.
 
-`find` looks for one in a line of the kernel log or of a script's output. Whose fault it is decides what follows:
+`find` looks for a sign of broken hardware in a line of the kernel log or of a script's output. Whose fault it is
+decides what follows:
 
     NODE      the attempt's cause is `hardware`; the node is left out at once
     NETWORK   the cause is `network`; a vanished peer looks the same, so the node is left out only if it happens again
@@ -14,6 +15,8 @@ import re
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
+
+from ftslurm.protocol.causes import Says
 
 
 class Fault(Enum):
@@ -159,12 +162,6 @@ def find(line: str) -> Sign | None:
     return sign
 
 
-def blames(text: str | None, *faults: Fault) -> bool:
-    """Return whether a text has a sign whose fault is one of these."""
-    sign = find(text) if text else None
-    return sign is not None and sign.fault in faults
-
-
 def xid(number: int) -> Sign:
     """Return what an XID of NVIDIA's driver says."""
     return Sign(f"XID {number}", *_XIDS.get(number, _OTHER_XID))
@@ -173,3 +170,23 @@ def xid(number: int) -> Sign:
 def table() -> list[Sign]:
     """Return all known signs, for the docs and the checks of nodes."""
     return [*map(xid, _XIDS), *(sign for _, sign in _WORDS)]
+
+
+# Errors that ranks raise because a peer has died (Gloo, NCCL, TCPStore, sockets): not the cause of the failure.
+_ECHO = re.compile(
+    r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
+    r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|unhandled system error|"
+    r"remote process (exit|has terminated)|h2 protocol error|error reading a body|status: (unavailable|cancelled)|"
+    r"timed out waiting \d+ ?ms for (recv|send)|DistStoreError|recvValue failed|communicator was aborted"
+)
+# What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own message for a failed dial.
+_LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
+_SAYS = {Fault.NODE: {Says.BROKEN}, Fault.NETWORK: {Says.NETWORK}}
+
+
+def says(error: str | None) -> frozenset[Says]:
+    """Return what an error says of how a task has ended."""
+    sign = find(error) if error else None
+    said = _SAYS.get(sign.fault, set[Says]()) if sign is not None else set()
+    words = ((_ECHO, Says.ECHO), (_LIGHTHOUSE, Says.LIGHTHOUSE))
+    return frozenset(said | {what for pattern, what in words if pattern.search(error or "")})

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.core.groups import hardware
-from ftslurm.core.groups.hardware import Fault
+from ftslurm.protocol.causes import Says
+from ftslurm.run import log_signs
+from ftslurm.run.log_signs import Fault
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ from ftslurm.core.groups.hardware import Fault
     ],
 )  # fmt: skip
 def test_a_sign_of_broken_hardware_blames_the_node(line: str, name: str) -> None:
-    sign = hardware.find(line)
+    sign = log_signs.find(line)
     assert sign is not None
     assert (sign.name, sign.fault) == (name, Fault.NODE)
 
@@ -86,10 +87,10 @@ def test_a_sign_of_broken_hardware_blames_the_node(line: str, name: str) -> None
     ],
 )
 def test_what_is_mistaken_for_broken_hardware_does_not_blame_the_node(line: str, fault: Fault) -> None:
-    sign = hardware.find(line)
+    sign = log_signs.find(line)
     assert sign is not None
     assert sign.fault is fault
-    assert not hardware.blames(line, Fault.NODE)
+    assert Says.BROKEN not in log_signs.says(line)
 
 
 @pytest.mark.parametrize(
@@ -106,19 +107,19 @@ def test_what_is_mistaken_for_broken_hardware_does_not_blame_the_node(line: str,
     ],
 )
 def test_an_ordinary_line_says_nothing_about_hardware(line: str) -> None:
-    assert hardware.find(line) is None
+    assert log_signs.find(line) is None
 
 
 def test_the_docs_list_every_sign_by_its_fault() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "causes.md").read_text().partition("## Broken hardware")[2]
+    page = (Path(__file__).parents[3] / "docs" / "causes.md").read_text().partition("## Broken hardware")[2]
     for fault in Fault:
         (row,) = re.findall(rf"^- \*\*{fault.value}\*\*: [^.]*\.(.*?)\.$", page, re.DOTALL | re.MULTILINE)
         listed = {re.sub(r"^(?:XID )?(?=\d)", "XID ", name) for name in " ".join(row.split()).split(", ")}
-        assert listed == {sign.name for sign in hardware.table() if sign.fault is fault}
+        assert listed == {sign.name for sign in log_signs.table() if sign.fault is fault}
 
 
 def test_each_known_sign_has_a_name_and_an_advice() -> None:
-    signs = hardware.table()
+    signs = log_signs.table()
     assert all(sign.meaning and sign.advice for sign in signs)
     assert len({sign.name for sign in signs}) == len(signs)
     assert {79, 48, 63, 64, 74, 94, 95} <= {int(s.name[4:]) for s in signs if s.name[:4] == "XID "}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.model import Exit
-from ftslurm.core.state.traces import added, blamed, frames, told
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.traces import added, blamed, frames, told
 
 Call = tuple[str, str, int]  # the file, the function and the line
 OURS = "/opt/env/lib/python3.11/site-packages/ftslurm/worker/script.py"

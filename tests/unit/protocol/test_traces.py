@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from ftslurm.core.state.traces import LINES, LONGEST, MOST_RANKS, Traces, added, told
+from ftslurm.protocol.traces import LINES, LONGEST, MOST_RANKS, Traces, added, told
 
 KEY = "Traceback (most recent call last):\n  main()\nKeyError: 'lr'"
 CLOSED = "Traceback (most recent call last):\n  step()\nRuntimeError: Connection closed by peer"

@@ -32,9 +32,9 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
     if config.cluster.controller == "job":  # else this process is in an allocation, and may be a part of another run
         found += filter(None, [_checkpoints_in_use(config, preview) or checkpoint_owner.goes_on_from(config)])
     if not preview and config.hooks.callbacks:
-        from ftslurm.observer import callback_receiver  # most runs have none
+        from ftslurm.observer import hook_command  # most runs have none
 
-        callback_receiver.check_imports(config, os.environ)
+        hook_command.check_callbacks(config, os.environ)
     if not preview:
         config.internal.staged_python = None
         if config.job.stage_python is not False:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 
 class Level(str, Enum):
@@ -25,18 +25,4 @@ class Finding:
     fix: str = ""
 
 
-def ok(check: str, what: str) -> Finding:
-    return Finding(Level.OK, check, what)
-
-
-def warn(check: str, what: str, fix: str) -> Finding:
-    return Finding(Level.WARN, check, what, fix)
-
-
-def fail(check: str, what: str, fix: str) -> Finding:
-    return Finding(Level.FAIL, check, what, fix)
-
-
-def rows(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Return findings for JSON."""
-    return [asdict(one) for one in findings]
+ok, warn, fail = (partial(Finding, level) for level in Level)

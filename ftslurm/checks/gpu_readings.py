@@ -67,7 +67,7 @@ def read(visible: str | None) -> list[GpuReading]:
     found = [_reading(row, processes.out, links.out) for row in rows]
     if visible is None or "MIG-" in visible:  # a share of a GPU has a name of its own
         return found
-    wanted = [word.strip() for word in visible.split(",") if word.strip()]
+    wanted = visible.replace(" ", "").split(",")
     return [gpu for gpu in found if any(_is(gpu, word) for word in wanted)]
 
 

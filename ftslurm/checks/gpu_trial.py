@@ -1,4 +1,4 @@
-"""Lets the GPUs of this node work: `python -m ftslurm.checks.gpu_trial`; prints its results as one line of JSON.
+"""Lets the GPUs of this node work: `python -m ftslurm.checks.gpu_trial all WORK`; prints a line of JSON.
 
 Each GPU multiplies matrices for a second; a product is compared with itself and with the CPU's. Then all GPUs of the
 node sum a tensor, with one process for each. This is a process of its own, because a broken GPU can hang or crash it.
@@ -6,15 +6,15 @@ node sum a tensor, with one process for each. This is a process of its own, beca
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ftslurm.checks import gpu_verdicts
@@ -30,8 +30,8 @@ RESULT = "trial: "  # begins the line of the result
 class Trial:
     """What the trial has shown."""
 
-    tflops: tuple[float, ...] = ()  # of each GPU
-    wrong: tuple[str, ...] = ()  # of each: what was wrong with a product, or ""
+    tflops: Sequence[float] = ()  # of each GPU
+    wrong: Sequence[str] = ()  # of each: what was wrong with a product, or ""
     allreduce_gb_s: float | None = None  # None: there is one GPU, or it was left out
     allreduce_problem: str = ""
     problem: str = ""  # why there is no result
@@ -44,8 +44,7 @@ def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cu
         skip: may name matmul and allreduce.
         device: cpu only for tests: two processes with gloo.
     """
-    command = programs.module("ftslurm.checks.gpu_trial", f"--seconds={seconds}", f"--device={device}")
-    command += [f"--skip={name}" for name in skip]
+    command = programs.module("ftslurm.checks.gpu_trial", "all", json.dumps([skip, seconds, device]))
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -56,8 +55,7 @@ def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cu
         return Trial(problem=f"the GPUs have not finished their trial within {timeout_s:g} s")
     for line in said.splitlines():
         if line.startswith(RESULT):
-            found: dict[str, Any] = json.loads(line.removeprefix(RESULT))
-            return replace(Trial(**found), tflops=tuple(found["tflops"]), wrong=tuple(found["wrong"]))
+            return Trial(**json.loads(line.removeprefix(RESULT)))
     how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
     return Trial(problem=f"the trial of the GPUs has ended without a result ({how})")
 
@@ -148,12 +146,14 @@ def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> float
 def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
     """Sum a tensor with one process for each GPU. Return GB/s, or what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        command = programs.module("ftslurm.checks.gpu_trial", f"--device={device}", f"--ranks={ranks}")
-        command += [f"--store={os.path.join(folder, 'store')}"]
+        store = os.path.join(folder, "store")
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        work = (json.dumps([rank, ranks, store, device]) for rank in range(ranks))
         there = [
-            subprocess.Popen([*command, f"--rank={rank}"], stdout=subprocess.PIPE, env=env, text=True)
-            for rank in range(ranks)
+            subprocess.Popen(
+                programs.module("ftslurm.checks.gpu_trial", "reduce", one), stdout=subprocess.PIPE, env=env, text=True
+            )
+            for one in work
         ]
         said = [process.communicate()[0] for process in there]
     failed = [rank for rank, process in enumerate(there) if process.returncode]
@@ -162,35 +162,28 @@ def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
     return min(float(text.split()[-1]) for text in said), ""
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="ftslurm.checks.gpu_trial")
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--skip", action="append", default=[])
-    parser.add_argument("--rank", type=int)
-    parser.add_argument("--ranks", type=int, default=0)
-    parser.add_argument("--store", default="")
-    args = parser.parse_args(words)
-
+def main(what: str, work: str) -> None:
+    """Do the whole trial, or take part in the allreduce."""
     import torch
 
-    if args.rank is not None:
-        print(_reduce(torch, args.rank, args.ranks, args.store, args.device))
+    if what == "reduce":
+        print(_reduce(torch, *json.loads(work)))
         return
-    cuda = args.device == "cuda"
+    skip, seconds, kind = json.loads(work)
+    cuda = kind == "cuda"
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if cuda else [torch.device("cpu")] * 2
     if not devices:
         print(RESULT + json.dumps(asdict(Trial(problem="torch sees no GPU"))))
         return
     found, ranks = [], len(devices)
-    if "matmul" not in args.skip:
-        found = [_products(torch, device, args.seconds, SIZE if cuda else 64) for device in devices]
+    if "matmul" not in skip:
+        found = [_products(torch, device, seconds, SIZE if cuda else 64) for device in devices]
     if cuda:
         torch.cuda.empty_cache()
-    speed, problem = (None, "") if ranks < 2 or "allreduce" in args.skip else _allreduce(ranks, args.device)
-    trial = Trial(tuple(t for t, _ in found), tuple(wrong for _, wrong in found), speed, problem)
+    speed, problem = (None, "") if ranks < 2 or "allreduce" in skip else _allreduce(ranks, kind)
+    trial = Trial([tflops for tflops, _ in found], [wrong for _, wrong in found], speed, problem)
     print(RESULT + json.dumps(asdict(trial)), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

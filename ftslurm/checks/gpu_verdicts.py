@@ -28,9 +28,10 @@ def present(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[F
         what += f"; there are {files} device files" if files != sound else ""
         yield fail("gpus", what, "see nvidia-smi on the node, and whether the job has asked for its GPUs")
     elif all(not gpu.problem for gpu in gpus):
-        kinds = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+        names = dict.fromkeys(gpu.name for gpu in gpus)
+        kinds = ", ".join(names)
         yield ok("gpus", f"{sound} GPUs answer ({kinds}, driver {', '.join({gpu.driver for gpu in gpus})})")
-        if len({gpu.name for gpu in gpus}) > 1:
+        if len(names) > 1:
             yield warn("gpus", f"they are not all alike: {kinds}", "choose nodes with cluster.sbatch.constraint")
 
 
@@ -80,15 +81,12 @@ def _memory_problem(gpu: GpuReading) -> tuple[str, str] | None:
 
 def links(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
     """Yield which GPUs have fewer active NVLinks than the others of the node."""
-    active = {gpu.index: gpu.links for gpu in gpus if gpu.links is not None}
-    if not active or max(active.values()) == 0:
-        return
-    most = max(active.values())
-    few = {index: count for index, count in active.items() if count < most}
-    for index, count in few.items():
-        what = f"GPU {index} has {count} active NVLinks, others of the node {most}"
+    most = max((gpu.links or 0 for gpu in gpus), default=0)
+    few = [gpu for gpu in gpus if gpu.links is not None and gpu.links < most]
+    for gpu in few:
+        what = f"GPU {gpu.index} has {gpu.links} active NVLinks, others of the node {most}"
         yield fail("nvlink", what, "see nvidia-smi nvlink --status, and the fabric manager")
-    if not few:
+    if most and not few:
         yield ok("nvlink", f"{most} active NVLinks of each GPU")
 
 

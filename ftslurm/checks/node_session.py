@@ -9,18 +9,16 @@ import re
 import secrets
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ftslurm.checks.facts import FolderFacts, NodeFacts, read_facts
-from ftslurm.checks.on_node import Asked, wait_for
+from ftslurm.checks.on_node import wait_for
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.protocol.readiness import readable
@@ -29,7 +27,6 @@ from ftslurm.security.json_text import read_object
 from ftslurm.slurm import client, commands
 
 PREFIX = ".ftslurm-doctor-"
-STALE_S = 3600.0
 FACTS_S = 400.0  # three imports that each may take two minutes
 END_S = 15.0  # for srun to end after its task
 LONGEST = 1 << 20
@@ -44,33 +41,36 @@ class NodeSession:
     """The program on one node."""
 
     def __init__(
-        self, name: str, prefix: Sequence[str], python: Sequence[str], folder: Path, more: Mapping[str, Any]
+        self, name: str, prefix: Sequence[str], python: Sequence[str], folder: Path, tried: Sequence[Sequence[str]]
     ) -> None:
         """Start it.
 
         Args:
             prefix: srun's command line; empty: here.
-            more: the fields of Asked that doctor chooses.
+            tried: the options of srun, and the command that tries to submit a job.
 
         Raises:
-            OSError: srun cannot be started.
+            EnvironmentProblem: the command line cannot be started.
         """
         self.known, self._begun = NodeFacts(name), time.monotonic()
-        self._asked = Asked(str(folder), secrets.token_hex(4), **more)
+        self._here = folder / secrets.token_hex(4)
         self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
-        program = programs.module("ftslurm.checks.on_node", json.dumps(asdict(self._asked)), python=python)
-        self._process = subprocess.Popen(
-            [*prefix, *program],
-            env=commands.scrubbed(os.environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
-            # If doctor is killed: a first SIGINT takes a job out of the queue and does nothing to a running one, which
-            # ends with its stdin. SIGTERM would kill the program before it has removed the folder.
-            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGINT),
-        )
+        program = programs.module("ftslurm.checks.on_node", str(self._here), *map(json.dumps, tried), python=python)
+        try:
+            self._process = subprocess.Popen(
+                [*prefix, *program],
+                env=commands.scrubbed(os.environ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
+                # If doctor is killed: a first SIGINT takes a job out of the queue and does nothing to a running one,
+                # which ends with its stdin. SIGTERM would kill the program before it has removed the folder.
+                preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGINT),
+            )
+        except OSError as error:
+            raise EnvironmentProblem(f"{error.filename} cannot be started: {error.strerror}") from error
 
     def look(self, wait_s: float, tell: Callable[[str], None]) -> NodeFacts:
         """Wait until the program runs, and for all that it says."""
@@ -79,24 +79,21 @@ class NodeSession:
             hello = self._await_start(wait_s, tell)
             known.name, known.job = str(hello.get("node")), str(hello.get("job"))
             known.started_s = time.monotonic() - self._begun
-            size_s, can_lock = self._share()
+            size_s = self._share()
             answer = self._answer()
-            folder = FolderFacts(**{**answer["folder"], "size_s": size_s})
-            known.folder = folder if can_lock else replace(folder, locks=None)
+            known.folder = FolderFacts(**{**answer["folder"], "size_s": size_s})
             known.facts, known.tried, known.place = read_facts(answer["facts"]), answer["tried"], answer["place"]
         except Silent as why:
             known.problem = str(why)
         except (KeyError, TypeError):
             known.problem = OTHER_VERSION
-        except BrokenPipeError:
-            known.problem = self._last_words()
         except OSError as error:
             known.problem = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
         return known
 
     def reach(self, other: NodeFacts) -> None:
         """Have the node connect to the port of another one."""
-        with suppress(OSError, Silent):
+        with suppress(Silent):
             self._say("{} {}".format(*other.place))
             self.known.reached = {other.name: str(self._answer().get("why"))}
 
@@ -121,28 +118,26 @@ class NodeSession:
             tell(f"waiting for the job on {self.known.name}{state}; Ctrl-C cancels it")
         return hello
 
-    def _share(self) -> tuple[float | None, bool]:
+    def _share(self) -> float | None:
         """Make the folder and a file, lock it, and have the program look at it; then make the new file.
 
-        Return after how many seconds this machine sees what the node has appended, and whether it can lock.
+        Return after how many seconds this machine sees what the node has appended.
         """
-        Path(self._asked.folder).mkdir(mode=0o700, exist_ok=True)
-        can_lock = True
-        with Path(self._asked.here).open("x") as here:
-            try:
+        self._here.parent.mkdir(mode=0o700, exist_ok=True)
+        with self._here.open("x") as here:
+            with suppress(OSError):  # the node cannot lock it either, or says that locks hold for one machine only
                 fcntl.lockf(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                can_lock = False
-            size = os.fstat(here.fileno()).st_size
+            size = self._here.stat().st_size
             self._say("go")
             if not self._answer()["shared"]:
-                return None, can_lock
-            Path(self._asked.new).touch(mode=0o600)
-            return wait_for(lambda: Path(self._asked.here).stat().st_size > size), can_lock
+                return None
+            Path(f"{self._here}-new").touch(mode=0o600)
+            return wait_for(lambda: self._here.stat().st_size > size)
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
+        with suppress(OSError):  # it has ended; so says the next answer
+            self._process.stdin.write(f"{line}\n".encode())
 
     def _answer(self) -> dict[str, Any]:
         answer = self._next(FACTS_S)
@@ -190,30 +185,8 @@ class NodeSession:
 
 
 @contextmanager
-def sessions_on(
-    prefixes: Mapping[str, Sequence[str]], python: Sequence[str], folder: Path, more: Mapping[str, Any]
-) -> Iterator[list[NodeSession]]:
-    """Start the program with each command line, by name; end them all at the end of the block.
-
-    Raises:
-        EnvironmentProblem: it cannot be started.
-    """
-    started = list[NodeSession]()
-    try:
-        try:
-            for name, prefix in prefixes.items():
-                started.append(NodeSession(name, prefix, python, folder, more))
-        except OSError as error:
-            raise EnvironmentProblem(f"{error.filename}: {error.strerror}") from error
-        yield started
-    finally:
-        for session in started:
-            session.close()
-
-
-@contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """Yield a folder to make beside the runs, or where they will be; remove it, and old ones of killed doctors.
+    """Yield a folder to make beside the runs, or where they will be, and remove it at the end.
 
     It is made when a program runs that removes it, too.
 
@@ -221,12 +194,6 @@ def scratch_folder(root: Path) -> Iterator[Path]:
         EnvironmentProblem: it cannot be made.
     """
     place = next(path for path in (root, *root.parents) if path.is_dir())
-    for left in place.glob(f"{PREFIX}*"):
-        with suppress(OSError):
-            found = left.lstat()
-            mine = found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode)
-            if mine and time.time() - found.st_mtime > STALE_S:
-                shutil.rmtree(left)
     folder = place / f"{PREFIX}{secrets.token_hex(8)}"
     if not os.access(place, os.W_OK | os.X_OK):
         raise EnvironmentProblem(f"{place} cannot be written: set --root to a shared folder of your own")

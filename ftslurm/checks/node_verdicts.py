@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
 
 from ftslurm import __version__
 from ftslurm.checks import gpu_verdicts
@@ -45,18 +46,18 @@ SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 30.0
 
 
-def check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool, on_slurm: bool) -> Iterator[Finding]:
+def check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool) -> Iterator[Finding]:
     """Yield what is wrong or well with a node, and with the folder seen from it.
 
     Args:
         ranges: the versions that ftslurm requires, by package.
         several: whether the node must talk to other nodes.
     """
-    for one in _check_node(node, ranges, several, on_slurm):
+    for one in _check_node(node, ranges, several):
         yield replace(one, what=f"{node.name}: {one.what}")
 
 
-def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool, on_slurm: bool) -> Iterator[Finding]:
+def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool) -> Iterator[Finding]:
     if "No module named 'ftslurm" in node.problem:
         yield fail("ftslurm", f"ftslurm cannot be imported: {node.problem}", OTHER_PYTHON)
     elif not node.started_s:
@@ -67,7 +68,7 @@ def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool, on_sl
     if node.folder is not None:
         yield from check_folder(node.folder)
     if node.facts is not None:
-        yield from clock(node.ahead_s) if on_slurm else ()
+        yield from clock(node.ahead_s) if node.job else ()
         yield from _facts(node.facts, ranges, several)
         for check, why in node.tried.items():
             finding, can, hurts, fix = TRIED[check]
@@ -184,13 +185,20 @@ def _import(name: str, found: Mapping[str, Any], wanted: str) -> Finding:
         return fail(name, f"import {name} fails: {found['error']}", OTHER_PYTHON)
     version, seconds = str(found["version"]), float(found["seconds"])
     what = f"{name} {version}, imported in {seconds:.1f} s"
-    if not SpecifierSet(wanted).contains(version, prereleases=True):
+    if not _fits(version, wanted):
         return warn(name, f"{what}; ftslurm was tried with {wanted}", f"pip install '{name}{wanted}'")
     if name == "ftslurm" and version != __version__:
         return fail(name, f"{what}; here it is {__version__}", "install the same version on both")
     if seconds > SLOW_IMPORT_S:
         return warn(name, f"{what}; each restart waits for it", "set standby=one, or install on a faster file system")
     return ok(name, what)
+
+
+def _fits(version: str, wanted: str) -> bool:
+    try:
+        return SpecifierSet(wanted).contains(version, prereleases=True)
+    except InvalidVersion:
+        return not wanted
 
 
 def _cuda(facts: Facts) -> Iterator[Finding]:

@@ -8,9 +8,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from ftslurm.checks import facts, gpu_trial, gpu_verdicts, node_verdicts
-from ftslurm.checks.finding import Finding, Level, rows
+from ftslurm.checks.finding import Finding, Level
 
 CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "matmul", "allreduce")
 TRIALS = ("matmul", "allreduce")
@@ -60,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(f"{'':<17}{finding.fix}", flush=True)
     failed = [one for one in findings if one.level is Level.FAIL]
     if args.json:
-        print(json.dumps({"passed": not failed, "findings": rows(findings)}))
+        print(json.dumps({"passed": not failed, "findings": [asdict(one) for one in findings]}))
     warned = sum(one.level is Level.WARN for one in findings)
     if failed:
         print(f"failed: {'; '.join(one.what for one in failed)}", file=sys.stderr if args.json else sys.stdout)

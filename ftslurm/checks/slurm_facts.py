@@ -6,7 +6,6 @@ import difflib
 import getpass
 import grp
 import os
-import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import Partition, partition_names, read_gpus
 from ftslurm.slurm.sbatch_variables import found
 
-MUNGE_S = 10.0
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
 
@@ -44,7 +42,7 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     here = {"SLURM_CLUSTERS": os.environ.get("SLURM_CLUSTERS", ""), "SBATCH_*": " ".join(found(os.environ))}
     return SlurmFacts(
         {key: value for one in (*node, config, here) for key, value in one.items()},
-        *(nodes, chosen[0] if chosen else None, rows, took, _munge(config), _accounts(config)),
+        *(nodes, chosen[0] if chosen else None, rows, took, _accounts(config)),
         read_records(client.call(commands.records("reservation")).out),
         getpass.getuser(),
         frozenset(map(_group, os.getgroups())),
@@ -92,16 +90,6 @@ def _answer(*command: str) -> str:
     if not answer.ok:
         raise EnvironmentProblem(f"{' '.join(command)}: {answer.text}")
     return answer.out
-
-
-def _munge(config: Mapping[str, str]) -> str:
-    """Return why a munge credential cannot be made and read here, "" if it can or Slurm does not use munge."""
-    if config.get("AuthType") != "auth/munge" or not shutil.which("munge"):
-        return ""
-    found = re.search(r"socket=([^,\s]+)", config.get("AuthInfo", ""))
-    pipe = ["sh", "-c", 'munge --no-input "$@" | unmunge "$@"', "munge", *([f"--socket={found[1]}"] if found else [])]
-    answer = client.call(pipe, MUNGE_S)
-    return "" if answer.ok else f"no credential can be made and read: {answer.text:.200}"
 
 
 def _accounts(config: Mapping[str, str]) -> list[dict[str, str]]:

@@ -39,7 +39,6 @@ class SlurmFacts:
     chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
     rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
-    munge: str = ""  # why a credential could not be made and read here, "" if it could
     accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
     reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
     user: str = ""
@@ -58,13 +57,12 @@ class SlurmFacts:
 
 def read_settings(text: str) -> dict[str, str]:
     """Parse `scontrol show config`: a setting in each line."""
-    found = (line.partition("=")[::2] for line in text.splitlines() if "=" in line)
-    return {key.strip(): value.strip() for key, value in found}
+    return dict(re.findall(r"^([^\s=]+) *= *(.*?) *$", text, re.MULTILINE))
 
 
 def read_records(text: str) -> list[dict[str, str]]:
     """Parse `scontrol --oneliner show ...`: a record in each line, its fields separated by spaces."""
-    rows = ({word.partition("=")[0]: word.partition("=")[2] for word in line.split()} for line in text.splitlines())
+    rows = (dict(re.findall(r"([^\s=]+)=(\S*)", line)) for line in text.splitlines())
     return [row for row in rows if row]
 
 
@@ -151,11 +149,11 @@ def _limits(facts: SlurmFacts) -> Iterator[Finding]:
     if "associations" in enforced and not facts.accounts:
         none = f"AccountingStorageEnforce={enforced} and you have no account: sbatch will refuse your jobs"
         yield fail("limits", none, f"{ADMIN} for an account, then set cluster.account")
-    low, _, high = facts.value("SrunPortRange").partition("-")
-    if (_number(low) or 0) and (_number(high) or 0) - int(low) < 50 * PORTS_OF_SRUN:
-        most = (int(_number(high) or 0) - int(low) + 1) // PORTS_OF_SRUN
-        few = f"SrunPortRange={low}-{high}: a node can start about {most} sruns, and each group needs one"
-        yield warn("ports", few, f"{ADMIN} for {PORTS_OF_SRUN} ports for each group you want to run")
+    if ports := re.fullmatch(r"([1-9]\d{0,4})-(\d{1,5})", facts.value("SrunPortRange")):
+        most = (int(ports[2]) - int(ports[1]) + 1) // PORTS_OF_SRUN
+        if most < 50:
+            few = f"SrunPortRange={ports[0]}: a node can start about {most} sruns, and each group needs one"
+            yield warn("ports", few, f"{ADMIN} for {PORTS_OF_SRUN} ports for each group you want to run")
 
 
 def _preemption(facts: SlurmFacts) -> Iterator[Finding]:
@@ -206,13 +204,6 @@ def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
         yield warn("cgroup", why, f"{ADMIN} for TaskPlugin=task/cgroup and ConstrainDevices=yes")
     else:
         yield ok("cgroup", f"TaskPlugin={task}: a job sees only its own GPUs")
-
-
-def _records(facts: SlurmFacts) -> Iterator[Finding]:
-    if facts.munge:
-        yield fail("munge", facts.munge, f"{ADMIN}: munged must run here, with the cluster's key and the right clock")
-    else:
-        yield ok("munge", f"{facts.value('AuthType') or 'auth/munge'}: Slurm's commands are accepted")
 
 
 def _nodes(facts: SlurmFacts) -> Iterator[Finding]:
@@ -335,4 +326,4 @@ RULES = (
         "",
     ),
 )
-CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus, _records, _nodes)
+CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus, _nodes)

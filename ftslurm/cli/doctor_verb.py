@@ -9,14 +9,17 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from ftslurm.checks import node_session, node_verdicts, slurm_facts
-from ftslurm.checks.finding import Finding, Level, fail, ok, rows, warn
+from ftslurm.checks import node_verdicts, slurm_facts
+from ftslurm.checks.finding import Finding, Level, fail, ok, warn
+from ftslurm.checks.node_session import NodeSession, scratch_folder
 from ftslurm.checks.slurm_verdicts import SlurmFacts, check_slurm
 from ftslurm.cli.parser import Parser
 from ftslurm.errors import Distrusted, EnvironmentProblem
@@ -49,7 +52,7 @@ def main(words: list[str]) -> int:
             print(f"{finding.level.value:<4}  {finding.check:<15} {finding.what}{fix}", flush=True)
     counts = {level.value: sum(finding.level is level for finding in found) for level in Level}
     if args.json:
-        print(json.dumps({"checks": rows(found)} | counts, indent=2))
+        print(json.dumps({"checks": [asdict(one) for one in found]} | counts, indent=2))
     else:
         print(", ".join(f"{count} {level}" for level, count in counts.items()))
     return int(counts["fail"] > 0)
@@ -103,30 +106,25 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         yield warn("trust", str(why), "set run.trust=[NAME] for those you trust, or run.root to a folder of your own")
     place = [f"--partition={args.partition}"] if args.partition else []
     submit = commands.try_submission(*place, *extra, "--wrap=true")
-    tried = {"options": extra, "submit": submit if places and client.call(submit).ok else []}
-    with (
-        ThreadPoolExecutor(max(1, len(places))) as pool,
-        node_session.scratch_folder(root) as folder,
-        node_session.sessions_on(places or {"this machine": []}, python, folder, tried) as sessions,
-    ):
+    tried = [extra, submit if places and client.call(submit).ok else []]
+    with ThreadPoolExecutor(max(1, len(places))) as pool, scratch_folder(root) as folder, ExitStack() as ends:
+        sessions = list[NodeSession]()
+        for name, prefix in (places or {"this machine": []}).items():
+            sessions.append(NodeSession(name, prefix, python, folder, tried))
+            ends.callback(sessions[-1].close)
         yield from _look(sessions, args.wait, pool, slurm)
 
 
 def _look(
-    sessions: Sequence[node_session.NodeSession], wait_s: float, pool: ThreadPoolExecutor, slurm: SlurmFacts | None
+    sessions: Sequence[NodeSession], wait_s: float, pool: ThreadPoolExecutor, slurm: SlurmFacts | None
 ) -> Iterator[Finding]:
     """Yield what is found on each node, and whether each reaches the one before it."""
     ranges = dict[str, str]()
     with suppress(metadata.PackageNotFoundError):
-        wanted = map(Requirement, metadata.requires("ftslurm") or [])
-        ranges = {one.name: str(one.specifier) for one in wanted}
-    several = slurm is not None and not slurm.one_machine
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
+        ranges = {one.name: str(one.specifier) for one in map(Requirement, metadata.requires("ftslurm") or [])}
+    several, tell = slurm is not None and not slurm.one_machine, partial(print, file=sys.stderr, flush=True)
     for node in pool.map(lambda session: session.look(wait_s, tell), sessions):
-        yield from node_verdicts.check_node(node, ranges, several, slurm is not None)
+        yield from node_verdicts.check_node(node, ranges, several)
     there = [session for session in sessions if session.known.place]
     for i, session in enumerate(there):
         if there[i - 1] is not session:

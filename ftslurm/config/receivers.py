@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -13,7 +12,8 @@ from typing import Any
 from ftslurm.config.node_commands import absolute, check_program, words_of
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.protocol.occurrences import DEFAULT_EVENTS, EVENTS
+from ftslurm.protocol.kinds import DEFAULT_EVENTS, EVENTS, KINDS
+from ftslurm.security import programs
 
 _HOOK = "'hooks.on_event=[[./notify.sh, --chat]]'"
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
@@ -24,9 +24,10 @@ _LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or un
 class Hook:
     """A command that is told of events."""
 
-    name: str  # of the program; the second of two has -2
+    name: str  # hook, and that of the program; the second of two has -2. Or callback, and the class
     command: tuple[str, ...]
     events: frozenset[str]
+    stream: bool  # one process gets a line for each event and answers it with one, empty if all is well
 
 
 def needed(config: Config) -> bool:
@@ -35,38 +36,44 @@ def needed(config: Config) -> bool:
 
 
 def hooks(config: Config) -> list[Hook]:
-    """Return the hooks.
+    """Return the hooks, and after them the callbacks, which are hooks that stream.
 
     Raises:
         ConfigError: an entry is no hook.
     """
     found: list[Hook] = []
     for entry in config.hooks.on_event:
-        command, events = _entry(entry)
-        base = PurePath(command[0]).name or command[0]
+        given = entry if isinstance(entry, dict) else {"command": entry}
+        command = absolute(words_of(given.get("command"), _HOOK))
+        base = f"hook {PurePath(command[0]).name or command[0]}"
         same = sum(hook.name == base or hook.name.startswith(f"{base}-") for hook in found)
-        found.append(Hook(f"{base}-{same + 1}" if same else base, command, frozenset(events)))
-    return found
+        name = f"{base}-{same + 1}" if same else base
+        found.append(Hook(name, command, *_checked(given)))
+    return found + [callback(config, name) for name in config.hooks.callbacks]
 
 
-def _entry(entry: Any) -> tuple[tuple[str, ...], list[str]]:
-    command, events = entry, list(DEFAULT_EVENTS)
-    if isinstance(entry, dict):
-        command, events = entry.get("command"), entry.get("events", events)
-        if unknown := entry.keys() - {"command", "events"}:
-            raise ConfigError(f"hooks.on_event: {sorted(unknown)[0]!r}: a hook has command and events only")
-    return absolute(words_of(command, _HOOK)), _checked(events)
+def callback(config: Config, name: str) -> Hook:
+    """Return the hook of a callback class. Its module is looked for beside the script, and here."""
+    folders = [str(Path(config.job.script).absolute().parent)] if config.job.script is not None else []
+    command = programs.module("ftslurm.observer.callback_process", name, *folders, str(Path.cwd()))
+    return Hook(f"callback {name}", tuple(command), frozenset(KINDS), stream=True)
 
 
-def _checked(events: Any) -> list[str]:
+def _checked(given: dict[Any, Any]) -> tuple[frozenset[str], bool]:
+    """Return the events of a hook, and whether it streams."""
+    if unknown := given.keys() - {"command", "events", "stream"}:
+        raise ConfigError(f"hooks.on_event: {sorted(unknown)[0]!r}: a hook has command, events and stream only")
+    events, stream = given.get("events", [*DEFAULT_EVENTS]), given.get("stream", False)
     if not isinstance(events, list) or not events:
         raise ConfigError("hooks.on_event: `events` must be a list of events, as [group_failed, run_finished]")
+    if not isinstance(stream, bool):
+        raise ConfigError("hooks.on_event: `stream` must be true or false")
     for event in events:
         if event not in EVENTS:
             near = get_close_matches(str(event), EVENTS, 1)
             hint = f"did you mean {near[0]}?" if near else "the page running has the list (ftslurm help running)"
             raise ConfigError(f"hooks.on_event: {event!r} is no event; {hint}")
-    return events
+    return frozenset(events), stream
 
 
 def check_receivers(config: Config) -> None:
@@ -109,10 +116,3 @@ def endpoint(listen: str) -> tuple[str, int] | str:
     if not loopback or not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"metrics.listen={listen}: {_LOOPBACK}")
     return host, int(port)
-
-
-def folders_of_imports(config: Config) -> Iterator[str]:
-    """Yield the folders in which the modules of callbacks are looked for, beside PYTHONPATH."""
-    if config.job.script is not None:
-        yield str(Path(config.job.script).absolute().parent)
-    yield str(Path.cwd())

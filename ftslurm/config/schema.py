@@ -293,8 +293,9 @@ class HooksConfig:
 
     # Commands that get events as JSON on their standard input: [[./notify.sh, --chat]]. A command is a list of
     # arguments, and gets the events of people's interest, which the page "running" lists; or a mapping, for events of
-    # its own, which may be any of the journal: {command: [./mail.sh], events: [run_finished]}. One that takes longer
-    # than 10 s for an event is killed.
+    # its own, which may be any of the journal: {command: [./mail.sh], events: [run_finished]}. With `stream: true` it
+    # is kept and answers each line with one, empty if all is well. One that takes longer than 10 s for an event is
+    # killed.
     on_event: list[Any] = field(default_factory=list)
     callbacks: list[str] = field(default_factory=list)  # subclasses of ftslurm.RunCallback: [my_package.MyCallback]
 

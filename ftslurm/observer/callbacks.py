@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftslurm.protocol import occurrences
+from ftslurm.protocol import records
 
 
 @dataclass(frozen=True)
@@ -20,50 +20,51 @@ class RunCallback:
     """Told what happens in a run; a class of yours overrides what it wants to know (hooks.callbacks=[module.Class]).
 
     One object is made for a run, without arguments, in a process of its own beside the controller. Its methods are
-    called one after the other, in the order of the events. One that raises or takes longer than ten seconds is told
-    no more of that event; after a time-out the process is killed and a new object is made.
+    called one after the other, in the order of the events, with the record of the journal (docs/journal.md). One that
+    raises or takes longer than ten seconds is told no more of that event; after a time-out the process is killed and a
+    new object is made.
     """
 
     run: ObservedRun  # set before the first call
 
-    def on_event(self, occurrence: occurrences.Occurrence, text: str) -> None:
-        """Called for every occurrence, before its own method; `text` is the line that `ftslurm status` shows."""
+    def on_event(self, kind: str, record: records.JournalRecord, text: str) -> None:
+        """Called for every event, before its own method `on_KIND`; `text` is the line that `ftslurm status` shows."""
 
-    def on_run_started(self, begins: occurrences.RunBegins) -> None:
+    def on_run_started(self, started: records.RunStarted) -> None:
         """The run starts, or goes on in its next Slurm job."""
 
-    def on_run_requeued(self, pauses: occurrences.RunPauses) -> None:
+    def on_run_requeued(self, requeued: records.RunRequeued) -> None:
         """The run stops here and goes on in another Slurm job."""
 
-    def on_run_finished(self, ends: occurrences.RunEnds) -> None:
+    def on_run_finished(self, finished: records.RunFinished) -> None:
         """The run is over."""
 
-    def on_group_starting(self, starting: occurrences.GroupStarting) -> None:
+    def on_group_starting(self, launched: records.StepLaunched) -> None:
         """An attempt of a group is launched."""
 
-    def on_group_started(self, started: occurrences.GroupStarted) -> None:
+    def on_group_started(self, started: records.StepLaunched | records.StepReady) -> None:
         """All workers of an attempt are up."""
 
-    def on_group_restarted(self, restarted: occurrences.GroupRestarted) -> None:
+    def on_group_restarted(self, restarted: records.GroupJoined | records.Serving | records.SessionOpened) -> None:
         """A group that failed, or had to move, is back at work."""
 
-    def on_group_failed(self, failed: occurrences.GroupFailed) -> None:
+    def on_group_failed(self, failed: records.StepExited) -> None:
         """An attempt of a group has failed."""
 
-    def on_group_shut_down(self, shut_down: occurrences.GroupShutDown) -> None:
+    def on_group_shut_down(self, shut_down: records.StepExited) -> None:
         """An attempt of a group has ended in order."""
 
-    def on_group_given_up(self, given_up: occurrences.GroupGivenUp) -> None:
+    def on_group_given_up(self, given_up: records.GroupGivenUp) -> None:
         """A group gets no further attempt."""
 
-    def on_full_restart(self, restart: occurrences.AllRestart) -> None:
+    def on_full_restart(self, restart: records.FullRestart) -> None:
         """All groups start again from a checkpoint."""
 
-    def on_checkpoint_saved(self, saved: occurrences.SavedCheckpoint) -> None:
+    def on_checkpoint_saved(self, saved: records.CheckpointSaved) -> None:
         """A checkpoint is complete."""
 
-    def on_node_excluded(self, left_out: occurrences.NodeLeftOut) -> None:
+    def on_node_excluded(self, excluded: records.NodeExcluded | records.NodeCheckFailed) -> None:
         """No further step is placed on a node."""
 
-    def on_warning(self, caution: occurrences.Caution) -> None:
+    def on_warning(self, warned: records.Warned) -> None:
         """There is something that the user should know."""

@@ -1,25 +1,32 @@
-"""Runs the command of a hook for one event."""
+"""Gives events to the command of a hook: it runs for each event, or is kept and gets a line for each (`stream`)."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Mapping
+from typing import IO
 
+from ftslurm.config import receivers
 from ftslurm.config.receivers import Hook
 from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError
 from ftslurm.observer.sinks import NotDelivered, Told
+from ftslurm.protocol.readiness import readable
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 
 MARK = "FTSLURM_HOOK"  # in the environment of each hook and callback: the run directory
-TIMEOUT_S = 10.0  # a command or callback that takes longer for one event is killed
-_TAIL = 4096  # bytes of a command's output that are kept
+TIMEOUT_S = 10.0  # a command that takes longer for one event is killed
+START_S = 60.0  # for the first event of one that streams: it may import torch, from a file server
+_END_S = 2.0  # for one that streams to end by itself
+_LONGEST = 1000  # characters of a line that a command prints
+log = logging.getLogger("ftslurm.observer")
 
 
 def environment(config: Config, run: RunDir, environ: Mapping[str, str]) -> dict[str, str]:
@@ -28,89 +35,130 @@ def environment(config: Config, run: RunDir, environ: Mapping[str, str]) -> dict
     return {name: value for name, value in kept.items() if not name.startswith("FTSLURM_")} | {MARK: str(run.root)}
 
 
-class HookCommand:
-    """A receiver that runs a command for each event; it has failed if its exit code is not 0."""
+def check_callbacks(config: Config, environ: Mapping[str, str]) -> None:
+    """Import the callback classes as the observer will; not if cluster.setup may load what they need.
 
-    def __init__(self, hook: Hook, env: Mapping[str, str], umask: int) -> None:
-        self.name, self.events = f"hook {hook.name}", hook.events
-        self._command, self._env, self._umask = hook.command, env, umask
+    Raises:
+        ConfigError: one of them cannot be imported, or is no callback.
+    """
+    for name in () if config.cluster.setup else config.hooks.callbacks:
+        trial = HookCommand(receivers.callback(config, name), environ)
+        try:
+            trial.deliver(Told(frozenset(), {}, None))
+        except NotDelivered as why:
+            raise ConfigError(
+                f"hooks.callbacks: {name}: {why}; modules are looked for in the script's folder, in the working "
+                f"directory and on PYTHONPATH"
+            ) from None
+        finally:
+            trial.kill()
+
+
+class HookCommand:
+    """A receiver that gives each event to a command."""
+
+    def __init__(self, hook: Hook, env: Mapping[str, str], umask: int = -1) -> None:
+        self.name, self.events, self._hook = hook.name, hook.events, hook
+        self._env, self._umask = env, umask
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._killed = threading.Lock(), False
 
     def deliver(self, told: Told) -> None:
-        """Run the command with the event as JSON on its standard input.
+        """Give an event as a line of JSON to the command's standard input; wait for its end, or its answer.
 
         Raises:
             NotDelivered: it cannot be started, fails, or takes too long.
         """
-        with tempfile.TemporaryFile() as event:
-            event.write(told.json)
-            event.seek(0)
-            process = self._start(event.fileno())
-            output = _Tail(process)
-            code = self._wait(process)
-        said = output.last_line()
-        if code is None:
-            raise NotDelivered(f"killed after {TIMEOUT_S:g} s" + (f": {said}" if said else ""))
-        if code:
-            how = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-            raise NotDelivered(how + (f": {said}" if said else ""))
+        process, within_s, stream = self._process, TIMEOUT_S, self._hook.stream
+        if process is None or process.poll() is not None or not stream:
+            process, within_s = self._start(), START_S if stream else TIMEOUT_S
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            kill_group(process)
+
+        timer = threading.Timer(within_s, kill)
+        timer.daemon = True
+        timer.start()
+        answer = _told(process, told.json, within_s if stream else 0.0)
+        if not answer:
+            process.wait()
+        timer.cancel()
+        code = process.poll()
+        if late.is_set():
+            raise NotDelivered(f"killed after {within_s:g} s{self._last_words()}")
+        if code is not None and (code or stream):
+            how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+            raise NotDelivered(how + self._last_words())
+        if why := answer.decode(errors="replace").strip():
+            raise NotDelivered(why[:300])
 
     def kill(self) -> None:
-        """End the command that runs now."""
+        """End the command; one that streams has a moment to end by itself."""
         with self._lock:
-            self._killed = True
-            if self._process is not None and self._process.poll() is None:
-                kill_group(self._process)
+            self._killed, process = True, self._process
+        if process is None or process.stdin is None:
+            return
+        if self._hook.stream:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                process.stdin.close()
+                process.wait(_END_S)
+        if process.poll() is None:
+            kill_group(process)
 
-    def _start(self, stdin: int) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
+        command, stream = self._hook.command, self._hook.stream
         with self._lock:
             if self._killed:
                 raise NotDelivered("the observer ends")
             try:
-                self._process = subprocess.Popen(
-                    self._command,
+                self._process = process = subprocess.Popen(
+                    command,
                     env=self._env,
-                    executable=shutil.which(self._command[0], path=self._env.get("PATH")),
-                    stdin=stdin,
+                    executable=shutil.which(command[0], path=self._env.get("PATH")),
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
+                    stderr=subprocess.PIPE if stream else subprocess.STDOUT,
                     start_new_session=True,
                     umask=self._umask,
                 )
             except OSError as error:
                 raise NotDelivered(f"cannot be started: {error.strerror}") from error
-            return self._process
+        printed = process.stderr or process.stdout
+        self._last, self._printing = b"", threading.Thread(target=self._log, args=[printed], daemon=True)
+        self._printing.start()
+        return process
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
-        """Wait for the end and return the exit code; None: it took too long, and was killed with its children."""
-        try:
-            return process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            kill_group(process)
-            process.wait()
-            return None
+    def _log(self, printed: IO[bytes]) -> None:
+        """Copy what the command prints to the observer's log."""
+        with printed:
+            while line := printed.readline(_LONGEST):
+                self._last = line.strip() or self._last
+                log.info("%s: %s", self.name, line.decode(errors="replace").rstrip())
+
+    def _last_words(self) -> str:
+        self._printing.join(1.0)  # a child in a session of its own may hold the pipe
+        return f": {self._last.decode(errors='replace')[:300]}" if self._last else ""
 
 
-class _Tail:
-    """Reads all that a process prints, so that it never waits for its reader, and keeps the end."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        self._out, self._kept = process.stdout, b""
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def last_line(self) -> str:
-        """Return the last line that is not empty."""
-        self._thread.join(1.0)  # a daemon in a session of its own may hold the pipe
-        lines = [line for line in self._kept.decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:300] if lines else ""
-
-    def _read(self) -> None:
-        with self._out as out:
-            while piece := os.read(out.fileno(), 1 << 16):
-                self._kept = (self._kept + piece)[-_TAIL:]
+def _told(process: subprocess.Popen[bytes], message: bytes, answers_s: float) -> bytes:
+    """Give a message to a command, and wait so long for its answer. Return that; empty: there is none."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(OSError):  # it reads no events, or has ended
+        if answers_s:  # what it has said unasked is no answer
+            os.set_blocking(process.stdout.fileno(), False)
+            process.stdout.read()
+            os.set_blocking(process.stdout.fileno(), True)
+        process.stdin.write(message)
+        process.stdin.flush()
+        if answers_s and readable(process.stdout.fileno(), answers_s):  # at its end a child may still hold the pipe
+            return process.stdout.readline()
+    if not answers_s:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    return b""
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -6,8 +6,6 @@ import asyncio
 import logging
 import os
 import re
-import socket
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +22,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 
 CLIENT_S = 5.0  # how long a client may take for its request
+MOST_CLIENTS = 200  # at the same time
 log = logging.getLogger("ftslurm.observer")
 
 
@@ -53,36 +52,45 @@ class Textfile:
 
 
 class Endpoint:
-    """An HTTP server that Prometheus scrapes, for the path /metrics."""
+    """An HTTP server that Prometheus scrapes, for the path /metrics.
+
+    That of prometheus_client waits for slow clients for ever, has a thread for each, and answers whatever `Host` they
+    name.
+    """
 
     def __init__(self, listen: str, run: RunDir, render: Callable[[], bytes]) -> None:
         self._address: tuple[str, int] | str = endpoint(listen) or str(run.observer / "metrics.sock")
-        self._render = render
-        self._listener: socket.socket | None = None
+        self._render, self._listens = render, False
         where = self._address if isinstance(self._address, str) else listen
         self.delivery = Delivery(f"metrics {where}")
 
     def update(self) -> None:
         """Start to listen, if that has not been possible yet."""
-        if self._listener is not None:
+        if self._listens:
             return
+        loop = asyncio.new_event_loop()
         try:
-            self._listener = _listen(self._address)
+            server = loop.run_until_complete(self._listen())
         except OSError as error:
+            loop.close()
             self.delivery = _failed(self.delivery, f"cannot listen: {os.strerror(error.errno or 0)} (metrics.listen)")
             return
-        name = self.delivery.name
+        self._listens, name = True, self.delivery.name
         if not isinstance(self._address, str):
-            name = f"metrics http://{self._address[0]}:{self._listener.getsockname()[1]}/metrics"
+            name = f"metrics http://{self._address[0]}:{server.sockets[0].getsockname()[1]}/metrics"
         self.delivery = replace(self.delivery, name=name, done=self.delivery.done + 1)
-        threading.Thread(target=asyncio.run, args=(self._serve(self._listener),), name="metrics", daemon=True).start()
+        threading.Thread(target=loop.run_forever, name="metrics", daemon=True).start()
 
-    async def _serve(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._accepted, sock=listener)
-        await server.serve_forever()
+    async def _listen(self) -> asyncio.Server:
+        if isinstance(self._address, str):  # the observer's umask lets no other user connect, from the first moment on
+            return await asyncio.start_unix_server(self._accepted, self._address)
+        return await asyncio.start_server(self._accepted, *self._address)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request. No client can take longer than CLIENT_S, or hold up another one."""
+        if len(asyncio.all_tasks()) > MOST_CLIENTS:  # hooks need descriptors, too
+            writer.transport.abort()
+            return
         try:
             await asyncio.wait_for(self._answer(reader, writer), CLIENT_S)
         except Exception:  # what it sent is no request, it is too slow, or it has gone away
@@ -110,17 +118,6 @@ def _is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ip_address(name).is_loopback
     return name == "localhost"
-
-
-def _listen(address: tuple[str, int] | str) -> socket.socket:
-    if not isinstance(address, str):
-        return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    with suppress(OSError):
-        if stat.S_ISSOCK(os.lstat(address).st_mode) and os.lstat(address).st_uid == os.geteuid():
-            Path(address).unlink()  # of the observer before
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)  # the observer's umask lets no other user connect, from the first moment on
-    return listener
 
 
 def _failed(delivery: Delivery, error: str) -> Delivery:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 
+from prometheus_client import Histogram, disable_created_metrics
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.exposition import generate_latest
@@ -143,6 +141,7 @@ class RunCollector(Collector):
     """Makes the metrics of the status that it has at the moment."""
 
     def __init__(self, run_id: str, status: Callable[[], RunStatus], clock: Callable[[], float] = time.time) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # of a histogram that is made for each scrape
         self._run_id, self._status, self._clock = run_id, status, clock
 
     def collect(self) -> Iterator[Metric]:
@@ -154,17 +153,15 @@ class RunCollector(Collector):
             for labels, value in one.samples(status):
                 metric.add_metric([self._run_id, *labels], value)
             yield metric
-        yield self._recoveries(status)
+        yield from self._recoveries(status)
 
-    def _recoveries(self, status: RunStatus) -> Metric:
-        took = [r.seconds for r in status.recoveries if r.seconds is not None]
-        counts = [0] * (len(BUCKETS_S) + 1)
-        for seconds in took:
-            counts[bisect_left(BUCKETS_S, seconds)] += 1
-        names = [*map(str, BUCKETS_S), "+Inf"]
-        metric = HistogramMetricFamily(RECOVERY, RECOVERY_HELP, labels=["run"])
-        metric.add_metric([self._run_id], list(zip(names, accumulate(counts), strict=True)), sum(took))
-        return metric
+    def _recoveries(self, status: RunStatus) -> Iterable[Metric]:
+        histogram = Histogram(RECOVERY, RECOVERY_HELP, ["run"], registry=None, buckets=BUCKETS_S)
+        mine = histogram.labels(self._run_id)
+        for one in status.recoveries:
+            if one.seconds is not None:
+                mine.observe(one.seconds)
+        return histogram.collect()
 
 
 def rendered(collector: RunCollector) -> bytes:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from ftslurm.config import receivers
 from ftslurm.errors import EnvironmentProblem
@@ -22,12 +21,11 @@ from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
-from ftslurm.observer.callback_receiver import CallbackReceiver
-from ftslurm.observer.hook_command import TIMEOUT_S
+from ftslurm.observer.hook_command import TIMEOUT_S, HookCommand
 from ftslurm.observer.metric_outputs import Endpoint, Textfile, outputs
 from ftslurm.observer.metrics import RunCollector, rendered
-from ftslurm.observer.sinks import Receiver, Sink, Told
-from ftslurm.protocol import occurrences, readiness, records
+from ftslurm.observer.sinks import Sink, Told
+from ftslurm.protocol import kinds, readiness, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
@@ -77,17 +75,10 @@ class Observer:
             self.outputs: list[Textfile | Endpoint] = []
             self.status, self.next_output = RunStatus(), 0.0
             known = {one.name: one for one in deliveries.read(self.run_dir)}
-            self.sinks = [Sink(one, known.get(one.name), self._save) for one in self._receivers()]
+            env = hook_command.environment(self.config, self.run_dir, os.environ)
+            given = (HookCommand(hook, env, self.umask) for hook in receivers.hooks(self.config))
+            self.sinks = [Sink(one, known.get(one.name), self._save) for one in given]
             self._observe()
-
-    def _receivers(self) -> list[Receiver]:
-        config = self.config
-        env = hook_command.environment(config, self.run_dir, os.environ)
-        folders = list(receivers.folders_of_imports(config))
-        return [
-            *(hook_command.HookCommand(hook, env, self.umask) for hook in receivers.hooks(config)),
-            *(CallbackReceiver(name, self.run_dir.root, folders, env, self.umask) for name in config.hooks.callbacks),
-        ]
 
     def _observe(self) -> None:
         reader, self.folding = RunReader(self.run_dir), StatusFold()
@@ -150,24 +141,20 @@ class Observer:
         if not new:
             return
         record, name = read(line), text(line, "event") or ""
-        found = occurrences.of(record)
-        kinds = frozenset({name} - occurrences.OCCURRENCES.keys() | ({found.kind} if found else set()))
-        if not any(kinds & sink.receiver.events for sink in self.sinks):
+        kind = kinds.kind(record)
+        names = frozenset({name} - {*kinds.KINDS} | ({kind} if kind else set()))
+        if not any(names & sink.receiver.events for sink in self.sinks):
             return
-        told = Told(kinds, self._message(line, found), offset)
-        for sink in self.sinks:
-            sink.put(told)
-
-    def _message(self, line: Event, found: occurrences.Occurrence | None) -> dict[str, Any]:
-        name = text(line, "event") or ""
-        return {
-            "kind": found.kind if found else name,
-            "text": sentences.describe(line, self.folding.status) or _plain(line),
+        message = {
+            "kind": kind or name,
+            "text": sentences.describe(line, self.folding.status) or _plain(record, name),
             "run_id": self.run_dir.root.name,
             "run_dir": str(self.run_dir.root),
             "time": number(line, "time"),
             "event": line,
         }
+        for sink in self.sinks:
+            sink.put(Told(names, message, offset))
 
     def _save(self) -> None:
         with self._changes:
@@ -177,12 +164,11 @@ class Observer:
                 log.warning("what was delivered cannot be written: %s", error)
 
 
-def _plain(line: Event) -> str:
+def _plain(record: records.JournalRecord, name: str) -> str:
     """Return the text of an event that a followed run does not print."""
-    record = read(line)
     if isinstance(record, records.CheckpointSaved):
         return f"checkpoint of step {record.step} saved" + (f" in {record.path}" if record.path else "")
-    return (text(line, "event") or "").replace("_", " ")
+    return name.replace("_", " ")
 
 
 def _given(timeout_s: float) -> bytes | None:

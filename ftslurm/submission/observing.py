@@ -52,8 +52,7 @@ class _Watched:
 
     def __init__(self, config: Config, run: RunDir, leader: int | None) -> None:
         self._config, self._run = config, run
-        self._command = programs.module("ftslurm.observer", str(run.root))
-        self._command += [] if leader is None else [f"--leader={leader}"]
+        self._command = programs.module("ftslurm.observer", str(run.root), *([] if leader is None else [str(leader)]))
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
         self._start()

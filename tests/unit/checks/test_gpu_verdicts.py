@@ -87,7 +87,7 @@ def test_wrong_slow_and_failed_trials_are_told_apart() -> None:
 @pytest.mark.nightly
 def test_the_trial_multiplies_and_sums_with_real_processes() -> None:
     found = gpu_trial.run([], 0.01, 200.0, device="cpu")  # gloo in the place of NCCL
-    assert (found.problem, found.allreduce_problem, found.wrong) == ("", "", ("", ""))
+    assert (found.problem, found.allreduce_problem, found.wrong) == ("", "", ["", ""])
     assert found.allreduce_gb_s is not None
     assert found.allreduce_gb_s > 0
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from programs import Programs
 from ftslurm.checks import facts, gpu_readings, node_session
 from ftslurm.checks.facts import FolderFacts, NodeFacts
 from ftslurm.checks.gpu_readings import GpuReading
-from ftslurm.checks.node_session import NodeSession, scratch_folder, sessions_on
+from ftslurm.checks.node_session import NodeSession, scratch_folder
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard import gpus, kernel_log
 
 PATIENCE_S = 60.0
@@ -38,11 +38,10 @@ def _light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def session(root: Path, *prefix: str) -> Iterator[NodeSession]:
     root.mkdir(exist_ok=True)
-    with (
-        scratch_folder(root) as folder,
-        sessions_on({"here": prefix}, [sys.executable], folder, {}) as (only,),
-    ):
-        yield only
+    with scratch_folder(root) as folder:
+        only = NodeSession("here", prefix, [sys.executable], folder, [[], []])
+        with closing(only):
+            yield only
     assert list(root.iterdir()) == []
 
 
@@ -77,7 +76,7 @@ def test_this_machine_is_known_by_one_answer(tmp_path: Path) -> None:
 
 def test_a_node_with_another_folder_of_that_name_does_not_share_it(tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    elsewhere = f'exec "$1" "$2" "$3" "$4" "$(echo "$5" | sed s,{runs}/,{runs}/../other/,)"'
+    elsewhere = f'exec "$1" "$2" "$3" "$4" "$(echo "$5" | sed s,{runs}/,{runs}/../other/,)" "$6" "$7"'
     node = looked(tmp_path / "runs", "sh", "-c", elsewhere, "sh")
     assert node.folder == FolderFacts(f"{runs}/../other")
 
@@ -93,22 +92,12 @@ def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> N
 
 def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: Path) -> None:
     folder = tmp_path / "left"
-    only = NodeSession("here", [], [sys.executable], folder, {})
+    only = NodeSession("here", [], [sys.executable], folder, [[], []])
     assert only._answer()["job"] == ""
     folder.mkdir()
     only._process.stdin.close()  # type: ignore[union-attr]  # as when doctor is killed
     until(lambda: not folder.exists(), "the folder is removed")
     assert only._process.wait(PATIENCE_S) == 0
-
-
-def test_an_old_folder_of_a_killed_doctor_is_removed_and_a_new_one_is_not(tmp_path: Path) -> None:
-    old, new = tmp_path / f"{node_session.PREFIX}old", tmp_path / f"{node_session.PREFIX}new"
-    for path in (old, new):
-        path.mkdir()
-    os.utime(old, (time.time() - 7200, time.time() - 7200))
-    with scratch_folder(tmp_path / "runs" / "deeper"):
-        assert not old.exists()
-        assert new.exists()
 
 
 def test_what_a_profile_prints_is_ignored(tmp_path: Path) -> None:
@@ -134,7 +123,7 @@ def test_an_interpreter_without_ftslurm_is_told_as_such(tmp_path: Path) -> None:
     python = tmp_path / "bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o700)
-    with scratch_folder(tmp_path) as folder, sessions_on({"here": []}, [str(python)], folder, {}) as (only,):
+    with scratch_folder(tmp_path) as folder, closing(NodeSession("here", [], [str(python)], folder, [[], []])) as only:
         assert "No module named 'ftslurm" in only.look(PATIENCE_S, print).problem
 
 
@@ -150,3 +139,8 @@ def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkey
     programs.add("nvidia-smi", body="echo no driver; exit 9")
     assert facts.of_hardware(None).readings == "no driver"
     assert gpu_readings.ANSWER_S < 60  # a hung driver costs a check of a node half of its time at most
+
+
+def test_an_interpreter_that_is_not_there_is_a_bad_argument(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="no-such-python cannot be started: No such file"):
+        NodeSession("here", [], ["no-such-python"], tmp_path, [[], []])

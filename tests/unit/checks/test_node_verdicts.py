@@ -31,7 +31,7 @@ NODE = NodeFacts("n1", "7", 1.0, folder=FOLDER, facts=FACTS, ahead_s=-0.01, trie
 
 
 def judged(node: NodeFacts) -> list[Finding]:
-    return list(check_node(node, RANGES, True, True))
+    return list(check_node(node, RANGES, True))
 
 
 def bad(node: NodeFacts) -> list[tuple[str, Level]]:
@@ -106,6 +106,8 @@ def test_a_node_that_hides_its_log_and_has_no_gpus_has_no_complaint() -> None:
         ("torch", {"version": "2.16.0.dev20261026+cu128", "seconds": 3.0, "build": "CUDA", "devices": 4}, Level.WARN),
         ("torch", {"version": "2.15.0.dev20261026", "seconds": 3.0, "build": "CUDA", "devices": 4}, None),
         ("torchft", {"version": "0.2.0", "seconds": 60.0}, Level.WARN),
+        ("torchft", {"version": "", "seconds": 1.0}, Level.WARN),
+        ("torchft", {"version": "of our own", "seconds": 1.0}, Level.WARN),
         ("ftslurm", {"version": "0.0.9", "seconds": 0.1}, Level.FAIL),
     ],
 )
@@ -181,5 +183,5 @@ def test_a_clock_that_differs_is_found(ahead_s: float, level: Level) -> None:
     (found,) = [one for one in judged(replace(NODE, ahead_s=ahead_s)) if one.check == "clock"]
     assert found.level is level
     assert f"{ahead_s:+.3f} s" in found.what
-    here = check_node(replace(NODE, ahead_s=ahead_s), RANGES, True, on_slurm=False)
+    here = judged(replace(NODE, job="", ahead_s=ahead_s))
     assert not [one for one in here if one.check == "clock"]

@@ -100,7 +100,6 @@ def test_a_setting_that_hurts_is_found_with_its_fix(setting: str, value: str, ch
         ({"chosen": {**(GOOD.chosen or {}), "State": "DOWN"}}, "gpu is DOWN"),
         ({"chosen": {**(GOOD.chosen or {}), "AllowGroups": "lab"}}, "only for the groups lab"),
         ({"nodes": [Node("n1", "gpu", "down*", "gpu:4", "h1")]}, "no node that can run a job: 1 down"),
-        ({"munge": "munge fails: no socket"}, "no socket"),
         ({"user": "root"}, "root may not submit"),
     ],
 )

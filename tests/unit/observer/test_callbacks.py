@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 from typing import get_type_hints
 
@@ -11,11 +12,13 @@ from example_journal import event, exited, finished, joined, launched, ready, st
 from observed import Observed, observed, until
 
 from ftslurm import RunCallback
+from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.guard import processes
-from ftslurm.observer.callback_receiver import check_import
-from ftslurm.observer.hook_command import MARK
-from ftslurm.protocol.occurrences import OCCURRENCES
+from ftslurm.observer.hook_command import MARK, check_callbacks
+from ftslurm.protocol import records
+from ftslurm.protocol.kinds import KINDS, kind
+from ftslurm.run.journal_lines import members
 
 MODULE = """
 import os, time
@@ -25,9 +28,9 @@ from ftslurm import RunCallback
 HERE = Path(__file__).parent
 
 class Notes(RunCallback):
-    def on_event(self, occurrence, text):
+    def on_event(self, kind, record, text):
         with (HERE / "notes").open("a") as notes:
-            print(occurrence.kind, self.run.id, file=notes)
+            print(kind, self.run.id, file=notes)
 
     def on_group_failed(self, failed):
         with (HERE / "failed").open("a") as notes:
@@ -43,8 +46,12 @@ class Hangs(RunCallback):
         open(HERE / "never").read()
 
 class Dies(RunCallback):
-    def on_event(self, occurrence, text):
+    def on_event(self, kind, record, text):
         os._exit(7)
+
+class Made(RunCallback):
+    def __init__(self):
+        (HERE / "made").touch()
 
 class Other:
     pass
@@ -75,7 +82,7 @@ def test_a_callback_is_told_what_happens_to_groups_and_run(classes: Path) -> Non
     assert (classes / "notes").read_text().split("\n")[:-1] == [
         f"{kind} run" for kind in [*kinds, "group_shut_down", "run_finished"]
     ]
-    assert "GroupFailed(group=1, attempt=0, cause='killed'" in (classes / "failed").read_text()
+    assert "cause='killed'" in (classes / "failed").read_text()
     assert "callback mine.Notes: a line of the callback" in run.run.observer_log.read_text()
 
 
@@ -103,19 +110,35 @@ def test_an_exception_of_a_callback_is_its_failure_and_the_next_event_comes(clas
     assert (told.done, told.failed, told.last_error) == (5, 1, "RuntimeError: no route to host")
 
 
-def test_a_class_that_cannot_be_imported_is_refused_with_the_reason(classes: Path) -> None:
-    check_import("mine.Notes", [str(classes)], os.environ)
+def test_a_class_that_cannot_be_imported_is_refused_with_the_reason_and_none_is_made(classes: Path) -> None:
+    def check(name: str) -> None:
+        config = Config()
+        config.job.script, config.hooks.callbacks = str(classes / "train.py"), [name]
+        check_callbacks(config, os.environ)
+
+    check("mine.Made")
+    assert not (classes / "made").exists()
     for name, reason in {
         "mine.Missing": "has no attribute 'Missing'",
         "mine.Other": "no subclass of ftslurm.RunCallback",
         "absent.Notes": "No module named 'absent'",
+        "mine.Notes.no": "No module named 'mine.Notes'",
     }.items():
-        with pytest.raises(ConfigError, match=reason):
-            check_import(name, [str(classes)], os.environ)
+        with pytest.raises(ConfigError, match=f"hooks.callbacks: {name}: .*{reason}"):
+            check(name)
 
 
-def test_the_base_class_has_a_typed_method_for_every_occurrence() -> None:
+def test_the_base_class_has_a_method_for_every_kind_with_the_records_that_it_gets() -> None:
     methods = {name.removeprefix("on_"): getattr(RunCallback, name) for name in dir(RunCallback) if name[:3] == "on_"}
-    assert methods.keys() == {*OCCURRENCES, "event"}
-    for kind, occurrence in OCCURRENCES.items():
-        assert occurrence in get_type_hints(methods[kind]).values()
+    assert methods.keys() == {*KINDS, "event"}
+    told: dict[str, set[type]] = {name: set() for name in KINDS}
+    decide = ("group", "standby", "recovery_s", "cause")
+    for record in records.EVENTS:
+        for fields in product((None, 1), (None, "standby-000/1"), (None, 2.0), ("killed", "ok")):
+            made = object.__new__(record)
+            vars(made).update(zip(decide, fields, strict=True), after=None)
+            if (name := kind(made)) is not None:
+                told[name].add(record)
+    for name, found in told.items():
+        (taken,) = (hint for field, hint in get_type_hints(methods[name]).items() if field != "return")
+        assert found == set(members(taken)), name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from example_journal import event, exited, finished, joined, launched, ready, started
 from observed import PATIENCE_S, Observed, observed, until
 
+from ftslurm.config import receivers
+from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError
 from ftslurm.guard import processes
 from ftslurm.observer.hook_command import MARK
 from ftslurm.observer.sinks import MOST_WAITING, Sink, Told
@@ -67,6 +71,70 @@ def test_a_hook_with_events_of_its_own_gets_these_alone(tmp_path: Path) -> None:
     run.write(event(30, "quorum_refused", reason="of no group"))
     run.observe()
     assert [one["kind"] for one in heard(tmp_path)] == [*["group_starting"] * 3, "quorum_refused"]
+
+
+STREAM = """echo $$ >> {0}/processes
+while read -r line; do
+    printf '%s\\n' "$line" >> {0}/heard
+    case $line in
+        *group_restarted*) printf 'no route to host\\nand more\\n' ;;
+        *group_failed*) echo "a word beside it" >&2; echo ;;
+        *full_restart*) echo broken >&2; exit 7 ;;
+        *checkpoint_saved*) head -c 3000000 /dev/zero | tr '\\0' x >&2; echo ;;
+        *) echo ;;
+    esac
+done"""
+
+
+def test_a_hook_that_streams_is_one_process_that_answers_each_event_with_a_line(tmp_path: Path) -> None:
+    stream = program(tmp_path, "stream.sh", STREAM.format(tmp_path))
+    run = observed(tmp_path, hooks={"on_event": [{"command": stream, "stream": True}]})
+    run.write(started(2), exited(9, 1), event(10, "checkpoint_saved", group=0, attempt=0, step=7, path="/c" * 300_000))
+    run.write(joined(11, 1, 8, 1, recovery_s=2.0), event(12, "full_restart", step=8), finished(20))
+    run.observe()
+    kinds = ["run_started", "group_failed", "checkpoint_saved", "group_restarted", "full_restart", "run_finished"]
+    assert [one["kind"] for one in heard(tmp_path)] == kinds
+    told = run.told["hook stream.sh"]
+    assert (told.done, told.failed, told.last_error) == (6, 2, "exit code 7: broken")
+    assert len(set((tmp_path / "processes").read_text().split())) == 2  # the one that has ended, and the next
+    log = run.run.observer_log.read_text()
+    assert "hook stream.sh: a word beside it" in log
+    assert "hook stream.sh, at group_restarted: no route to host" in log
+    assert not list(processes.having(MARK, str(run.run.root)))
+
+
+@pytest.mark.nightly
+def test_a_hook_that_streams_and_hangs_is_killed_although_a_child_of_it_lives_on(tmp_path: Path) -> None:
+    text = f"setsid sleep 60 &\nread -r line; echo\nread -r line; read -r line < {tmp_path}/never"
+    os.mkfifo(tmp_path / "never")
+    command = program(tmp_path, "hangs.sh", text)
+    run = observed(tmp_path, hooks={"on_event": [{"command": command, "stream": True}]})
+    run.write(started(2), exited(9, 1))
+    with run.observer():
+        until(lambda: run.told and run.told["hook hangs.sh"].done == 2, "the second event is given up")
+    assert run.told["hook hangs.sh"].last_error == "killed after 10 s"
+    for pid, _ in processes.having(MARK, str(run.run.root)):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("exec <&-; sleep 0.3", None),  # it reads nothing
+        ("exec >&- 2>&-; cat > /dev/null; sleep 0.3", None),  # it prints nothing
+        ("sleep 30 & exit 0", None),  # a child holds its output
+        ("kill -9 $$", "ended by signal 9"),
+    ],
+)
+def test_a_hook_may_close_what_it_does_not_need_and_leave_children(text: str, why: str | None, tmp_path: Path) -> None:
+    run = observed(tmp_path, hooks={"on_event": [program(tmp_path, "odd.sh", text)]})
+    large = event(10, "warning", group=None, text="x" * 300_000)  # more than a pipe holds
+    run.write(large)
+    run.observe()
+    told = run.told["hook odd.sh"]
+    assert (told.done, told.last_error) == (1, why)  # and not: killed after 10 s
+    for pid, _ in processes.having(MARK, str(run.run.root)):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.nightly
@@ -147,7 +215,7 @@ def test_an_observer_ends_when_another_controller_leads(tmp_path: Path) -> None:
     run = observed(tmp_path, hooks={"on_event": [["true"]]})
     run.run.leaders.mkdir(mode=0o700)
     (run.run.leaders / "0001").touch()
-    with run.observer("--leader=1") as process:
+    with run.observer("1") as process:
         until(lambda: run.run.observer_log.exists(), "it is up")
         (run.run.leaders / "0002").touch()
         until(lambda: process.poll() is not None, "it ends")
@@ -196,3 +264,28 @@ def test_a_hook_that_hangs_in_a_flood_of_events_costs_the_oldest(tmp_path: Path)
     delivery = run.told["hook hangs.sh"]
     assert delivery.dropped >= 500
     assert delivery.done + delivery.dropped == 1501
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"command": ["cat"], "stream": 1}, "`stream` must be true or false"),
+        ({"command": ["cat"], "stream": "yes"}, "`stream` must be true or false"),
+        ({"command": ["cat"], "steam": True}, "'steam': a hook has command, events and stream only"),
+        ({"stream": True}, "is no command"),
+        ({"command": ["cat"], "events": []}, "must be a list of events"),
+    ],
+)
+def test_a_hook_that_is_written_wrongly_is_refused(entry: dict[str, object], words: str) -> None:
+    config = Config()
+    config.hooks.on_event = [entry]
+    with pytest.raises(ConfigError, match=f"hooks.on_event: .*{words}"):
+        receivers.hooks(config)
+
+
+def test_two_hooks_of_one_program_have_names_of_their_own() -> None:
+    config = Config()
+    config.hooks.on_event, config.hooks.callbacks = [["mail"], ["./mail", "b"], {"command": "other"}], ["mine.Notes"]
+    made = receivers.hooks(config)
+    assert [hook.name for hook in made] == ["hook mail", "hook mail-2", "hook other", "callback mine.Notes"]
+    assert [hook.stream for hook in made] == [False, False, False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import runpy
 import socket
@@ -22,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ftslurm.config.receivers import endpoint
 from ftslurm.errors import ConfigError
 from ftslurm.monitor.status_fold import fold_all
-from ftslurm.observer.metric_outputs import CLIENT_S
+from ftslurm.observer.metric_outputs import CLIENT_S, MOST_CLIENTS
 from ftslurm.observer.metrics import METRICS, RECOVERY, RunCollector, rendered
 from ftslurm.run.deliveries import Delivery
 
@@ -235,6 +236,22 @@ def test_slow_and_silent_clients_hold_nobody_up_and_are_let_go(tmp_path: Path) -
             assert time.monotonic() - begun < 2
             time.sleep(0.3)
         assert not slow
+
+
+def test_so_many_clients_that_no_descriptor_would_be_left_are_turned_away(tmp_path: Path) -> None:
+    run = observed(tmp_path, metrics={"listen": "127.0.0.1:0"})
+    run.write(started(2))
+    with run.observer() as process, contextlib.ExitStack() as held:
+        address = address_of(run)
+        for _ in range(MOST_CLIENTS + 100):
+            held.enter_context(socket.create_connection(address, 10))
+
+        def settled() -> bool:
+            return MOST_CLIENTS / 2 < len(os.listdir(f"/proc/{process.pid}/fd")) < MOST_CLIENTS + 50
+
+        until(settled, "those above the limit are closed")
+        until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 50, "the others are let go")
+        assert b"ftslurm_groups" in scraped(address, f"Host: 127.0.0.1:{address[1]}")
 
 
 def test_a_page_of_a_browser_cannot_read_them_under_a_name_of_its_own(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
-from ftslurm.protocol import occurrences
+from ftslurm.protocol import kinds
 from ftslurm.protocol.causes import ROWS, Again, Blame, Cause, cause_of
 from ftslurm.report import wording
 from ftslurm.report.history_fold import fold_history
@@ -46,8 +46,8 @@ def test_the_page_has_the_rows_of_the_table() -> None:
 
 @CAUSES
 def test_hooks_are_told_of_a_failure_or_of_an_end_in_order(cause: Cause) -> None:
-    told = occurrences.of(read(ex.exited(9, 1, cause=cause.value)))
-    assert isinstance(told, occurrences.GroupFailed if cause.row.failure else occurrences.GroupShutDown)
+    told = kinds.kind(read(ex.exited(9, 1, cause=cause.value)))
+    assert told == ("group_failed" if cause.row.failure else "group_shut_down")
 
 
 @CAUSES

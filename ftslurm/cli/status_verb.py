@@ -29,7 +29,7 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     run = find_run(args).files
     if args.watch:
-        _show_live(run)
+        show_live(run)
     else:
         _show_once(compose.load(run.config, own=False), run, as_json=args.json)
     return 0
@@ -54,7 +54,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         console.print("", failures, sep="\n")
 
 
-def _show_live(run: RunDir) -> None:
+def show_live(run: RunDir) -> None:
     """Show a run until it ends."""
     config = compose.load(run.config, own=False)
     there = jobs_of_run.still_there(config, run)

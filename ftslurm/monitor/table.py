@@ -33,40 +33,50 @@ from ftslurm.protocol import records
 from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
-from ftslurm.run.journal_lines import read
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
 
-_LINE_STYLES: dict[type[records.JournalRecord], str] = {
-    records.StepExited: "red",
-    records.GroupGivenUp: "bold red",
-    records.NodeExcluded: "red",
-    records.NodeCheckFailed: "red",
-    records.NodeSilent: "yellow",
-    records.GroupSetAside: "yellow",
-    records.GroupHeardAgain: "green",
-    records.NodeShunned: "yellow",
-    records.HangFound: "red",
-    records.Warned: "bold yellow",
-    records.NoFirstStep: "bold yellow",
-    records.GroupWaits: "yellow",
-    records.AllocationLost: "yellow",
-    records.AllocationRefused: "bold yellow",
-    records.AllocationPending: "yellow",
-    records.AllocationLeaving: "yellow",
-    records.AllocationRequeued: "yellow",
-    records.PilotRestarted: "yellow",
-    records.Scaled: "magenta",
-    records.ScaleRefused: "magenta",
-    records.FaultInjected: "magenta",
-    records.FaultRefused: "magenta",
-    records.RestartScheduled: "yellow",
-    records.LaunchRefused: "yellow",
-    records.RollOver: "yellow",
-    records.RunRequeued: "yellow",
-    records.StepLaunched: "yellow",
-    records.GroupJoined: "green",
+_STYLES = {
+    "red": (
+        records.StepExited,
+        records.NodeExcluded,
+        records.NodeCheckFailed,
+        records.HangFound,
+    ),
+    "bold red": (records.GroupGivenUp,),
+    "yellow": (
+        records.NodeSilent,
+        records.GroupSetAside,
+        records.NodeShunned,
+        records.GroupWaits,
+        records.AllocationLost,
+        records.AllocationPending,
+        records.AllocationLeaving,
+        records.AllocationRequeued,
+        records.PilotRestarted,
+        records.RestartScheduled,
+        records.LaunchRefused,
+        records.RollOver,
+        records.RunRequeued,
+        records.StepLaunched,
+    ),
+    "green": (
+        records.GroupHeardAgain,
+        records.GroupJoined,
+    ),
+    "bold yellow": (
+        records.Warned,
+        records.NoFirstStep,
+        records.AllocationRefused,
+    ),
+    "magenta": (
+        records.Scaled,
+        records.ScaleRefused,
+        records.FaultInjected,
+        records.FaultRefused,
+    ),
 }
+_LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
 NOTE_S = 5.0  # seconds between two calls of `note`
 
 
@@ -255,9 +265,7 @@ class _Table(_Screen):
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
-            record = read(event)
-            ok = isinstance(record, records.StepExited) and record.cause == "ok"
-            style = "blue" if ok else _LINE_STYLES.get(type(record), "")
+            style = "blue" if event.get("cause") == "ok" else _LINE_STYLES.get(str(event.get("event")), "")
             # The terminal wraps the line, not rich, so that a path can be copied in one piece.
             text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
             self._console.print(text, soft_wrap=True, highlight=False)
@@ -325,9 +333,7 @@ def _title(status: RunStatus, now: float, width: int) -> list[Text]:
         facts.append(sentences.clock((status.finished or now) - status.started))
     right = Text("  ".join(facts), "dim", no_wrap=True, overflow="ellipsis")
     gap = width - cell_len(left.plain) - cell_len(right.plain)
-    if gap < 2:
-        return [left, right]
-    return [Text.assemble(left, " " * (2 if width >= SHEET else gap), right, no_wrap=True)]
+    return [left, right] if gap < 2 else [left.append(" " * (2 if width >= SHEET else gap)).append_text(right)]
 
 
 def _bar(status: RunStatus, width: int) -> RenderableType:

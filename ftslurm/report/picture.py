@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from ftslurm.monitor.sentences import clock, plural, seconds
 from ftslurm.report import wording
 from ftslurm.report.history import (
@@ -156,9 +158,9 @@ def _ticks(span: float) -> Iterator[Label]:
 
 def _groups(history: History, scale: _Scale) -> Chart:
     count = len(history.groups)
-    row = next((high for most, high in ((12, 24), (48, 15), (128, 9), (256, 6)) if count <= most), 4)
+    row = max(4, min(24, 1200 // count))
     high = row - (3 if row > 8 else 1)
-    every = next((k for k in (1, 2, 4, 8, 16, 32) if k * row >= 15), 32)
+    every = -(-15 // row)  # rows for each label
     labels = tuple(Label(n * row + high / 2, str(n)) for n in range(0, count, every))
     bars = [bar for n, group in enumerate(history.groups) for bar in _lane(group, n * row, high, scale)]
     for failure in history.failures:
@@ -228,20 +230,11 @@ def _thinned(points: tuple[tuple[float, int], ...], history: History) -> list[tu
 
 def _rate(history: History, scale: _Scale) -> Chart:
     """Return the chart of means over intervals of the same length; a step back counts as none."""
-    points = history.reached
-    if len(points) < 2:
-        return Chart("", 0, (), ())
-    first, last = points[0][0], points[-1][0]
-    count = int(min(_RATE_BARS, max(1.0, (last - first) / max(2.0, 3 * (history.typical_step_s or 0.0)))))
-    wide = max((last - first) / count, 1e-3)
-    taken = [0.0] * (count + 1)
-    for (begin, before), (end, after) in pairwise(points):
-        steps, time = max(0, after - before), begin
-        while steps and time < end:  # spread the steps over the intervals that they took
-            place = min(count - 1, int((time - first) / wide))
-            until = min(end, first + (place + 1) * wide) if place < count - 1 else end
-            until = until if until > time else end
-            taken[place] += steps * (until - time) / (end - begin)
-            time = until
-    rates = ((first + n * wide, first + (n + 1) * wide, steps / wide) for n, steps in enumerate(taken[:count]))
-    return _numbers("Steps per second", ((*rate, f"{rate[2]:.3g} steps per second") for rate in rates), scale, TRAINING)
+    times, steps = np.array(history.reached or [(history.begin, 0)]).T
+    least_s = max(2.0, 3 * (history.typical_step_s or 0.0))
+    count = int(min(_RATE_BARS, max(1.0, (times[-1] - times[0]) / least_s)))
+    taken = np.maximum(np.diff(steps, prepend=steps[0]), 0).cumsum()
+    ends = np.linspace(times[0], times[-1], count + 1)
+    rates = np.diff(np.interp(ends, times, taken)) / max((times[-1] - times[0]) / count, 1e-3)
+    spans = zip(ends[:-1], ends[1:], rates, strict=True)
+    return _numbers("Steps per second", ((*one, f"{one[2]:.3g} steps per second") for one in spans), scale, TRAINING)

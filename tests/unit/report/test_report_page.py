@@ -182,6 +182,17 @@ def test_a_short_loss_of_a_group_is_seen_among_ten_thousand_quorums() -> None:
     assert any(bar.title.startswith("3 groups in the quorum") for bar in chart.bars)
 
 
+def test_the_rate_is_the_mean_of_each_interval_and_a_step_back_counts_as_none() -> None:
+    reached = ((ex.START, 0), (ex.START + 10, 20), (ex.START + 20, 10), (ex.START + 30, 40))
+    known = fold_history(ex.one_kill())
+    history = replace(known, begin=ex.START, end=ex.START + 30, reached=reached, typical_step_s=10 / 3)
+    chart = next(chart for chart in picture(history).charts if chart.title == "Steps per second")
+    assert [bar.title.partition(",")[0] for bar in chart.bars] == ["2 steps per second", "3 steps per second"]
+    assert [bar.x for bar in chart.bars] == ["0%", "66.667%"]
+    for few in ((), reached[:1]):
+        assert all(chart.title != "Steps per second" for chart in picture(replace(history, reached=few)).charts)
+
+
 @pytest.mark.parametrize(("outcome", "words"), [("running", "has not started yet"), ("stopped", "never started")])
 def test_the_page_of_a_run_without_a_start_has_one_sentence(outcome: str, words: str) -> None:
     history = replace(fold_history([]), run_id="wait-1", outcome=outcome, reason="Slurm job 81 ...")

@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -28,10 +29,11 @@ from ftslurm.errors import FtslurmError
 from ftslurm.monitor import group_rows, table
 from ftslurm.monitor.group_rows import ORDERS, Rows
 from ftslurm.monitor.log_tail import log_of, tail
-from ftslurm.monitor.starting import with_last_lines
-from ftslurm.monitor.status import RunStatus, aged, with_hooks
+from ftslurm.monitor.sentences import short_log
+from ftslurm.monitor.status import RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
-from ftslurm.run import liveness
+from ftslurm.run import deliveries, liveness
+from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
 from ftslurm.run.run_reader import RunReader
@@ -39,6 +41,7 @@ from ftslurm.security.terminal import readable, visible
 from ftslurm.submission import jobs_of_run
 from ftslurm.submission.jobs_of_run import QUEUE_S, STATES, Queue
 
+_AFTER_ERROR_S = 10.0
 _BLANKS = 10  # that the grid adds to the columns of a row
 Seen = TypeVar("Seen")
 
@@ -82,6 +85,8 @@ class Watching(Screen[None], Generic[Seen]):
     """A screen of what a thread of its own looks at again and again, so that keys never wait for a file or Slurm."""
 
     every_s: ClassVar[float]
+    orders: ClassVar[Iterable[str]]  # in which rows can be sorted
+    BINDINGS: ClassVar[list[BindingType]] = [("s", "sort", "sort"), ("q", "app.quit", "leave")]
 
     class Looked(Message):
         """The thread has looked."""
@@ -93,6 +98,7 @@ class Watching(Screen[None], Generic[Seen]):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Seen | None = None
+        self.order, *_ = self.orders
         self._over = threading.Event()
 
     def on_mount(self) -> None:
@@ -108,12 +114,19 @@ class Watching(Screen[None], Generic[Seen]):
             began = time.monotonic()
             try:
                 self.post_message(self.Looked(self.look()))
+                pause = max(self.every_s, time.monotonic() - began)
             except (FtslurmError, OSError) as error:
                 self.app.notify(visible(str(error)), severity="error", markup=False)
-            pause = max(self.every_s, 5 * (time.monotonic() - began)) if self.every_s > 1 else self.every_s
+                pause = _AFTER_ERROR_S
 
     def on_watching_looked(self, message: Looked) -> None:
         self.seen = message.seen  # type: ignore[assignment]
+        self.draw()
+
+    def action_sort(self) -> None:
+        names = list(self.orders)
+        self.order = names[(names.index(self.order) + 1) % len(names)]
+        self.notify(f"sorted by {self.order}")
         self.draw()
 
     @abstractmethod
@@ -125,20 +138,22 @@ class Watching(Screen[None], Generic[Seen]):
         """Show what has been seen."""
 
 
+_ORDERS: Mapping[str, Callable[[Brief], tuple[object, ...]]] = {
+    "newest": lambda row: (-row.created,),
+    "state": lambda row: (STATES.index(row.state), -row.created),
+    "name": lambda row: (row.id,),
+}
+
+
 class Runs(Watching[list[Brief]]):
     """All runs below a folder."""
 
     every_s = 2.0
-    BINDINGS: ClassVar[list[BindingType]] = [("s", "sort", "sort"), ("q", "app.quit", "leave")]
-    ORDERS: ClassVar[Mapping[str, Callable[[Brief], tuple[object, ...]]]] = {
-        "newest": lambda row: (-row.created,),
-        "state": lambda row: (STATES.index(row.state), -row.created),
-        "name": lambda row: (row.id,),
-    }
+    orders = _ORDERS
 
     def __init__(self, root: Path) -> None:
         super().__init__()
-        self._root, self._order = root, "newest"
+        self._root = root
         self._queue, self._asked = Queue(), float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -153,7 +168,7 @@ class Runs(Watching[list[Brief]]):
         return [brief(entry, self._queue) for entry in found]
 
     def draw(self) -> None:
-        rows = sorted(self.seen or (), key=self.ORDERS[self._order])
+        rows = sorted(self.seen or (), key=_ORDERS[self.order])
         counts = Counter(row.state for row in rows)
         said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "no run"
         self.query_one("#head", Static).update(Text(visible(f"{self._root.absolute()}: {said}"), "bold"))
@@ -162,11 +177,6 @@ class Runs(Watching[list[Brief]]):
             name: max([len(name), *(cell_len(row[n].plain) for row in cells.values())]) for n, name in enumerate(names)
         }
         self.query_one(Grid).fill(wide, cells, list_table.NUMBERS)
-
-    def action_sort(self) -> None:
-        self._order = _next(self._order, self.ORDERS)
-        self.notify(f"sorted by {self._order}")
-        self.draw()
 
     @on(DataTable.RowSelected)
     def open(self, event: DataTable.RowSelected) -> None:
@@ -190,12 +200,8 @@ class Groups(Watching[_Run]):
     """The groups of a run, and the log of the marked one."""
 
     every_s = 0.25
-    BINDINGS: ClassVar[list[BindingType]] = [
-        ("s", "sort", "sort"),
-        ("l", "log", "log"),
-        ("escape", "back", "back"),
-        ("q", "app.quit", "leave"),
-    ]
+    orders = ORDERS
+    BINDINGS: ClassVar[list[BindingType]] = [("l", "log", "log"), ("escape", "back", "back")]
 
     def __init__(self, run: RunDir) -> None:
         """Open a run.
@@ -209,8 +215,8 @@ class Groups(Watching[_Run]):
         self._events = self._reader.up_to_now
         self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
         self._note: str | None = None
+        self._hooks: tuple[Delivery, ...] = ()
         self._heard, self._noted = liveness.Watch(), float("-inf")
-        self._order = "group"
         self._marked: str | None = None  # number of the marked group
         self._shown = ""  # the text in the pane
 
@@ -227,8 +233,8 @@ class Groups(Watching[_Run]):
             self._folding.apply(event)
         self._events = self._reader.iter_new
         if time.monotonic() >= self._noted + table.NOTE_S:
-            self._noted, self._note = time.monotonic(), self._problem()
-        status = with_hooks(with_last_lines(aged(self._folding.status, time.time()), self._run), self._run)
+            self._noted, self._note, self._hooks = time.monotonic(), self._problem(), deliveries.read(self._run)
+        status = replace(aged(self._folding.status, time.time()), hooks=self._hooks)
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
         return _Run(status, self._note, log, tail(log) if log is not None else "")
@@ -248,7 +254,7 @@ class Groups(Watching[_Run]):
         self.query_one("#head", Static).update(Group(*table.head(status, now, width, self.seen.note, low=True)))
         self.query_one("#foot", Static).update(Group(*table.foot(status, now, width)))
         rows, grid = Rows(status, now, width - _BLANKS), self.query_one(Grid)
-        cells = {str(g.group): rows.cells(g) for g in sorted(status.groups, key=ORDERS[self._order])}
+        cells = {str(g.group): rows.cells(g) for g in sorted(status.groups, key=ORDERS[self.order])}
         grid.fill(rows.columns | {"node": rows.room}, cells, group_rows.NUMBERS)
         self._marked = grid.marked
         self.query_one("#reason", Static).update(cells[self._marked][-1] if self._marked is not None else "")
@@ -256,7 +262,10 @@ class Groups(Watching[_Run]):
 
     def _draw_log(self, seen: _Run) -> None:
         """Show the end of the log, unless the user has scrolled up in it."""
-        pane, title = self.query_one(RichLog), visible(str(seen.log or "no log yet"))
+        pane, title = (
+            self.query_one(RichLog),
+            visible(short_log(str(seen.log)) if seen.log is not None else "no log yet"),
+        )
         if pane.border_title != title or (seen.text != self._shown and pane.is_vertical_scroll_end):
             pane.border_title, self._shown = title, seen.text
             pane.clear().write(Text(seen.text.rstrip()))
@@ -265,11 +274,6 @@ class Groups(Watching[_Run]):
     def mark(self) -> None:
         """Follow the log of the marked group."""
         self._marked = self.query_one(Grid).marked
-
-    def action_sort(self) -> None:
-        self._order = _next(self._order, ORDERS)
-        self.notify(f"sorted by {self._order}")
-        self.draw()
 
     def action_log(self) -> None:
         pane = self.query_one(RichLog)
@@ -298,8 +302,3 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         self.push_screen(self._first)
-
-
-def _next(order: str, orders: Iterable[str]) -> str:
-    names = list(orders)
-    return names[(names.index(order) + 1) % len(names)]

@@ -51,8 +51,8 @@ STATES = {
     FAILED: State("failure", "#d21f32"),
     MOVED: State("moved, no failure", "#7a5cc4"),
 }
-SHARES_HIGH = 26
-_HIGH, _MARK = 84, "3"  # height of a chart of numbers; width of a failure, in pixels
+_SHARES_HIGH = 26
+_HIGH, _MARK = 84, 0.25  # height of a chart of numbers; width of a failure
 _LEAST = 0.1  # width of a lost time that would not be seen
 _MOST_BARS, _RATE_BARS, _TICKS = 3000, 240, 6
 _EVERY_S = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800)
@@ -61,9 +61,9 @@ _EVERY_S = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 2160
 class Bar(NamedTuple):
     """A rectangle."""
 
-    x: str
+    x: float
     y: float
-    wide: str
+    wide: float
     high: float
     colour: str
     title: str
@@ -124,11 +124,7 @@ class _Scale:
 
     def bar(self, begin: float, end: float, y: float, high: float, state: str, title: str, least: float = 0.0) -> Bar:
         wide = max(self.at(end) - self.at(begin), least)
-        return Bar(_percent(self.at(begin)), y, _percent(wide), high, STATES[state].colour, title)
-
-
-def _percent(number: float) -> str:
-    return f"{number:.5g}%"
+        return Bar(self.at(begin), y, wide, high, STATES[state].colour, title)
 
 
 def _state(span: Span) -> str:
@@ -142,7 +138,7 @@ def _shares(sums: dict[str, float]) -> Iterator[Bar]:
     for name, state in STATES.items():
         if (part := sums.get(name, 0.0)) > 0:
             title = f"{state.words} {percent(part / whole)}, {seconds(part)}"
-            yield Bar(_percent(100 * x), 0, _percent(100 * part / whole), SHARES_HIGH, state.colour, title)
+            yield Bar(100 * x, 0, 100 * part / whole, _SHARES_HIGH, state.colour, title)
             x += part / whole
 
 
@@ -164,10 +160,9 @@ def _groups(history: History, scale: _Scale) -> Chart:
     labels = tuple(Label(n * row + high / 2, str(n)) for n in range(0, count, every))
     bars = [bar for n, group in enumerate(history.groups) for bar in _lane(group, n * row, high, scale)]
     for failure in history.failures:
-        of_all = failure.group is None
         y, tall = (0, count * row) if failure.group is None else (failure.group * row, high)
-        x, colour = _percent(scale.at(failure.time)), STATES[MOVED if failure.moved else FAILED].colour
-        bars.append(Bar(x, y, "1" if of_all else _MARK, tall, colour, _failed(failure)))
+        colour = STATES[MOVED if failure.moved else FAILED].colour
+        bars.append(Bar(scale.at(failure.time), y, _MARK, tall, colour, _failed(failure)))
     return Chart("Groups", count * row, labels, tuple(bars))
 
 

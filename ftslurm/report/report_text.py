@@ -38,15 +38,10 @@ def _table(listing: Listing) -> RenderableType:
         pad_edge=False,
         header_style="dim",
     )
-    last = len(listing.columns) - 1
     for n, name in enumerate(listing.columns):
-        if n in listing.numbers:
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            wraps = n == last
-            table.add_column(
-                name, overflow="fold" if wraps else "ellipsis", no_wrap=not wraps, max_width=40 - wraps * 40 or None
-            )
+        table.add_column(
+            name, justify="right" if n in listing.numbers else "left", no_wrap=name not in ("what", "causes")
+        )
     for row in listing.rows[: listing.short]:
         table.add_row(*map(_cell, row))
     more = len(listing.rows) - listing.short

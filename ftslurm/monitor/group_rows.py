@@ -44,7 +44,8 @@ class Rows:
         self._cells = {group.group: _cells(group, status, now) for group in status.groups}
         self.columns = {
             name: max([len(name), *(cell_len(cells[name].plain) for cells in self._cells.values())])
-            for name in ("group", *_roles(status), "phase", "step", _ties(status), "attempt", "restarts", "steps/s")
+            for name in ("group", "role", "phase", "step", _ties(status), "attempt", "restarts", "steps/s")
+            if name != "role" or any(group.role for group in status.groups)
         }
         for name in _DROPPED:
             if self._left(width) < _ROOM:
@@ -59,7 +60,7 @@ class Rows:
         cells = self._cells[group.group]
         return [*(cells[name] for name in self.columns), cells["node"]]
 
-    def folded(self, group: GroupStatus, most: int = _REASON_LINES) -> tuple[list[Text], int]:
+    def folded(self, group: GroupStatus, most: int) -> tuple[list[Text], int]:
         """Return the same with the last one in lines that fit, and the number of these."""
         *cells, last = self.cells(group)
         lines = list(last.wrap(_CONSOLE, self.room, overflow="fold"))
@@ -75,32 +76,26 @@ def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableTy
     Where not all fit, those that do not step come first, the failed ones before all; the others are counted.
     """
     fitting, lines = Rows(status, now, width), max(2, height - 1)
+    most = _REASON_LINES if width < SHEET else height
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     for name, size in fitting.columns.items():
         table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
     table.add_column("node", width=fitting.room, no_wrap=True)
-    if len(status.groups) <= lines:
-        whole = [fitting.folded(group) for group in status.groups]
-        if sum(high for _, high in whole) <= lines:
-            for cells, _ in whole:
-                table.add_row(*cells)
-            return table
-    left, counted = lines - 1, Counter[tuple[str, str]]()
-    for group in sorted(status.groups, key=ORDERS["state"]):
+    fits = len(status.groups) <= lines and sum(fitting.folded(g, most)[1] for g in status.groups) <= lines
+    left, counted = lines - (not fits), Counter[tuple[str, str]]()
+    for group in status.groups if fits else sorted(status.groups, key=ORDERS["state"]):
         if left > 0:
-            cells, high = fitting.folded(group, min(left, _REASON_LINES))
+            cells, high = fitting.folded(group, min(left, most))
             table.add_row(*cells)
             left -= high
         else:
             counted[sentences.phase(group, status), STYLES[group.phase]] += 1
+    if fits:
+        return table
     rest = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
     for n, ((phase, style), count) in enumerate(counted.most_common()):
         rest.append(", " if n else "").append(f"{count} more ").append(phase, style)
     return Group(table, rest)
-
-
-def _roles(status: RunStatus) -> tuple[str, ...]:
-    return ("role",) if any(group.role for group in status.groups) else ()
 
 
 def _ties(status: RunStatus) -> str:

@@ -8,7 +8,6 @@ import random
 import re
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import example_journal as ex
 import pytest
+import random_journal
 
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
@@ -153,6 +153,27 @@ def test_what_a_group_did_is_told_where_the_mouse_points() -> None:
     assert any(title.endswith(" steps per second, from " + title.rpartition(", from ")[2]) for title in titles)
 
 
+@pytest.mark.parametrize("lines", [ex.one_kill(), ex.lost_node()])
+def test_every_beginning_of_a_run_has_a_page(lines: list[ex.Line]) -> None:
+    for cut in range(0, len(lines) + 1, 2):
+        assert "ftslurm report" in Parsed(shown(lines[:cut])).texts[0][1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_page_of_any_run_is_whole_and_its_shares_add_up(seed: int) -> None:
+    dice = random.Random(seed)
+    lines = list(random_journal.history(dice, groups=dice.randrange(1, 40), lines=300, failures=0.2))
+    history = fold_history(lines)
+    assert {tag for tag, _ in Parsed(page(history, sheet_of(history))).tags} <= TAGS
+    drawn = picture(history)
+    assert sum(bar.wide for bar in drawn.shares) == pytest.approx(100, abs=0.01)
+    for chart in drawn.charts:
+        for bar in chart.bars:
+            assert 0 <= bar.x <= 100
+            assert 0 <= bar.y <= bar.y + bar.high <= chart.high + 0.1
+            assert bar.x + bar.wide <= 100.3
+
+
 def ends(bar: Bar) -> tuple[float, float]:
     return bar.x, bar.x + bar.wide
 
@@ -163,9 +184,7 @@ def test_the_bars_of_a_group_leave_no_gap_and_the_shares_add_up(lines: list[ex.L
     assert sum(bar.wide for bar in drawn.shares) == pytest.approx(100, abs=0.01)
     chart = drawn.charts[-1]
     for place in sorted({bar.y for bar in chart.bars}):
-        bars = sorted(
-            ends(bar) for bar in chart.bars if bar.y == place
-        )
+        bars = sorted(ends(bar) for bar in chart.bars if bar.y == place)
         covered = 0.0
         for begin, end in bars:
             assert begin <= covered + 0.01
@@ -213,16 +232,13 @@ def test_the_verb_writes_the_page_for_this_user_only(tmp_path: Path, capsys: pyt
     assert f"{elsewhere} cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_thousand_groups_and_ten_thousand_events_take_two_seconds_and_5_mb() -> None:
-    history = fold_history(many(1000, 10_000))
-    took, text = min((quickly(lambda: page(history, sheet_of(history))) for _ in range(3)), key=lambda one: one[0])
-    assert took < 2.0
+    history, took = fold_history(many(1000, 10_000)), list[float]()
+    while len(took) < 3 and min(took, default=2.0) >= 2.0:  # the machine may be busy
+        began = time.process_time()
+        text = page(history, sheet_of(history))
+        took.append(time.process_time() - began)
+    assert min(took) < 2.0
     assert len(text.encode()) < 5_000_000
-    assert len(Parsed(text).tags) > 10_000
-
-
-def quickly(work: Callable[[], str]) -> tuple[float, str]:
-    """Return the processor time of the work, and its result: the machine may be busy."""
-    began = time.process_time()
-    text = work()
-    return time.process_time() - began, text
+    assert text.count("<rect ") > 7000

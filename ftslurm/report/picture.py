@@ -5,12 +5,11 @@ A place or width is a percentage of the chart's width, a height is in pixels; wh
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
-
-import numpy as np
 
 from ftslurm.monitor.sentences import clock, plural, seconds
 from ftslurm.report import wording
@@ -225,11 +224,16 @@ def _thinned(points: tuple[tuple[float, int], ...], history: History) -> list[tu
 
 def _rate(history: History, scale: _Scale) -> Chart:
     """Return the chart of means over intervals of the same length; a step back counts as none."""
-    times, steps = np.array(history.reached or [(history.begin, 0)]).T
-    least_s = max(2.0, 3 * (history.typical_step_s or 0.0))
-    count = int(min(_RATE_BARS, max(1.0, (times[-1] - times[0]) / least_s)))
-    taken = np.maximum(np.diff(steps, prepend=steps[0]), 0).cumsum()
-    ends = np.linspace(times[0], times[-1], count + 1)
-    rates = np.diff(np.interp(ends, times, taken)) / max((times[-1] - times[0]) / count, 1e-3)
-    spans = zip(ends[:-1], ends[1:], rates, strict=True)
-    return _numbers("Steps per second", ((*one, f"{one[2]:.3g} steps per second") for one in spans), scale, TRAINING)
+    times, steps = [time for time, _ in history.reached], [step for _, step in history.reached]
+    taken = list(accumulate((max(0, after - before) for before, after in pairwise(steps)), initial=0))
+    long = times[-1] - times[0] if times else 0.0
+    count = int(min(_RATE_BARS, max(1.0, long / max(2.0, 3 * (history.typical_step_s or 0.0)))))
+
+    def until(time: float) -> float:
+        """Return the steps that were taken until then."""
+        n = min(bisect_right(times, time), len(times) - 1)
+        return taken[n - 1] + (taken[n] - taken[n - 1]) * (time - times[n - 1]) / ((times[n] - times[n - 1]) or 1.0)
+
+    ends = [times[0] + long * n / count for n in range(count + 1)] if long else []
+    rates = ((begin, end, (until(end) - until(begin)) / (end - begin)) for begin, end in pairwise(ends))
+    return _numbers("Steps per second", ((*one, f"{one[2]:.3g} steps per second") for one in rates), scale, TRAINING)

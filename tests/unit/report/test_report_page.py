@@ -232,7 +232,6 @@ def test_the_verb_writes_the_page_for_this_user_only(tmp_path: Path, capsys: pyt
     assert f"{elsewhere} cannot be written" in capsys.readouterr().err
 
 
-@pytest.mark.nightly
 def test_a_thousand_groups_and_ten_thousand_events_take_two_seconds_and_5_mb() -> None:
     history, took = fold_history(many(1000, 10_000)), list[float]()
     while len(took) < 3 and min(took, default=2.0) >= 2.0:  # the machine may be busy

@@ -15,6 +15,7 @@ step with its own, its digest would differ for ever.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import socket
@@ -31,7 +32,8 @@ from ftslurm.guard import guard
 from ftslurm.guard.gateway import Gateway, listener_at, publish
 from ftslurm.lighthouse.stock import load_native
 from ftslurm.protocol import addresses
-from ftslurm.worker import closed_servers, lineage_guard, parameter_sessions, progress, session, warmup
+from ftslurm.worker import closed_servers, lineage_guard, progress, session, warmup
+from ftslurm.worker.parameter_sessions import Sessions
 
 TIMEOUT = timedelta(seconds=60)
 _worker = SimpleNamespace(gateway=None, store=None)  # of this process
@@ -68,7 +70,7 @@ class Manager:
             lighthouse_addr=os.environ["TORCHFT_LIGHTHOUSE"],
             hostname=f"{_worker.gateway.reserve()}/manager",
             bind="127.0.0.1:0",
-            store_addr=closed_servers._store.public,
+            store_addr=closed_servers.store.public,
             world_size=int(os.environ["WORLD_SIZE"]),
             heartbeat_interval=timedelta(milliseconds=int(os.environ.get("FTSLURM_MANAGER_HEARTBEAT_MS", "100"))),
             connect_timeout=TIMEOUT,
@@ -99,11 +101,17 @@ class Manager:
             states = json.loads(client._checkpoint_metadata(self._rank, timeout=TIMEOUT))
             self._pending_state_dict = {"step": got.max_step, "digest": states[str(got.max_step)]}
 
-    def num_participants(self) -> int:
-        """Wait for the quorum."""
+    def wait_quorum(self) -> None:
         assert self._quorum_future is not None
         self._quorum_future.result()
+
+    def num_participants(self) -> int:
+        """Wait for the quorum."""
+        self.wait_quorum()
         return self._participating_replica_world_size
+
+    def errored(self) -> None:
+        """Return the error of this step: there are none here."""
 
     def allreduce(self, gradient: float) -> float:
         """Wait for the quorum; nothing is exchanged."""
@@ -173,13 +181,11 @@ def watch(task: guard.Task, channel: session.Channel, _: Any) -> session.Watcher
         lineage=lineage_guard.LineageGuard(
             lambda reason: session.end_before_step(channel, reason), lambda: task.position.reached
         ),
-        unhealed=SimpleNamespace(ended=lambda: None, groups=0),
-        quorums=SimpleNamespace(connecting=False, listen_to=lambda _: None),
-        sessions=parameter_sessions.Observer(),
-        left_out=[],
+        unhealed=SimpleNamespace(install=lambda: None, ended=lambda: None, groups=0),  # type: ignore[arg-type]
+        quorums=SimpleNamespace(connecting=False, listen_to=lambda _: None),  # type: ignore[arg-type]
+        sessions=Sessions(),
     )
-    watchers.progress.install()
-    watchers.lineage.install()
+    importlib.import_module("ftslurm.worker.run_manager").install(watchers)
     return watchers
 
 

@@ -3,9 +3,9 @@
     python benchmarks/upstream.py [lighthouse_test manager_integ_test ...]
 
 Three columns: (torchft) the tests as they are; (ours) torchft's LighthouseServer replaced by our Lighthouse;
-(patches) as "ours", with
-ftslurm/worker/torchft_patches.py applied. A column that cannot differ from the one before is left out for that file: a
-file without a Lighthouse runs as it is and with the patches. The result is in benchmarks/results/upstream.json and .md.
+(patches) as "ours", with ftslurm/worker/torchft_patches.py and run_manager.py applied. A column that cannot differ from
+the one before is left out for that file: a file without a Lighthouse runs as it is and with the patches. The result is
+in benchmarks/results/upstream.json and .md.
 torchft's tests need two packages that it does not bring: pip install parameterized expecttest.
 """
 

@@ -6,10 +6,10 @@ import argparse
 from importlib import import_module
 from unittest import mock
 
+from ftslurm.checks import shipped_check
 from ftslurm.cli.completion import HYDRA
 from ftslurm.cli.main import VERBS_BY_PURPOSE, Verb
 from ftslurm.cli.settings_help import EXAMPLES
-from ftslurm.preflight import shipped_check
 
 BEGIN = """\
 # The command line

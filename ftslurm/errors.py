@@ -33,6 +33,6 @@ class NotDone(FtslurmError):
 
 
 def complain(words: object) -> None:
-    """Write a line to the log of this process, which is its stderr. Never raises."""
-    with suppress(OSError, ValueError):
+    """Write a line to the log of this process, its stderr. Never raises, whatever a script has put in its place."""
+    with suppress(Exception):
         print(f"ftslurm: {words}", file=sys.stderr, flush=True)

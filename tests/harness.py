@@ -246,14 +246,21 @@ class Run:
         part.rename(f"{self.steps_file}-end")
         return last
 
-    def check_training(self, steps: int, survivors: set[int], returned: set[int] = frozenset(), ranks: int = 1) -> None:  # type: ignore[assignment]
+    def check_training(
+        self,
+        steps: int,
+        survivors: set[int],
+        returned: set[int] = frozenset(),  # type: ignore[assignment]
+        ranks: int = 1,
+        stall_s: float = STALL_S,
+    ) -> None:
         """Check that survivors committed every step once and never stalled, and that all weights are bit-equal."""
         for group in survivors:
             committed = self.steps(group)
             numbers = [int(s["step"]) for s in committed]
             assert numbers == list(range(numbers[0], steps + 1)), f"group {group} committed {numbers}"
             gaps = [b["time"] - a["time"] for a, b in itertools.pairwise(committed)]
-            assert max(gaps) < STALL_S, f"group {group} stalled for {max(gaps):.1f} s"
+            assert max(gaps) < stall_s, f"group {group} stalled for {max(gaps):.1f} s"
         everybody = {int(s["step"]) for g in survivors | returned for s in self.steps(g)}
         assert everybody == set(range(1, steps + 1)), f"steps lost: {set(range(1, steps + 1)) - everybody}"
         for group in returned:

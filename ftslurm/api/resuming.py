@@ -13,7 +13,7 @@ from ftslurm.checkpoint.handing_on import hand_on
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, Fault, sbatch_options, set_sbatch_option
 from ftslurm.core.state.model import Saved
-from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.records import FaultInjected, FaultRefused
 from ftslurm.run import configuration, stored_checkpoints
@@ -47,10 +47,11 @@ class Resumption:
         try:
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
             hand_on(self.source, target)
-        except (OSError, FtslurmError) as error:
+        except OSError as error:
             shutil.rmtree(run.root, ignore_errors=True)
-            why = error.strerror if isinstance(error, OSError) else error
-            raise EnvironmentProblem(f"the checkpoints in {self.source} cannot be given to {target}: {why}") from error
+            raise EnvironmentProblem(
+                f"the checkpoints in {self.source} cannot be given to {target}: {error}"
+            ) from error
         return run
 
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -27,23 +28,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup, describe
-from ftslurm.checkpoint.data_offsets import DataPositions, say
+from ftslurm.checkpoint.data_offsets import DataPositions
 from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.checkpoint.layout import Writer
-from ftslurm.checkpoint.store import Candidate, FolderStore
+from ftslurm.checkpoint.store import Checkpoint, Store
 from ftslurm.config.store_url import is_url, plain
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, complain
 from ftslurm.protocol import messages, outbox
 
 if TYPE_CHECKING:
     from ftslurm.checkpoint import snapshot
-    from ftslurm.checkpoint.object_store import ObjectStore
 
 __all__ = ["CheckpointError", "Checkpointer", "Manager", "Stateful"]
 
-OWN = "torchft"  # the entry of the manager's state, and of what was registered with the manager
+OWN = "torchft"  # the entry of the manager's state; those of what was registered with the manager begin with it
 SAME_AS_GIVEN = ("default", "set_state_dict_fns")  # the keys under which torchft registers the script's own state
-MOST_LISTED = 5  # unusable checkpoints that a message lists
+MOST_LISTED = 5  # damaged checkpoints that a message lists
 TRIM_EVERY = 1000  # steps between trims of the positions in the data when `every` is 0
 _INSTANCES = itertools.count()  # numbers the checkpointers of this process
 
@@ -103,25 +103,27 @@ class Checkpointer:
 
         Raises:
             CheckpointError: an argument is invalid.
+            EnvironmentProblem: dir is the URL of no object store, or the packages for it are missing.
         """
         folder = plain(os.fspath(dir or os.environ.get("FTSLURM_CHECKPOINT_DIR") or ""))
-        self._store = _open(folder) if folder else None
+        self._on = bool(folder)
         self._every = _number("FTSLURM_CHECKPOINT_EVERY", every, 0)
         self._keep = _number("FTSLURM_CHECKPOINT_KEEP", keep, 3)
-        if self._every and not self._store:
+        if self._every and not folder:
             raise CheckpointError(f"every={self._every}, but no folder is set: give dir=, or every=0")
         self._manager, self._state = manager, state
         self._saving: Future[None] | None = None
         for name, item in (state or {}).items():
-            if name == OWN or not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
-                raise CheckpointError(f"{name!r} cannot be saved: it needs another name than {OWN!r}, and the methods "
-                                      "state_dict and load_state_dict")  # fmt: skip
+            if name.startswith(OWN) or not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+                raise CheckpointError(f"{name!r} cannot be saved: it needs a name that does not begin with {OWN!r}, "
+                                      "and the methods state_dict and load_state_dict")  # fmt: skip
         environ = os.environ
         run = environ.get("FTSLURM_RUN_ID") or environ.get("TORCHELASTIC_RUN_ID", "")
         attempt = "FTSLURM_ATTEMPT" if "FTSLURM_ATTEMPT" in environ else "TORCHELASTIC_RESTART_COUNT"
         self._me = Writer(run, _number("REPLICA_GROUP_ID", None, 0), _number(attempt, None, 0))
-        if self._store is None:
+        if not folder:
             return
+        self._store = Store(folder)
         self._ranks = RankGroup()  # for the main thread
         if (ranks := environ.get("WORLD_SIZE", str(self._ranks.size))) != str(self._ranks.size):
             raise CheckpointError(
@@ -132,8 +134,15 @@ class Checkpointer:
         self._requested = AgreedStep(self._ranks, f"save-{next(_INSTANCES)}")  # for what the controller asks for
         self._positions: DataPositions | None = None
         if data is not None:
-            near = _folder_of_positions(folder)
-            self._positions = DataPositions(near, self._me.group, self._ranks.rank, self._ranks.size, data)
+            if is_url(folder):  # they are appended to after each step, as no object can be
+                if "FTSLURM_RUN_DIR" not in environ:
+                    raise CheckpointError(
+                        f"{folder} cannot keep the place in the data (data=) outside of a run of ftslurm: use a folder"
+                    )
+                folder = f"{environ['FTSLURM_RUN_DIR']}/checkpoints"
+            self._positions = DataPositions(
+                Path(folder).absolute(), self._me.group, self._ranks.rank, self._ranks.size, data
+            )
         self._stage: snapshot.Stage | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ftslurm_checkpoint")
         self._last_step = manager.current_step()  # the last committed step
@@ -141,6 +150,7 @@ class Checkpointer:
         self._newest = 0  # the step of the newest checkpoint, or of the last attempt to save one
         self._broken = False  # the ranks of this group cannot agree any more: no further saves
         self._told_slow = False
+        self._kept: list[int] = []  # the steps of the checkpoints, as they were when they were last listed
         outbox.say(messages.CanSave())
 
     def restore(self) -> int:
@@ -155,14 +165,18 @@ class Checkpointer:
         Raises:
             CheckpointError: there are checkpoints, and none of them can be used.
         """
-        if self._store is None:
+        if not self._on:
             return 0
         if self._manager.num_participants():
             raise CheckpointError(
                 "restore() comes too late: torchft has asked for a quorum, and other groups rely on it"
             )
         heals = os.environ.get("FTSLURM_HEALS") == "1"
-        self._sweep()
+        if self._ranks.rank == 0:
+            try:
+                self._store.sweep(self._me)
+            except OSError as error:
+                complain(f"what earlier attempts have not finished could not be removed: {error}")
         step = 0 if heals else self._restore_state()
         self._last_step = self._manager.current_step()
         if self._positions:
@@ -174,7 +188,7 @@ class Checkpointer:
 
         Call it after every step, committed or not, on every rank.
         """
-        if self._store is None:
+        if not self._on:
             return
         now = self._manager.current_step()
         if now <= self._last_step:
@@ -187,18 +201,19 @@ class Checkpointer:
             return
         try:
             if rank == 0 and not self._was_saver:  # the group that saved before may have died in the middle of it
-                self._newest = self._ranks.run_on_first(partial(self._store.newest_step, now))
+                newest = self._ranks.run_on_first(partial(self._store.newest, now))
+                self._newest = newest[0] if newest else 0
             self._was_saver = rank == 0
             due = self._every > 0 and layout.is_due(now, self._every, self._newest)
             if self._was_saver and (due or self._requested.due(outbox.wanted() > self._newest, now)):
                 self._start_saving(now)
         except Exception as error:  # a rank of this group is gone; the training itself will fail on that soon
             self._broken = True
-            say(f"no more checkpoints from this group: its ranks cannot agree: {describe(error)}")
+            complain(f"no more checkpoints from this group: its ranks cannot agree: {describe(error)}")
 
     def close(self) -> None:
         """Wait for the save that is under way. Call it before the process group is destroyed."""
-        if self._store is not None:
+        if self._on:
             self._thread.shutdown()
             if self._positions:
                 self._positions.close()
@@ -207,8 +222,13 @@ class Checkpointer:
         """Return the steps whose positions to keep when it is time to trim, else none."""
         if now % (self._every or TRIM_EVERY):
             return []
-        assert self._store
-        return self._store.steps_of_positions(now, self._newest, self._every)
+        kept = [step for step in self._kept if step <= now]
+        self._thread.submit(self._list, now)  # for the next time: a training does not wait for a store
+        return kept
+
+    def _list(self, now: int) -> None:
+        with suppress(OSError):
+            self._kept = self._store.steps() + ([] if self._every else [now])
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -217,170 +237,132 @@ class Checkpointer:
         if self._ranks.agree(self._saving is not None and not self._saving.done(), any):
             if not self._told_slow and self._ranks.rank == 0:
                 hint = "; raise checkpoint.every" if self._every else ""
-                say(f"checkpoint of step {now} put off: the last one is still being written{hint}")
+                complain(f"checkpoint of step {now} put off: the last one is still being written{hint}")
             self._told_slow = True
             return  # it stays due: the first committed step after the save will be saved
         self._told_slow = False
         self._newest = now
         self._requested.done()
         started = time.monotonic()
-        staged: snapshot.Snapshot | Exception
+        staged: Future[snapshot.Snapshot] = Future()
         try:
             self._stage = self._stage or _snapshot().Stage()
-            staged = self._stage.copy(self._tree())
+            staged.set_result(self._stage.copy(self._tree()))
         except Exception as error:  # reported to the other ranks by the thread
-            staged = error
+            staged.set_exception(error)
         self._saving = self._thread.submit(on_this_device(self._save), now, staged, started)
 
-    def _save(self, step: int, staged: snapshot.Snapshot | Exception, started: float) -> None:
+    def _save(self, step: int, staged: Future[snapshot.Snapshot], started: float) -> None:
         """Write a checkpoint and report the outcome. Runs in the thread; no error here may stop the training."""
-        assert self._store
-        name = error = None
+        saved = error = None
         try:
-            name = self._publish(step, staged)
+            saved = self._publish(step, staged)
         except Exception as failure:
             error = describe(failure)
         if self._writers.rank != 0:
             return
         seconds = round(time.monotonic() - started, 3)
-        if name is None:
-            say(f"checkpoint of step {step} failed in {self._store.name}, training goes on: {error}")
+        if saved is None:
+            complain(f"checkpoint of step {step} failed in {self._store.name}, training goes on: {error}")
         else:
-            print(f"ftslurm: checkpoint of step {step} saved in {seconds:.2f} s: {name}", flush=True)
-        outbox.say(messages.Checkpointed(step, name or self._store.name, seconds, error))
-        if name is not None:
+            complain(f"checkpoint of step {step} saved in {seconds:.2f} s: {saved.name}")
+        outbox.say(messages.Checkpointed(step, saved.name if saved else self._store.name, seconds, error))
+        if saved is not None:
             try:
-                self._store.prune(step, self._keep, self._me, name)
+                self._store.prune(step, self._keep, self._me)
             except OSError as trouble:
-                say(f"old checkpoints could not be removed: {trouble}")
+                complain(f"old checkpoints could not be removed: {trouble}")
 
-    def _publish(self, step: int, staged: snapshot.Snapshot | Exception) -> str:
+    def _publish(self, step: int, staged: Future[snapshot.Snapshot]) -> Checkpoint:
         """Write a checkpoint beside the others, and have the store make it one of them when it is complete.
 
         Raises:
             GroupFailed: there is no new checkpoint.
         """
-        assert self._store
         store, ranks = self._store, self._writers
-        copied = ranks.run(lambda: _unless_failed(staged))
-        part = ranks.run_on_first(lambda: store.begin(step, self._me))
+        copied = ranks.run(staged.result)
+        part = ranks.agree(layout.part_name(step, self._me, time.time_ns()), min)
         try:
-            files = _snapshot().write(copied, store.place(part), ranks)
-            return str(ranks.run_on_first(lambda: store.finish(part, step, self._me, ranks.size, *files)))
+            files = _snapshot().write(copied, store, part, ranks)
+            return Checkpoint(*ranks.run_on_first(lambda: store.finish(step, part, self._me, files)))
         except BaseException:
             if ranks.rank == 0:
-                store.abandon(part)
+                with suppress(OSError):
+                    store.remove(part)
             raise
-
-    def _sweep(self) -> None:
-        """Delete what earlier attempts of this group have not finished."""
-        if self._store and self._ranks.rank == 0:
-            try:
-                self._store.sweep(self._me)
-            except OSError as error:
-                say(f"what earlier attempts have not finished could not be removed: {error}")
 
     # --- the state -------------------------------------------------------------------------------------------------
 
-    def _registered(self, functions: str) -> dict[str, Any]:
-        """Return what others registered with the manager, as DiLoCo does; everything if the script gave no state."""
-        by_key: Mapping[str, Any] = getattr(self._manager, functions, {})
-        return {key: f for key, f in by_key.items() if self._state is None or key not in SAME_AS_GIVEN}
+    def _parts(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+        """Return how to read and how to set each part of the state, by its name.
+
+        What others registered with the manager, as DiLoCo does, belongs to it; all of it if the script gave no state.
+        """
+        parts = {name: (item.state_dict, item.load_state_dict) for name, item in (self._state or {}).items()}
+        gets, sets = (getattr(self._manager, name, {}) for name in ("_user_state_dicts", "_load_state_dict_fns"))
+        for key, get in gets.items():
+            if self._state is None or key not in SAME_AS_GIVEN:
+                parts[f"{OWN}.{key}"] = (get, sets[key])
+        return {**parts, OWN: (self._manager.state_dict, self._manager.load_state_dict)}
 
     def _tree(self) -> dict[str, Any]:
-        tree = {name: item.state_dict() for name, item in (self._state or {}).items()}
-        registered = {key: state_dict() for key, state_dict in self._registered("_user_state_dicts").items()}
-        return {**tree, OWN: {"manager": self._manager.state_dict(), "registered": registered}}
+        return {name: get() for name, (get, _) in self._parts().items()}
 
     def _restore_state(self) -> int:
         """Load the newest checkpoint that all ranks can read and return its step; 0: there is none."""
         try:
-            candidates, damaged = self._ranks.run_on_first(self._candidates)
+            found = self._ranks.run_on_first(lambda: list(self._store.survey()))
         except GroupFailed as error:
-            raise CheckpointError(f"{self._store.name if self._store else ''}: {error}") from None
+            raise CheckpointError(f"{self._store.name}: {error}") from None
+        failures: dict[int, str] = {}
+        for one in itertools.starmap(Checkpoint, found):
+            try:
+                self._load(one)
+            except GroupFailed as error:
+                why = failures[one.step] = f"{one.name}: {error}"
+                if self._ranks.rank == 0 and len(failures) <= MOST_LISTED:
+                    complain(f"THE CHECKPOINT OF STEP {one.step} CANNOT BE READ, trying an older one: {why}")
+                continue
+            self._newest = one.step
+            outbox.say(messages.Restored(one.step, one.name, tuple(failures)[:MOST_LISTED]))
+            if self._ranks.rank == 0:
+                complain(f"restored the checkpoint of step {one.step}: {one.name}")
+            return one.step
+        if failures:
+            more = [f"and {len(failures) - MOST_LISTED} more"] if len(failures) > MOST_LISTED else []
+            raise CheckpointError(
+                "None of the checkpoints can be used, and a training that had some does not start from step 0: "
+                f"{'; '.join([*failures.values()][:MOST_LISTED] + more)}. To start anew, move them away or set another "
+                "checkpoint.dir"
+            )
+        return 0
+
+    def _load(self, one: Checkpoint) -> None:
+        """Load a checkpoint.
+
+        Raises:
+            GroupFailed: at least one rank cannot read it.
+            CheckpointError: it holds other names than this script restores.
+        """
+        if one.damage:
+            raise GroupFailed(one.damage)
         params = {
             name: [p for group in item.param_groups for p in group["params"]]
             for name, item in (self._state or {}).items()
             if hasattr(item, "param_groups")
         }
-        failures: dict[int, str] = dict(damaged)
-        for candidate in itertools.starmap(Candidate, candidates):
-            try:
-                tree = _snapshot().read(candidate.place, self._tree(), params, self._ranks)
-                self._check_names(candidate.name, tree)
-                self._ranks.run(partial(self._load, tree))
-            except GroupFailed as error:
-                why = failures[candidate.step] = f"{candidate.name}: {error}"
-                if self._ranks.rank == 0:
-                    say(f"THE CHECKPOINT OF STEP {candidate.step} CANNOT BE READ, trying an older one: {why}")
-                continue
-            self._manager.load_state_dict(tree[OWN]["manager"])
-            self._newest = candidate.step
-            skipped = sorted((step for step in failures if step > candidate.step), reverse=True)
-            outbox.say(messages.Restored(candidate.step, candidate.name, tuple(skipped[:MOST_LISTED])))
-            if self._ranks.rank == 0:
-                print(f"ftslurm: restored the checkpoint of step {candidate.step}: {candidate.name}", flush=True)
-            return candidate.step
-        if failures:
-            whys = _shortened([failures[step] for step in sorted(failures, reverse=True)])
+        tree, parts = _snapshot().read(self._store, one.step, self._tree(), params, self._ranks), self._parts()
+        if tree.keys() != parts.keys():
             raise CheckpointError(
-                "None of the checkpoints can be used, and a training that had some does not start from step 0: "
-                f"{'; '.join(whys)}. To start anew, move them away or set another checkpoint.dir"
-            )
-        return 0
-
-    def _candidates(self) -> tuple[list[tuple[int, str, str]], list[tuple[int, str]]]:
-        """Return the complete checkpoints, and step and reason of those that are damaged; print what is ignored."""
-        assert self._store
-        complete, unusable = self._store.candidates()
-        unusable.sort(key=lambda found: found.foreign)
-        for line in _shortened([f"{found.name}: {found.reason}" for found in unusable]):
-            say(f"ignored: {line}")
-        damaged = [(found.step, f"{found.name}: {found.reason}") for found in unusable if not found.foreign]
-        return [(found.step, found.name, found.place) for found in complete], damaged
-
-    def _check_names(self, name: str, tree: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint that holds other names than this script restores."""
-        saved = {*tree, *tree[OWN]["registered"]} - {OWN}
-        wanted = {*(self._state or {}), *self._registered("_user_state_dicts")}
-        if saved != wanted:
-            raise CheckpointError(
-                f"{name} holds {sorted(saved)}, this script restores {sorted(wanted)}: make them equal, and whatever "
+                f"{one.name} holds {sorted(tree)}, this script restores {sorted(parts)}: make them equal, and whatever "
                 "registers itself with the manager (DiLoCo) before restore()"
             )
 
-    def _load(self, tree: Mapping[str, Any]) -> None:
-        for name, item in (self._state or {}).items():
-            item.load_state_dict(tree[name])
-        for key, load_state_dict in self._registered("_load_state_dict_fns").items():
-            load_state_dict(tree[OWN]["registered"][key])
+        def load() -> None:
+            for name, (_, load_state_dict) in parts.items():
+                load_state_dict(tree[name])
 
-
-def _open(folder: str) -> FolderStore | ObjectStore:
-    """Return the store of checkpoint.dir.
-
-    Raises:
-        CheckpointError: it is the URL of no object store, or the packages for it are missing.
-    """
-    if not is_url(folder):
-        return FolderStore(Path(folder).absolute())
-    from ftslurm.checkpoint.object_store import ObjectStore
-
-    try:
-        return ObjectStore(folder)
-    except FtslurmError as error:
-        raise CheckpointError(str(error)) from error
-
-
-def _folder_of_positions(folder: str) -> Path:
-    """Return where the positions in the data are kept: they are appended to after each step, as no object can be."""
-    if not is_url(folder):
-        return Path(folder).absolute()
-    if (run := os.environ.get("FTSLURM_RUN_DIR")) is None:
-        raise CheckpointError(
-            f"{folder} cannot keep the place in the data (data=) outside of a run of ftslurm: use a folder"
-        )
-    return Path(run) / "checkpoints"
+        self._ranks.run(load)
 
 
 def _snapshot() -> ModuleType:
@@ -390,24 +372,10 @@ def _snapshot() -> ModuleType:
     return snapshot
 
 
-def _shortened(lines: list[str]) -> list[str]:
-    return [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else lines
-
-
-def _unless_failed(staged: snapshot.Snapshot | Exception) -> snapshot.Snapshot:
-    if isinstance(staged, Exception):
-        raise staged
-    return staged
-
-
 def _number(variable: str, given: int | None, default: int) -> int:
     """Return an argument, else the variable, else the default; refuse what is no number of at least 0."""
     text = os.environ.get(variable, "") if given is None else str(given)
-    try:
-        number = int(text or default)
-    except ValueError:
-        number = -1
-    if number < 0:
+    if not (text or "0").isdecimal():
         name = variable.removeprefix("FTSLURM_CHECKPOINT_").lower() if given is not None else variable
         raise CheckpointError(f"{name}={text} is no number of at least 0")
-    return number
+    return int(text or default)

@@ -13,13 +13,10 @@ from __future__ import annotations
 import itertools
 import json
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-
-from ftslurm.checkpoint.store import StoreRefused
 
 T = TypeVar("T")
 PATIENCE_S = 1800.0  # for a rank that writes, as Gloo has; one that is gone ends the whole group sooner
@@ -40,23 +37,20 @@ class RankGroup:
         self.size = dist.get_world_size() if together else 1
         self._name, self._round = f"ftslurm/ranks-{next(_INSTANCES)}", 0
 
-    def exchange(self, value: Any, divide: Callable[[list[Any]], Sequence[Any]]) -> Any:
-        """Return this rank's part of what rank 0 makes of the values of all ranks; `divide` must not raise."""
+    def agree(self, value: Any, merge: Callable[[list[Any]], Any]) -> Any:
+        """Return on every rank what rank 0 makes of the values of all ranks; `merge` must not raise."""
         if self.store is None:
-            return divide([value])[0]
+            return merge([value])
         self._round += 1
         there, back = (f"{self._name}/{self._round}/{way}-" for way in ("there", "back"))
         if self.rank:
             self.store.set(f"{there}{self.rank}", json.dumps(value))
             return self._take(f"{back}{self.rank}")
-        parts = divide([value, *(self._take(f"{there}{rank}") for rank in range(1, self.size))])
-        for rank in range(1, self.size):
-            self.store.set(f"{back}{rank}", json.dumps(parts[rank]))
-        return parts[0]
-
-    def agree(self, value: Any, merge: Callable[[list[Any]], Any]) -> Any:
-        """Return on every rank what rank 0 makes of the values of all ranks; `merge` must not raise."""
-        return self.exchange(value, lambda values: [merge(values)] * self.size)
+        others = range(1, self.size)
+        merged = merge([value, *(self._take(f"{there}{rank}") for rank in others)])
+        for rank in others:
+            self.store.set(f"{back}{rank}", json.dumps(merged))
+        return merged
 
     def _take(self, key: str) -> Any:
         """Wait for a value, without a call that blocks: other threads use the store meanwhile."""
@@ -77,20 +71,19 @@ class RankGroup:
         Raises:
             GroupFailed: it raised an error on at least one rank.
         """
-        errors: list[list[Any]] = []
-        result = None
+        result = error = None
         try:
             result = work()
-        except BaseException as error:
-            # DCP's CheckpointException is a BaseException, equal on all ranks.
-            failures = getattr(error, "failures", None)
-            if not isinstance(error, Exception) and failures is None:
+        except Exception as failure:
+            error = describe(failure)
+        except BaseException as failure:  # as DCP's CheckpointException, which has the errors by rank
+            if not (inner := getattr(failure, "failures", None)):
                 raise
-            by_rank = {rank: failure for rank, (failure, _) in failures.items()} if failures else {self.rank: error}
-            errors = [[rank, describe(failure)] for rank, failure in by_rank.items()]
+            error = describe(next(iter(inner.values()))[0])
         first_rank: dict[str, int] = {}
-        for rank, text in self.agree(errors, lambda found: sorted(itertools.chain(*found))):
-            first_rank.setdefault(text, rank)
+        for rank, text in enumerate(self.agree(error, list)):
+            if text is not None:
+                first_rank.setdefault(text, rank)
         if first_rank:
             raise GroupFailed("; ".join(f"rank {r}: {t}" if self.size > 1 else t for t, r in first_rank.items()))
         return result  # type: ignore[return-value]
@@ -146,10 +139,10 @@ class AgreedStep:
 
 def describe(error: BaseException) -> str:
     """Return an error in one line: of a chain the OSError, as PyTorch hides "No space left" behind other errors."""
-    if isinstance(error, (GroupFailed, StoreRefused)):
+    if isinstance(error, GroupFailed):
         return str(error)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__context__
     error = cause or error
-    return traceback.format_exception_only(type(error), error)[-1].strip().replace("\n", " ")[:500]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

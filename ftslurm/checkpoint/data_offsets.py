@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ftslurm.checkpoint import layout
+from ftslurm.errors import complain
 from ftslurm.security import owned_files
 
 HEAD = struct.Struct("<qII")  # step, length and checksum of what follows
@@ -41,18 +41,21 @@ class DataPositions:
             step: the step of the checkpoint that was loaded. If the file has no record of it, the last one before is
                 used: the group was down at that step, and has trained nothing since. None: the last record.
         """
+        why = ""
         try:
-            why = self.read()
+            self.read()
         except OSError as error:
             why = str(error)
         at, noted = self.upto(step) or (0, None)
         if noted is not None and noted[0] == self.ranks:
             self.data.load_state_dict(noted[1])
             if step is not None and at < step:
-                say(f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}")
+                complain(
+                    f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}"
+                )
         elif noted is not None or step != 0:
             why = why or (f"it was recorded by groups of {noted[0]} ranks" if noted else "none was recorded")
-            say(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
+            complain(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
         if step is not None:
             self.note(step)  # drops the later records: their steps are undone
 
@@ -71,23 +74,23 @@ class DataPositions:
             self._failing = False
         except OSError as error:
             if not self._failing:
-                say(f"{self.name}: its position in the data cannot be recorded, training goes on: {self.path}: {error}")
+                complain(
+                    f"{self.name}: its position in the data cannot be recorded, training goes on: {self.path}: {error}"
+                )
             self._failing = True
 
-    def read(self) -> str | None:
-        """Read the file. Return why it cannot be trusted, None if it can or does not exist.
+    def read(self) -> None:
+        """Read the file, if there is one.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: it cannot be read, or another user can have written it.
         """
         self.records.clear()
         try:
-            with owned_files.open_file(self.path) as file:
-                if why := owned_files.distrust(os.fstat(file.fileno())):
-                    return why
+            with owned_files.open_own(self.path) as file:
                 text = file.read()
         except FileNotFoundError:
-            return None
+            return
         at = 0
         while at + HEAD.size <= len(text):
             step, length, checksum = HEAD.unpack_from(text, at)
@@ -96,7 +99,6 @@ class DataPositions:
                 break  # the last record was not written completely
             self._remember(step, content)
             at += HEAD.size + length
-        return None
 
     def upto(self, step: int | None = None) -> tuple[int, Any] | None:
         """Return the last record of this step or before: its step and its state."""
@@ -148,11 +150,6 @@ class DataPositions:
         while self.records and next(reversed(self.records)) >= step:
             self.records.popitem()
         self.records[step] = content
-
-
-def say(text: str) -> None:
-    """Print one line to the log of this rank."""
-    print(f"ftslurm: {text}", file=sys.stderr, flush=True)
 
 
 def _record(step: int, content: bytes) -> bytes:

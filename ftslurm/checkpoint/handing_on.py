@@ -1,20 +1,19 @@
 """Gives the checkpoints of one folder to another, for a run that resumes another one. No torch.
 
-A complete checkpoint never changes, so the files are hard links: nothing is copied, and each folder can be deleted
-without the other. Between two file systems the newest checkpoint is copied.
+The files of a complete checkpoint never change, so they become hard links: nothing is copied, and each folder can be
+deleted without the other. Between two file systems the newest checkpoint is copied.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from ftslurm.checkpoint import layout
-from ftslurm.checkpoint.layout import Saved, Writer
-from ftslurm.errors import Distrusted
-from ftslurm.security import owned_files
+from ftslurm.checkpoint.places import Folders, sync
+from ftslurm.checkpoint.store import Store
 
 
 def hand_on(source: Path, target: Path) -> list[int]:
@@ -22,40 +21,21 @@ def hand_on(source: Path, target: Path) -> list[int]:
 
     Raises:
         OSError: a file cannot be read or written.
-        Distrusted: another user may have written one.
+        Distrusted: another user can have written one, or it is a link.
     """
-    complete = [found for found in layout.survey(source) if isinstance(found, Saved)]
+    complete = [found for found in Store(str(source)).survey() if not found.damage]
     linked = source.stat().st_dev == target.stat().st_dev
-    if not linked:
-        complete = complete[:1]
-    for saved in complete:
-        part = target / layout.saving_name(saved.step, Writer("handed_on", 0, 0), secrets.token_hex(4))
-        part.mkdir(mode=0o700)
-        for file in _own(saved.path):
-            if linked:
-                os.link(file, part / file.name, follow_symlinks=False)
-            else:
-                shutil.copy2(file, part / file.name, follow_symlinks=False)
-        layout.sync(part)
-        part.rename(target / saved.path.name)
-    positions = source / layout.POSITIONS
-    if positions.is_dir():
-        (target / layout.POSITIONS).mkdir(mode=0o700, exist_ok=True)
-        for file in _own(positions):  # copied: they are appended to
-            if not file.name.startswith("."):
-                shutil.copy2(file, target / layout.POSITIONS / file.name, follow_symlinks=False)
-    layout.sync(target)
+    for saved in complete[: None if linked else 1]:
+        _give(source / saved.part, target / saved.part, os.link if linked else shutil.copy2)
+        name = layout.name_of(saved.step)
+        Folders().pipe_file(str(target / name), Folders().cat_file(str(source / name)))
+    if (source / layout.POSITIONS).is_dir():  # copied: they are appended to
+        _give(source / layout.POSITIONS, target / layout.POSITIONS, shutil.copy2)
     return [saved.step for saved in complete]
 
 
-def _own(folder: Path) -> list[Path]:
-    """Return the files of a folder.
-
-    Raises:
-        Distrusted: another user may have written one, or the folder.
-    """
-    files = list(folder.iterdir())
-    for path in (folder, *files):
-        if not owned_files.is_own(path):
-            raise Distrusted(f"{path} is not handed on: another user may have written it, or it is a link")
-    return files
+def _give(source: Path, target: Path, give: Callable[..., object]) -> None:
+    target.mkdir(mode=0o700, exist_ok=True)
+    for file in Folders().ls(str(source), detail=True):
+        give(file["name"], target / Path(file["name"]).name, follow_symlinks=False)
+    sync(target)

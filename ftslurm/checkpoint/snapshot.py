@@ -5,19 +5,20 @@ its path in the tree, and of DTensors each rank's shard. The rest of the tree is
 tensor: types, integer keys and the like come back as they were, which DCP's own flattening does not promise.
 
 A plain tensor that is equal on all ranks of the group is stored once; one that differs is stored for each rank.
-Everything read here is a pickle; how its writer is checked, files.py says.
+Everything read here is a pickle; how its writer is checked, places.py says.
 """
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import io
 import pickle
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import IO, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.distributed import checkpoint as dcp
@@ -34,8 +35,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor, zeros
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import GroupFailed, RankGroup
 from ftslurm.checkpoint.files import Files
+from ftslurm.checkpoint.store import Store
 
 Tree = Mapping[str, Any]
 Params = Mapping[str, list[torch.Tensor]]  # the parameters of each optimizer, by the optimizer's name in the tree
@@ -47,14 +50,6 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 
 
 @dataclass(frozen=True)
-class Slot:
-    """One tensor of the tree: its name in DCP's files, and its placements if it was a DTensor."""
-
-    name: str
-    placements: tuple[Any, ...] | None = None
-
-
-@dataclass(frozen=True)
 class Piece:
     """This rank's part of a tensor: all of it, or a shard."""
 
@@ -62,6 +57,7 @@ class Piece:
     size: torch.Size
     offsets: torch.Size
     first: bool  # whether this rank writes it if other ranks of the device mesh have the same piece
+    placements: tuple[Any, ...] | None  # None: it is no DTensor
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,6 @@ class Snapshot:
     """A consistent copy of one rank's state in host memory."""
 
     tree: bytes
-    slots: dict[str, Slot]  # by path in the tree
     pieces: dict[str, Piece]  # by path in the tree
 
 
@@ -82,7 +77,6 @@ class Stage:
     def copy(self, tree: Tree) -> Snapshot:
         """Copy the state, overwriting the copy before. When this returns, the training may change its tensors."""
         tensors = tensors_by_path(tree)
-        slots: dict[str, Slot] = {}
         pieces: dict[str, Piece] = {}
         on_accelerator = False
         for path, tensor in tensors.items():
@@ -96,13 +90,18 @@ class Stage:
             on_accelerator |= local.device.type != "cpu"
             buffer = self._buffer(path, local)
             buffer.copy_(local.detach(), non_blocking=True)
-            slots[path] = Slot(path, placements)
-            pieces[path] = Piece(buffer, tensor.size(), offsets, first)
+            pieces[path] = Piece(buffer, tensor.size(), offsets, first, placements)
         paths = {id(tensor): path for path, tensor in tensors.items()}
-        tree_bytes = _pickle(tree, lambda leaf: paths.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, leaf: object) -> str | None:
+                return paths.get(id(leaf))
+
+        out = io.BytesIO()
+        Pickler(out).dump(tree)
         if on_accelerator:
             torch.accelerator.synchronize()
-        return Snapshot(tree_bytes, slots, pieces)
+        return Snapshot(out.getvalue(), pieces)
 
     def _buffer(self, path: str, like: torch.Tensor) -> torch.Tensor:
         buffer = self._buffers.get(path)
@@ -135,56 +134,50 @@ def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write(snapshot: Snapshot, place: str, group: RankGroup) -> tuple[dict[str, int], dict[str, list[int]]]:
-    """Write a snapshot into an empty place, all ranks together, and flush it to disk.
-
-    Returns:
-        The size in bytes, and the checksums of the blocks, of each file by its name.
+def write(snapshot: Snapshot, store: Store, part: str, group: RankGroup) -> layout.Files:
+    """Write a snapshot, all ranks together, and flush it to disk. Return what has been written.
 
     Raises:
         GroupFailed: writing failed on at least one rank; the files there are unusable.
     """
-    there = Files(place)
-    slots, own_tree = _name_tensors(snapshot, group)
+    there = Files(store, part)
+    names, own_tree = _name_tensors(snapshot, group)
     mine = {
-        slots[path].name: piece
+        names[path]: piece
         for path, piece in snapshot.pieces.items()
-        if piece.first and (slots[path] != Slot(path) or zlib.crc32(path.encode()) % group.size == group.rank)
+        if piece.first
+        and (names[path] != path or piece.placements or zlib.crc32(path.encode()) % group.size == group.rank)
     }
     tree_file = f"{TREE}-{group.rank:04d}.pickle" if own_tree else f"{TREE}.pickle"
     writes_tree = own_tree or group.rank == 0
 
     def write_tree() -> None:
-        if writes_tree:  # slots as plain tuples: a class would be found again only where its module lies today
-            content = {path: (slot.name, slot.placements) for path, slot in slots.items()}
-            there.write(tree_file, _pickle({"slots": content, "tree": snapshot.tree, "ranks": group.size}))
+        if writes_tree:  # of plain types: a class would be found again only where its module lies today
+            placements = {path: piece.placements for path, piece in snapshot.pieces.items()}
+            content = {"names": names, "placements": placements, "tree": snapshot.tree, "ranks": group.size}
+            with there.create_stream(tree_file, "wb") as stream:
+                pickle.dump(content, stream)
 
     group.run(write_tree)
     _write_tensors(mine, there, group)
-    facts = {name: one for each in group.agree(there.written, list) for name, one in each.items()}
-    return {name: size for name, (size, _) in facts.items()}, {name: crc32 for name, (_, crc32) in facts.items()}
+    return dict(collections.ChainMap(*group.agree(there.written, list)))
 
 
-def _name_tensors(snapshot: Snapshot, group: RankGroup) -> tuple[dict[str, Slot], bool]:
-    """Return the slots with the names of the tensors in the files, and whether each rank writes a tree of its own."""
+def _name_tensors(snapshot: Snapshot, group: RankGroup) -> tuple[dict[str, str], bool]:
+    """Return the names of the tensors in the files, by path, and whether each rank writes a tree of its own."""
+    names = {path: path for path in snapshot.pieces}
     if group.size == 1:
-        return snapshot.slots, False
-    plain = [path for path, slot in snapshot.slots.items() if slot.placements is None]
-    digests = {path: _digest(snapshot.pieces[path].tensor) for path in plain}
-    own = [digests, hashlib.sha256(snapshot.tree).hexdigest()]
-    same, differ = group.agree(own, _compare)
-    slots = dict(snapshot.slots)
-    for path in plain:
-        if path not in same:
-            slots[path] = replace(slots[path], name=f"{path}@{group.rank}")
-    return slots, group.agree(differ or slots != snapshot.slots, any)
+        return names, False
+    digests = {path: _digest(piece.tensor) for path, piece in snapshot.pieces.items() if piece.placements is None}
+    same = {*group.agree(digests | {"": hashlib.sha256(snapshot.tree).hexdigest()}, _equal)}
+    names |= {path: f"{path}@{group.rank}" for path in {*digests} - same}
+    return names, group.agree("" not in same or any(name != path for path, name in names.items()), any)
 
 
-def _compare(everyone: list[Any]) -> tuple[list[str], bool]:
-    """Return which tensors are equal on all ranks, and whether the trees differ."""
-    (first, tree), *others = everyone
-    same = [path for path, digest in first.items() if all(other.get(path) == digest for other, _ in others)]
-    return same, any(other != tree for _, other in others)
+def _equal(everyone: list[dict[str, str]]) -> list[str]:
+    """Return the keys that have the same value on all ranks."""
+    first, *others = everyone
+    return [path for path, digest in first.items() if all(other.get(path) == digest for other in others)]
 
 
 def _digest(tensor: torch.Tensor) -> str:
@@ -197,8 +190,8 @@ def _write_tensors(pieces: Mapping[str, Piece], there: Files, group: RankGroup) 
     Raises:
         GroupFailed: writing failed on at least one rank.
     """
-    writer, planner = there.writer(), _SavePlanner()
-    planner.set_up_planner(pieces)
+    writer, planner = there.writer(), _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner({name: piece.tensor for name, piece in pieces.items()})
     writer.set_up_storage_writer(group.rank == 0)
     facts = {name: (name, str(p.tensor.dtype)[6:], p.tensor.size(), p.offsets, p.size) for name, p in pieces.items()}
     written: list[Any] = []  # on rank 0
@@ -227,18 +220,14 @@ def _item(name: str, dtype: str, sizes: Sequence[int], offsets: Sequence[int], s
 
 
 class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-
-    def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
-        piece: Piece = self.state_dict[index.fqn]
-        return piece.tensor
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return self.state_dict[index.fqn]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(place: str, live: Tree, params: Params, group: RankGroup) -> dict[str, Any]:
+def read(store: Store, step: int, live: Tree, params: Params, group: RankGroup) -> dict[str, Any]:
     """Read the tree that was written, all ranks together. Tensors that `live` has too are overwritten in place.
 
     Args:
@@ -248,17 +237,24 @@ def read(place: str, live: Tree, params: Params, group: RankGroup) -> dict[str, 
     Raises:
         GroupFailed: at least one rank cannot read it; `live` may have been changed in part.
     """
-    there = Files(place)
+    manifest = group.run(lambda: store.manifest(step))
+    if group.agree(manifest.part, lambda parts: len({*parts})) > 1:
+        raise GroupFailed("it has just been replaced")
+    there = Files(store, manifest.part, manifest.files)
     content, targets = group.run(lambda: _plan(there, live, params, group))
-    slots: dict[str, Slot] = content["slots"]
-    request = {slots[path].name: target for path, target in targets.items()}
+    request = {content["names"][path]: target for path, target in targets.items()}
 
     def read_tensors() -> None:
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         dcp.load(request, storage_reader=there.reader(), planner=planner, no_dist=True)  # each rank reads for itself
 
     group.run(read_tensors)
-    loaded: dict[str, Any] = group.run(_TreeUnpickler(io.BytesIO(content["tree"]), targets).load)
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, path: str) -> torch.Tensor:
+            return targets[path]
+
+    loaded: dict[str, Any] = group.run(Unpickler(io.BytesIO(content["tree"])).load)
     return loaded
 
 
@@ -268,30 +264,37 @@ def _plan(there: Files, live: Tree, params: Params, group: RankGroup) -> tuple[d
     tree_file = own if own in there.expected else f"{TREE}.pickle"
     if tree_file not in there.expected:
         raise GroupFailed(f"it has nothing for rank {group.rank}: it was saved by groups of fewer ranks")
-    with there.open(tree_file) as file:
-        content = pickle.load(file)  # noqa: S301 files.py has checked whose it is
-    slots = {path: Slot(*slot) for path, slot in content["slots"].items()}
-    if content["ranks"] != group.size and any("@" in slot.name for slot in slots.values()):
+    with there.create_stream(tree_file, "rb") as file:
+        content = pickle.load(file)  # noqa: S301 places.py has checked whose it is
+    names = content["names"]
+    if content["ranks"] != group.size and any(name != path for path, name in names.items()):
         raise GroupFailed(f"it holds tensors of each of {content['ranks']} ranks, and the group has {group.size} now")
     known = there.reader().read_metadata().state_dict_metadata
     have = tensors_by_path(live)
-    targets = {path: _target(path, slot, known[slot.name], have.get(path), params) for path, slot in slots.items()}
-    return {**content, "slots": slots}, targets
+    return content, {
+        path: _target(path, placements, known[names[path]], have.get(path), params)
+        for path, placements in content["placements"].items()
+    }
 
 
 def _target(
-    path: str, slot: Slot, known: TensorStorageMetadata, live: torch.Tensor | None, params: Params
+    path: str,
+    placements: tuple[Any, ...] | None,
+    known: TensorStorageMetadata,
+    live: torch.Tensor | None,
+    params: Params,
 ) -> torch.Tensor:
     """Return the tensor to read into: the live one, or a new one placed as its optimizer's parameter is."""
     if live is not None and live.size() == known.size:
         return live.detach()
     dtype = known.properties.dtype
     param = _param_of(path, params)
-    if slot.placements is None or (param is not None and not isinstance(param, DTensor)):
+    if placements is None or (param is not None and not isinstance(param, DTensor)):
         return torch.empty(known.size, dtype=dtype)
     if param is None:
         raise GroupFailed(f"{path} was sharded over the group, and nothing shows how it is to be now")
-    placements = param.placements if param.size() == known.size else slot.placements
+    if param.size() == known.size:
+        placements = param.placements
     return zeros(known.size, dtype=dtype, device_mesh=param.device_mesh, placements=placements)
 
 
@@ -302,22 +305,3 @@ def _param_of(path: str, params: Params) -> Any:
         if path.startswith(f"{name}.state.") and index.isdigit() and int(index) < len(parameters):
             return parameters[int(index)]
     return None
-
-
-def _pickle(content: object, path_of: Callable[[object], str | None] = lambda _: None) -> bytes:
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, leaf: object) -> str | None:
-            return path_of(leaf)
-
-    out = io.BytesIO()
-    Pickler(out).dump(content)
-    return out.getvalue()
-
-
-class _TreeUnpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
-        super().__init__(file)
-        self.tensors = tensors
-
-    def persistent_load(self, path: str) -> torch.Tensor:
-        return self.tensors[path]

@@ -1,141 +1,228 @@
-"""Where checkpoints are kept: in a folder that all nodes share, or in an object store (object_store.py). No torch."""
+"""The checkpoints of a training in one place: which are complete, how one becomes so, which are removed. No torch.
+
+`python -m ftslurm.checkpoint.store look URL` prints the newest checkpoint and the owner as JSON: the controller asks in
+a process of its own, because an object store may be slow.
+"""
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ftslurm.checkpoint import layout
-from ftslurm.checkpoint.layout import Ignored, Saved, Writer
-from ftslurm.security import owned_files
-
-IDLE_S = 3600.0  # an unfinished checkpoint of another group that has not changed for this long is abandoned
-
-
-class StoreRefused(Exception):
-    """Checkpoints cannot be kept or loaded here; the message says why."""
+from ftslurm.checkpoint.layout import Manifest, Writer
+from ftslurm.checkpoint.places import Bucket, Folders
+from ftslurm.config.store_url import is_url
+from ftslurm.errors import Distrusted, EnvironmentProblem
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A complete checkpoint."""
+class Checkpoint(NamedTuple):
+    """A manifest, and whether it can be used."""
 
     step: int
-    name: str  # its path or URL, for a person and the journal
-    place: str  # where its files are: a folder, or a URL
+    name: str  # of the manifest, for a person and the journal
+    damage: str | None = None  # why not: a file is missing or has another size, or it is not ours; None: it is complete
+    part: str = ""
+    run: str = ""  # the id of the run that wrote it
 
 
-@dataclass(frozen=True)
-class Unusable:
-    """A checkpoint that is damaged, or something else with its name."""
+class Store:
+    """The checkpoints in a folder, or below a URL. One rank of a group calls it, but for `manifest`."""
 
-    step: int
-    name: str
-    reason: str
-    foreign: bool = False  # ftslurm has not written it
+    def __init__(self, address: str) -> None:
+        """Args:
+            address: checkpoint.dir.
 
+        Raises:
+            EnvironmentProblem: it is the URL of no object store, or the packages for it are missing.
+        """
+        self.files: Any
+        if is_url(address):
+            self.files, self.name = Bucket(address), address.rstrip("/")
+            self._root = self.files.root.rstrip("/")
+        else:
+            self.files, self.name = Folders(), str(Path(address).absolute())
+            self._root = self.name
 
-class FolderStore:
-    """The checkpoints of one training, in a folder. One rank of a group calls it, but for `place` and
-    `steps_of_positions`.
-    """
+    def path(self, *names: str) -> str:
+        """Return the path of a file or part, for `files`."""
+        return "/".join((self._root, *names))
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.name = folder, str(folder)
+    # --- what is there -----------------------------------------------------------------------------------------------
 
-    def candidates(self) -> tuple[list[Candidate], list[Unusable]]:
-        """Return the complete checkpoints, and what cannot be used, each with the highest step first.
+    def steps(self) -> list[int]:
+        """Return the steps of all manifests, the highest first.
 
         Raises:
             OSError: they cannot be listed.
-            StoreRefused: one of them must not be loaded.
         """
-        complete, unusable = [], []
-        for found in layout.survey(self.folder):
-            step = layout.step_of(found.path.name) or 0
-            if isinstance(found, Ignored):
-                unusable.append(Unusable(step, str(found.path), found.reason, found.foreign))
-            elif why := owned_files.distrust(found.path.stat()):
-                raise StoreRefused(f"{found.path} is not loaded: {why}")
-            else:
-                complete.append(Candidate(step, str(found.path), str(found.path)))
-        return complete, unusable
+        found = map(layout.step_of, self._names())
+        return sorted((step for step in found if step is not None), reverse=True)
 
-    def newest_step(self, upto: int) -> int:
-        """Return the step of the newest complete checkpoint; 0: there is none, or it cannot be read."""
-        found = layout.newest(self.folder, upto=upto)
-        return found.step if found else 0
-
-    def steps_of_positions(self, now: int, newest: int, every: int) -> list[int]:
-        """Return the steps whose positions in the data are still needed; empty: it is not known now."""
-        kept = [step for step in layout.steps(self.folder) if step <= now]
-        return kept if every else [*kept, newest, now]  # newest may be being saved
-
-    def begin(self, step: int, me: Writer) -> str:
-        """Return the name under which a new checkpoint is written before it is complete."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = self.folder / layout.saving_name(step, me, secrets.token_hex(4))
-        part.mkdir(mode=0o700)
-        return part.name
-
-    def place(self, part: str) -> str:
-        """Return where its files go."""
-        return str(self.folder / part)
-
-    def finish(
-        self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, list[int]]
-    ) -> str:
-        """Make it complete, in one move; return its path or URL."""
-        written, path = self.folder / part, self.folder / layout.name_of(step)
-        owned_files.write_file(written / layout.MANIFEST, layout.manifest(step, me, ranks, files, crc32))
-        if why := owned_files.distrust(written.stat()):  # a file system without owners: it could never be loaded
-            raise StoreRefused(f"{self.folder} cannot hold checkpoints, files written there do not stay ours: {why}")
-        layout.sync(written)
-        if os.path.lexists(path):
-            self._move_away(path, step)
-        written.rename(path)
-        layout.sync(self.folder)
-        return str(path)
-
-    def _move_away(self, path: Path, step: int) -> None:
-        """Remove an earlier checkpoint of the same step: its history has been undone by a full restart."""
-        found = layout.look(path, step)
-        if isinstance(found, Ignored) and (found.foreign or found.doubtful):
-            raise StoreRefused(f"{path} exists and is not a checkpoint of ftslurm: {found.reason}")
-        path.rename(path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}"))
-
-    def abandon(self, part: str) -> None:
-        """Remove what has been written."""
-        shutil.rmtree(self.folder / part, ignore_errors=True)
-
-    def prune(self, step: int, keep: int, me: Writer, name: str) -> None:
-        """Delete old checkpoints after this one has been saved, and what was never finished."""
-        complete = [found for found in layout.survey(self.folder, upto=step) if isinstance(found, Saved)]
-        for old in layout.to_prune(complete, step, keep):
-            old.path.rename(self.folder / f".removed-{old.path.name}-{secrets.token_hex(4)}")
-        self._sweep(me, idle_since=Path(name).stat().st_mtime)
-
-    def sweep(self, me: Writer) -> None:
-        """Delete what earlier attempts of this group have not finished."""
-        self._sweep(me, idle_since=None)
-
-    def _sweep(self, me: Writer, idle_since: float | None) -> None:
-        """Delete the dot folders of attempts that are over.
+    def survey(self, upto: int | None = None) -> Iterator[Checkpoint]:
+        """Yield every checkpoint, damaged ones too, the highest step first; each is inspected when it is yielded.
 
         Args:
-            idle_since: the file system's own time now (clocks may differ). None: delete only those of
-                earlier attempts of this group.
+            upto: leave out those of a higher step.
+
+        Raises:
+            OSError: they cannot be listed.
         """
-        for path in self.folder.glob(".*") if self.folder.is_dir() else ():
-            idle_s = 0.0
-            try:
-                if idle_since is not None:
-                    idle_s = idle_since - max(p.stat().st_mtime for p in [path, *path.iterdir()])
-            except OSError:
-                continue  # another group has just deleted it
-            if layout.is_dead(path.name, me, idle_s, IDLE_S):
-                shutil.rmtree(path, ignore_errors=True)
+        for step in self.steps():
+            if (upto is None or step <= upto) and (found := self._look(step)) is not None:
+                yield found
+
+    def newest(self, upto: int | None = None) -> Checkpoint | None:
+        """Return the complete checkpoint of the highest step, None if there is none or they cannot be listed."""
+        with contextlib.suppress(OSError):
+            return next((found for found in self.survey(upto) if not found.damage), None)
+        return None
+
+    def summary(self) -> tuple[str, int | None, str | None] | None:
+        """Return the name and step of the newest complete checkpoint, else the name and damage of the newest manifest.
+
+        If the script saves in a format of its own, only the name of the place; None: nothing is there.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+        damaged = None
+        for found in self.survey():
+            if not found.damage:
+                return found.name, found.step, None
+            damaged = damaged or (found.name, None, found.damage)
+        others = {name for name in self._names() if not (name.startswith(".") or layout.PART.fullmatch(name))}
+        return damaged or ((self.name, None, None) if others - {layout.POSITIONS} else None)
+
+    def manifest(self, step: int) -> Manifest:
+        """Return what the manifest of a step says.
+
+        Raises:
+            OSError: it cannot be read, or another user can have written it.
+            ValueError: it is none.
+        """
+        return layout.parse(self.files.cat_file(self.path(layout.name_of(step))), step)
+
+    def _look(self, step: int) -> Checkpoint | None:
+        """Inspect a checkpoint; None: it has just been removed."""
+        name = f"{self.name}/{layout.name_of(step)}"
+        try:
+            read = self.manifest(step)
+            why = layout.damage(read.files, self._sizes(read.part))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, Distrusted) as error:
+            return Checkpoint(step, name, str(error))
+        return Checkpoint(step, name, why and f"{read.part}/{why}", read.part, read.run)
+
+    def _part_of(self, step: int) -> str | None:
+        """Return the part that the manifest of a step names; None: there is no manifest.
+
+        Raises:
+            OSError, ValueError: as `manifest`.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            return self.manifest(step).part
+        return None
+
+    def _names(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return [_last(path) for path in self.files.ls(self._root, detail=False)]
+        return []
+
+    def _sizes(self, part: str) -> dict[str, int]:
+        with contextlib.suppress(FileNotFoundError):
+            return {_last(one["name"]): int(one["size"]) for one in self.files.ls(self.path(part), detail=True)}
+        return {}
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def finish(self, step: int, part: str, me: Writer, files: layout.Files) -> Checkpoint:
+        """Make a checkpoint of what has been written. It takes the place of an earlier one of the same step.
+
+        That one's history has been undone by a full restart.
+
+        Raises:
+            OSError: it cannot be one, or a manifest that is not ours is in its place.
+            Distrusted: what was written does not stay ours on this file system.
+        """
+        name = layout.name_of(step)
+        try:
+            before = self._part_of(step)
+        except ValueError as error:
+            raise OSError(f"{self.name}/{name} is not replaced: {error}") from error
+        if why := layout.damage(files, self._sizes(part)):
+            raise OSError(f"{self.name}/{part}/{why}")
+        self.files.pipe_file(self.path(name), layout.manifest(step, me, part, files))
+        if before is not None:
+            self.remove(before)
+        return Checkpoint(step, f"{self.name}/{name}", None, part, me.run)
+
+    def remove(self, part: str) -> None:
+        """Remove a part, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rm(self.path(part), recursive=True)
+
+    def prune(self, step: int, keep: int, me: Writer) -> None:
+        """Remove all but `keep` checkpoints up to the one that has just been saved (0: none), and what is abandoned.
+
+        A checkpoint of a higher step is neither removed nor counted: it could not be read, the training was restored
+        from an older one, and it will be overwritten when the training reaches its step again.
+        """
+        complete = [found for found in self.survey(step) if not found.damage] if keep else []
+        for old in complete[keep:]:
+            self.files.rm(self.path(layout.name_of(old.step)), recursive=False)
+            self.remove(old.part)
+        self.sweep(me)
+
+    def sweep(self, me: Writer) -> None:
+        """Remove what earlier attempts of this group have not finished, and what other groups have abandoned."""
+        names = self._names()
+        parts = [found for name in names if (found := layout.PART.fullmatch(name))]
+        of_step = Counter(int(part["step"]) for part in parts)
+        for part in parts:
+            step = int(part["step"])
+            if of_step[step] == 1 and layout.name_of(step) in names:
+                continue  # it is the manifest's
+            with contextlib.suppress(ValueError, PermissionError):  # a manifest that is not ours may name it
+                if layout.is_dead(part, me, time.time_ns()) and self._part_of(step) != part[0]:
+                    self.remove(part[0])
+
+    # --- the run that saves here -------------------------------------------------------------------------------------
+
+    def owner(self) -> str:
+        """Return the run directory of the run that has saved here last; "": none has."""
+        with contextlib.suppress(FileNotFoundError):
+            return str(self.files.cat_file(self.path(layout.OWNER)).decode(errors="replace"))
+        return ""
+
+    def take(self, run: str) -> None:
+        """Note a run as the one that saves here."""
+        self.files.pipe_file(self.path(layout.OWNER), run.encode())
+
+
+def _last(path: object) -> str:
+    return str(path).rstrip("/").rpartition("/")[2]
+
+
+def main() -> None:
+    """Print what is below a URL (look URL), or note a run as its owner (take URL RUN)."""
+    what, url, *run = sys.argv[1:]
+    try:
+        store = Store(url)
+        if what == "take":
+            store.take(run[0])
+        else:
+            print(json.dumps([store.summary(), store.owner()]))
+    except (OSError, EnvironmentProblem) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

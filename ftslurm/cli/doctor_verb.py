@@ -7,17 +7,21 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
+from ftslurm.checks import node_session, node_verdicts, slurm_facts
+from ftslurm.checks.finding import Finding, Level, fail, ok, rows, warn
+from ftslurm.checks.slurm_verdicts import SlurmFacts, check_slurm
 from ftslurm.cli.parser import Parser
-from ftslurm.doctor import examine, node_checks
-from ftslurm.doctor.examine import Options
-from ftslurm.doctor.slurm_checks import SlurmFacts, check_slurm
 from ftslurm.errors import Distrusted, EnvironmentProblem
-from ftslurm.preflight.finding import Finding, Level, fail, ok, warn
 from ftslurm.security import owned_files
-from ftslurm.slurm import client
+from ftslurm.slurm import client, commands
 
 HELP = """\
 A short job looks at a node of the partition (or at each of --nodes): python, torch, torchft, GPUs, network, clock, and
@@ -41,14 +45,14 @@ def main(words: list[str]) -> int:
     for finding in _findings(args):
         found.append(finding)
         if not args.json:
-            print(_line(finding), flush=True)
-    counts = {level: sum(finding.level is level for finding in found) for level in Level}
+            fix = f"; fix: {finding.fix}" if finding.fix else ""
+            print(f"{finding.level.value:<4}  {finding.check:<15} {finding.what}{fix}", flush=True)
+    counts = {level.value: sum(finding.level is level for finding in found) for level in Level}
     if args.json:
-        rows = [{"level": f.level.value, "check": f.check, "what": f.what, "fix": f.fix} for f in found]
-        print(json.dumps({"checks": rows} | {level.value: count for level, count in counts.items()}, indent=2))
+        print(json.dumps({"checks": rows(found)} | counts, indent=2))
     else:
-        print(", ".join(f"{count} {level.value}" for level, count in counts.items()))
-    return int(counts[Level.FAIL] > 0)
+        print(", ".join(f"{count} {level}" for level, count in counts.items()))
+    return int(counts["fail"] > 0)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,16 +61,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Check this machine, Slurm and its nodes for what will hurt a training.",
         epilog=HELP,
     )
-    parser.add_argument("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]")
-    parser.add_argument("--partition", metavar="NAME", help="of the job (default: the default partition)")
-    parser.add_argument("--root", default="runs", metavar="DIR", help="where run directories lie (default: runs)")
-    parser.add_argument(
-        "--python", default=sys.executable, metavar="CMD", help="the interpreter of your jobs (job.python)"
-    )
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)")
-    parser.add_argument("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'")
-    parser.add_argument("--wait", type=float, default=300.0, metavar="S", help="for the job to start (default: 300)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add = parser.add_argument
+    add("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]")
+    add("--partition", metavar="NAME", help="of the job (default: the default partition)")
+    add("--root", default="runs", metavar="DIR", help="where run directories lie (default: runs)")
+    add("--python", default=sys.executable, metavar="CMD", help="the interpreter of your jobs (job.python)")
+    add("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)")
+    add("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'")
+    add("--wait", type=float, default=300.0, metavar="S", help="for the job to start (default: 300)")
+    add("--json", action="store_true", help="print one JSON object")
     return parser
 
 
@@ -76,58 +79,56 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     Raises:
         EnvironmentProblem: as for `main`.
     """
-    partitions, why_not = client.partitions()
-    slurm = examine.ask_slurm(args.partition, partitions) if partitions else None
-    nodes = examine.known_nodes(args.nodes, slurm) if slurm and args.nodes else []
-    if slurm is None and (args.nodes or args.partition):
-        raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")
-    root = Path(os.path.abspath(Path(args.root).expanduser()))  # noqa: PTH100 links stay links
     try:
         python, extra = shlex.split(args.python), shlex.split(args.srun)
     except ValueError as error:
         raise EnvironmentProblem(f"--python or --srun: {error}") from error
-    options = Options(root, python, nodes, args.partition, extra, args.gpus, args.wait)
-    if slurm is None:
+    root = Path(os.path.abspath(Path(args.root).expanduser()))  # noqa: PTH100 links stay links
+    partitions, why_not = client.partitions()
+    slurm, places = None, dict[str, list[str]]()
+    if partitions:
+        slurm = slurm_facts.ask_slurm(args.partition, partitions)
+        nodes = slurm_facts.known_nodes(args.nodes, slurm) if args.nodes else [""]
+        places = {node or "a node": slurm_facts.srun(slurm, node, args.gpus, extra) for node in nodes}
+        yield from check_slurm(slurm)
+    elif args.nodes or args.partition:
+        raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")
+    else:
         finding = fail if client.installed() else warn
         yield finding("slurm", f"{why_not}: only this machine is looked at", "on a cluster, log in where sbatch works")
-    else:
-        yield from check_slurm(slurm)
-    yield from _trust(root)
-    yield from _look(options, slurm)
-
-
-def _trust(root: Path) -> Iterator[Finding]:
     try:
         owned_files.check_way(root, [])
         yield ok("trust", f"{root}: no other user can replace your runs")
     except Distrusted as why:
         yield warn("trust", str(why), "set run.trust=[NAME] for those you trust, or run.root to a folder of your own")
-
-
-def _look(options: Options, slurm: SlurmFacts | None) -> Iterator[Finding]:
-    """Run the program on the nodes, or here, and yield what it finds."""
-    prefixes: list[tuple[str, list[str]]] = [("this machine", [])]
-    if slurm is not None:
-        prefixes = [(node or "a node", examine.srun(options, slurm, node)) for node in options.nodes or [""]]
+    place = [f"--partition={args.partition}"] if args.partition else []
+    submit = commands.try_submission(*place, *extra, "--wrap=true")
+    tried = {"options": extra, "submit": submit if places and client.call(submit).ok else []}
     with (
-        examine.scratch_folder(options.root) as folder,
-        examine.sessions_on(prefixes, options, folder) as sessions,
+        ThreadPoolExecutor(max(1, len(places))) as pool,
+        node_session.scratch_folder(root) as folder,
+        node_session.sessions_on(places or {"this machine": []}, python, folder, tried) as sessions,
     ):
-        failed = examine.await_start(sessions, options, lambda line: print(line, file=sys.stderr, flush=True))
-        for name, why in failed.items():
-            yield fail("job", f"{name}: {why}", "try another --partition, --nodes or --srun, or a longer --wait")
-        ready = [session for session in sessions if session.seconds]
-        for session in ready:
-            where = f"Slurm job {session.job} started" if session.job else "the program started"
-            yield ok("job", f"{session.name}: {where} after {session.seconds:.1f} s")
-            yield from node_checks.check_folder(examine.measure_folder(session, folder), examine.PATIENCE_S)
-        measured = examine.measure_nodes(ready, options)
-        yield from node_checks.check_clocks(measured if slurm else [])
-        several = slurm is not None and not slurm.one_machine
-        for node in measured:
-            yield from node_checks.check_node(node, examine.versions(), examine.required(), several)
+        yield from _look(sessions, args.wait, pool, slurm)
 
 
-def _line(finding: Finding) -> str:
-    fix = f"; fix: {finding.fix}" if finding.fix else ""
-    return f"{finding.level.value:<4}  {finding.check:<15} {finding.what}{fix}"
+def _look(
+    sessions: Sequence[node_session.NodeSession], wait_s: float, pool: ThreadPoolExecutor, slurm: SlurmFacts | None
+) -> Iterator[Finding]:
+    """Yield what is found on each node, and whether each reaches the one before it."""
+    ranges = dict[str, str]()
+    with suppress(metadata.PackageNotFoundError):
+        wanted = map(Requirement, metadata.requires("ftslurm") or [])
+        ranges = {one.name: str(one.specifier) for one in wanted}
+    several = slurm is not None and not slurm.one_machine
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    for node in pool.map(lambda session: session.look(wait_s, tell), sessions):
+        yield from node_verdicts.check_node(node, ranges, several, slurm is not None)
+    there = [session for session in sessions if session.known.place]
+    for i, session in enumerate(there):
+        if there[i - 1] is not session:
+            session.reach(there[i - 1].known)
+            yield from node_verdicts.check_reach(session.known)

@@ -6,7 +6,7 @@ from ftslurm.cli.run_argument import find_run, parser_for
 
 HELP = """\
 example
-  ftslurm save                          save: checkpoint of step 1204: /.../checkpoints/step-00001204
+  ftslurm save                          save: checkpoint of step 1204: /.../checkpoints/step-00001204.json
 
 The training goes on meanwhile. The checkpoint is that of the next committed step, whatever checkpoint.every is; the
 command returns when it is complete. Only scripts with an ftslurm.checkpoint.Checkpointer can be asked to save

@@ -24,7 +24,7 @@ def commands(config: Config) -> list[tuple[str, ...]]:
     """
     return [
         # The shipped one is found also where the environment of this Python is not on PATH.
-        tuple(programs.module("ftslurm.preflight", *words[1:])) if words[0] == SHIPPED else absolute(words)
+        tuple(programs.module("ftslurm.checks", *words[1:])) if words[0] == SHIPPED else absolute(words)
         for words in named(config)
     ]
 

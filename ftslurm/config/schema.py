@@ -241,6 +241,9 @@ class HealthConfig:
     # from the steps of this run. A number must be longer than the longest pause of a single group (evaluation, a
     # checkpoint), and than a heal.
     hang_after_s: Any = AUTO
+    # A group whose own part of a step takes more than 1.3 times as long as the others' (the median of 50 steps), so
+    # that all wait for it, is told. drain: it also leaves its node, which gets nothing any more, once there is another.
+    on_slow: str = one_of("warn", "drain")
     # Commands that run one after the other on each node before a group or a standby is placed there, and again after a
     # failure there that was not the script's: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one
     # ends with another exit code than 0 is left out; so is one where they take more than two minutes. The page

@@ -282,7 +282,7 @@ class Controller:
         else:
             self.events.append(asked_by_signal(number, self.config, is_batch(os.environ)))
             if number == signal.SIGTERM and self.scheduler.job is not None:
-                self._ask(AskOwnState())
+                self._ask(AskOwnState(signalled=True))
 
     def _ask(self, ask: Ask) -> None:
         self.events += self.executor.ask(ask, self.now())
@@ -351,6 +351,8 @@ class Controller:
                     self._ask(found)
                 case Evidence():
                     self._failing(step, found)
+                case StopAsked() if self.separate_jobs:
+                    self._own_job_ends([found])
                 case _:
                     self.events.append(found)
 

@@ -32,6 +32,20 @@ def drain(turn: Turn, event: Asked) -> str:
     return f"{event.node} gets nothing any more; {moves}"
 
 
+def leave_out_slow(turn: Turn, unit: Unit) -> None:
+    """Drain the nodes of a slow group once it has another place; one group at a time (health.on_slow=drain)."""
+    nodes = frozenset(unit.place.nodes if unit.place else ()) - turn.nodes.drained
+    if turn.local or not turn.goes_on or not nodes or _there(turn):
+        return
+    without = Turn(turn.state, turn.now, turn.config)
+    without.set_nodes(drained=turn.nodes.drained | nodes)
+    if _may_go(without, unit):
+        turn.set_nodes(drained=turn.nodes.drained | nodes)
+        why = f"ftslurm: group {unit.group} is slow there"
+        turn.do(*(records.NodeDrained(node=node, by=why) for node in sorted(nodes)))
+        supply.told_to_avoid(turn)
+
+
 def undrain(turn: Turn, event: Asked) -> str:
     """Use a drained node again, or check one again that has failed its check."""
     node, drained, unfit = event.node, turn.nodes.drained, event.node in turn.nodes.unfit

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from ftslurm.core import drain, parameter_servers, user_requests
+from ftslurm.core import drain, parameter_servers, slow, user_requests
 from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
 from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.launching import rank_row
@@ -100,8 +100,9 @@ def observe(turn: Turn, event: Event) -> None:
             _stop_asked(turn, event)
         case JobEnds():
             rollover.begin(turn, event)
-        case Explained():
-            turn.set(ending=turn.state.ending and replace(turn.state.ending, until=0.0))
+        case Explained(signalled):
+            if signalled and turn.state.ending is not None:
+                turn.set(ending=replace(turn.state.ending, until=0.0))
             queue.explained(turn)
         case _:
             assert_never(event)
@@ -351,6 +352,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
         if turn.state.drills.stepping_since is None:
             turn.set_drills(stepping_since=turn.now)
             turn.wake(ALL)
+    slow.reported(turn, said, unit)
     hang_limit.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
     text = continuity.unsaved(turn.state, said, turn.config)

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import cast
 
 from ftslurm.config.schema import Config, fixed_standbys
-from ftslurm.core import assignments, drain, handover, parameter_servers, user_requests
+from ftslurm.core import assignments, drain, handover, parameter_servers, slow, user_requests
 from ftslurm.core.groups import fault_drills, launching, progress_lines, standby
 from ftslurm.core.groups.exits import given_up, last_failure, too_late
 from ftslurm.core.groups.launching import over_from
@@ -304,6 +304,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     _release,  # after the two that find evidence
     silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
     hangs.find_hangs,  # after `watch`: a lost node is no hang
+    slow.find,  # before `drain.move`, which moves a slow group
     silence.restore,  # before the launch: a group may be waiting for the node
     fitness.watch,  # before every rule that looks for a place: nothing is placed on a node that has not passed
     handover.vacate,  # after the losses above: it needs the groups that still hold the state

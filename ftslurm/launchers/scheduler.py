@@ -43,6 +43,7 @@ class AskOwnState(Ask):
     """Ask why the controller's own job ends. The answer is StopAsked if there is a reason, and always Explained."""
 
     patience_s: float = field(default=PATIENCE_S, compare=False)
+    signalled: bool = False  # Slurm has signalled the job: the run ends with the answer, whatever it is
 
 
 class AskOwnNodes(Ask):

@@ -287,7 +287,10 @@ class OwnState(SlurmRequest[AskOwnState]):
     def read(self, answer: Answer) -> list[Event]:
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         batch = commands.is_batch(os.environ)
-        return [*asked_by_slurm(read_state(answer.text), self.scheduler.config, restarts, batch), Explained()]
+        return [
+            *asked_by_slurm(read_state(answer.text), self.scheduler.config, restarts, batch),
+            Explained(self.action.signalled),
+        ]
 
 
 class OwnNodes(SlurmRequest[AskOwnNodes]):

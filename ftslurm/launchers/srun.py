@@ -30,7 +30,7 @@ from ftslurm.security import secret_variables
 from ftslurm.security.json_text import is_finite
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.evidence import asked_by_slurm, out_of_time, read_srun
+from ftslurm.slurm.evidence import asked_by_slurm, job_ends, read_srun
 from ftslurm.slurm.hosts import expand_hosts
 
 _BESIDE = {
@@ -116,8 +116,8 @@ class Slurm:
     def printed(self, line: str) -> Iterator[Evidence | Event | Ask]:
         if any(words in line for words in NODE_LOST):
             yield AskOwnNodes()
-        if self.job is not None and out_of_time(line, self.job):
-            yield from asked_by_slurm(("TIMEOUT", 0, ""), self.config, batch=commands.is_batch(os.environ), by=SRUN)
+        if self.job is not None and (why := job_ends(line, self.job)) is not None:
+            yield from asked_by_slurm(why, self.config, batch=commands.is_batch(os.environ), by=SRUN)
         if (evidence := read_srun(line)) is not None:
             yield evidence
 

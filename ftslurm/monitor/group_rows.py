@@ -29,8 +29,8 @@ ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
     "restarts": lambda g: (-g.restarts, g.group),
     "node": lambda g: (g.nodes, g.group),
 }
-NUMBERS = frozenset(("group", "step", "groups", "sessions", "attempt", "restarts", "steps/s"))
-_DROPPED = ("attempt", "steps/s", "restarts", "groups", "sessions", "role")  # in this order
+NUMBERS = frozenset(("group", "step", "groups", "attempt", "restarts", "steps/s"))
+_DROPPED = ("attempt", "steps/s", "restarts", "groups", "role")  # in this order
 _ROOM = 40  # columns of a screen that nodes and reasons get before others are dropped
 _REASON_LINES = 5  # of one group, on a screen
 _CONSOLE = Console()  # rich wraps no text without one
@@ -42,10 +42,11 @@ class Rows:
 
     def __init__(self, status: RunStatus, now: float, width: int) -> None:
         self._cells = {group.group: _cells(group, status, now) for group in status.groups}
+        known = {"role": any(group.role for group in status.groups), "groups": status.lighthouse is not None}
         self.columns = {
             name: max([len(name), *(cell_len(cells[name].plain) for cells in self._cells.values())])
-            for name in ("group", "role", "phase", "step", _ties(status), "attempt", "restarts", "steps/s")
-            if name != "role" or any(group.role for group in status.groups)
+            for name in ("group", "role", "phase", "step", "groups", "attempt", "restarts", "steps/s")
+            if known.get(name, True)
         }
         for name in _DROPPED:
             if self._left(width) < _ROOM:
@@ -98,19 +99,14 @@ def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableTy
     return Group(table, rest)
 
 
-def _ties(status: RunStatus) -> str:
-    """Return what groups have with one another: those of a quorum, or sessions without one."""
-    return "groups" if status.lighthouse is not None else "sessions"
-
-
 def _cells(group: GroupStatus, status: RunStatus, now: float) -> dict[str, Text]:
-    rate, ties = group.steps_per_s, _ties(status)
+    rate = group.steps_per_s
     return {
         "group": Text(str(group.group)),
         "role": Text(_or_dash(group.role)),
         "phase": Text(sentences.phase(group, status), STYLES[group.phase]),
         "step": Text(_or_dash(group.step)),
-        ties: Text(_or_dash(group.participants if ties == "groups" else group.sessions)),
+        "groups": Text(_or_dash(group.participants)),
         "attempt": Text(_or_dash(group.attempt)),
         "restarts": Text(str(group.restarts), "yellow" if group.restarts else ""),
         "steps/s": Text(_or_dash(sentences.rate(rate) if rate else None)),

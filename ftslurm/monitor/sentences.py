@@ -330,6 +330,16 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     return f"{what} attempt {record.attempt} died{where}: {verdict(told)}{log}"
 
 
+def _slow(record: records.GroupSlow) -> str:
+    if not record.slow:
+        return f"group {record.group} is as fast as the others again"
+    own_s, others_s = record.own_s or 0.0, record.others_s or 0.0
+    where = ", ".join(record.nodes)
+    compared = f"its own part of a step takes {seconds(own_s)}, that of the others {seconds(others_s)}"
+    waits = f"all wait for it, {seconds(own_s - others_s)} in each step of {seconds(record.step_s)}"
+    return f"group {record.group} is slow on {where}: {compared}; {waits} (health.on_slow)"
+
+
 def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str | None:
     """Return why a group left without a failure; None: the run ended it."""
     job = status.jobs.named(group.job)
@@ -368,6 +378,8 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
             return f"group {record.group} is heard again after {seconds(record.seconds)}: it takes part again"
         case records.HangFound():
             return f"group {record.group} hangs{_because(record.reason)}"
+        case records.GroupSlow():
+            return _slow(record)
         case records.QuorumRefused():
             return f"the Lighthouse{_because(record.reason or 'no quorum for now')}"
         case records.CheckpointFailed():
@@ -476,6 +488,12 @@ def left_out(status: RunStatus) -> str | None:
     """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
     kinds = (("left out", status.excluded_nodes), ("drained", drained(status)))
     return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
+
+
+def slow(status: RunStatus) -> str | None:
+    """Name the groups for which all others wait in each step; None: there are none."""
+    found = [f"group {g.group} ({g.slow:.1f} times)" for g in status.groups if g.slow is not None]
+    return f"slow, by their own part of a step: {few(found, 4)}" if found else None
 
 
 def drained(status: RunStatus) -> tuple[str, ...]:

@@ -67,7 +67,6 @@ class GroupStatus(Value):
     step: int | None = None  # the last committed step it reported, also of an attempt that is over
     participants: int | None = None  # number of groups in its quorum
     quorum_id: int | None = None
-    sessions: int | None = None  # with parameter servers: open sessions of a server, all sessions of another group
     attempt: int | None = None  # None: never launched
     nodes: tuple[str, ...] = ()
     restarts: int = 0  # after failures
@@ -82,6 +81,9 @@ class GroupStatus(Value):
     starting: Starting | None = None  # how far its start has come, if that lasts
     last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
+    slow: float | None = (
+        None  # how many times as long as the others it needs for its own part of a step; None: not slow
+    )
     joined: bool = False  # the current or last attempt has committed a step
     longest_gap_s: float | None = None  # between two of its own commits, over a restart only if no other group trained
     ended: float | None = None  # when its last attempt ended

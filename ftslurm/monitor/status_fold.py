@@ -6,6 +6,7 @@ The cost of a line does not grow with the number of groups; that of a snapshot (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from ftslurm.core.state.model import LIVE, Phase
@@ -333,6 +334,7 @@ class StatusFold(Fold):
                 start=run.starts,
                 joined=False,
                 aside=None,
+                slow=None,
                 participants=None,
                 steps_per_s=None,
                 samples=(),
@@ -353,11 +355,11 @@ class StatusFold(Fold):
             since=self.time,
             starting=None,
             aside=None,
+            slow=None,
             steps_per_s=None,
             samples=(),
             participants=None,
             quorum_id=None,
-            sessions=None,
             stepped=None,
             ended=self.time,
             longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
@@ -385,20 +387,18 @@ class StatusFold(Fold):
 
     def progress(self, record: records.Progress) -> None:
         if (group := self._current(record)) is not None:
-            sessions = group.sessions if record.sessions is None else record.sessions
             gap = longest(group.longest_gap_s, record.longest_gap_s) if group.joined else group.longest_gap_s
             time = self.time if record.at is None else record.at
-            self._progressed(replace(group, sessions=sessions, longest_gap_s=gap), record, time)
+            self._progressed(replace(group, longest_gap_s=gap), record, time)
 
-    def serving(self, record: records.Serving | records.SessionOpened, sessions: int | None = None) -> None:
+    def serving(self, record: records.Serving | records.SessionOpened) -> None:
         """Mark a group as running: its parameter server is up, or it has a session with one."""
         if (group := self._current(record)) is not None:
             if not group.joined:
                 self._time_recovery(record, record.recovery_s)
-            self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, sessions=sessions))
+            self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None))
 
-    def session_opened(self, record: records.SessionOpened) -> None:
-        self.serving(record, record.sessions)
+    session_opened = serving
 
     def no_first_step(self, record: records.NoFirstStep) -> None:
         self._run = replace(self._run, no_step=no_first_step(record))
@@ -420,6 +420,11 @@ class StatusFold(Fold):
     def group_set_aside(self, record: records.GroupSetAside) -> None:
         if (group := self._current(record)) is not None and self.time is not None:
             self._put(replace(group, aside=self.time - (record.seconds or 0.0)))
+
+    def group_slow(self, record: records.GroupSlow) -> None:
+        if (group := self._current(record)) is not None:
+            times = (record.own_s or 0.0) / (record.others_s or inf)
+            self._put(replace(group, slow=times if record.slow else None))
 
     def group_heard_again(self, record: records.GroupHeardAgain) -> None:
         if (group := self._current(record)) is not None and self.time is not None:

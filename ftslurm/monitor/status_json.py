@@ -56,13 +56,13 @@ class GroupJson(TypedDict):
     step: Annotated[int | None, "the last committed step that it reported"]
     participants: Annotated[int | None, "number of groups in its quorum"]
     quorum_id: Annotated[int | None, "id of its quorum"]
-    sessions: Annotated[int | None, "with parameter servers: open sessions of a server, all sessions of another group"]
     attempt: AttemptOrNone
     nodes: Nodes
     restarts: Annotated[int, "number of its restarts"]
     steps_per_s: Annotated[float | None, "over the last 10 s; null: not known, or it commits no step"]
     still_s: Annotated[float | None, "how long it has committed no step; null: it commits steps"]
     longest_gap_s: Annotated[float | None, "longest time between two committed steps of one attempt"]
+    slow: Annotated[float | None, "its own part of a step, in times of the other groups'; null: it is not slow"]
     last_error: Annotated[str | None, "its last failure, for a person"]
     last_evidence: Annotated[list[str], "signs by which the cause of that failure was decided"]
     last_traceback: Annotated[str | None, "end of the traceback of that failure"]

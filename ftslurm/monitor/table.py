@@ -46,6 +46,7 @@ _STYLES = {
     "bold red": (records.GroupGivenUp,),
     "yellow": (
         records.NodeSilent,
+        records.GroupSlow,
         records.GroupSetAside,
         records.NodeShunned,
         records.GroupWaits,
@@ -277,7 +278,14 @@ class _Table(_Screen):
             self._drawn = drawn
 
 
-_NOTES = (sentences.parent, sentences.standbys, sentences.left_out, sentences.checkpoint, sentences.hang_limit)
+_NOTES = (
+    sentences.parent,
+    sentences.standbys,
+    sentences.left_out,
+    sentences.slow,
+    sentences.checkpoint,
+    sentences.hang_limit,
+)
 
 
 def render(

@@ -138,6 +138,8 @@ class Progress(Report, kind="progress"):
     aborted: Count
     healed: AnyCount
     gap_s: AnySeconds
+    own_s: AnySeconds = None
+    step_s: AnySeconds = None
 
 
 class Serving(Report, kind="serving"):
@@ -147,16 +149,13 @@ class Serving(Report, kind="serving"):
 
 
 class Served(Report, kind="served"):
-    """Rank 0: how many sessions the ParameterServer has open, and its `step`."""
+    """Rank 0: the `step` of the ParameterServer."""
 
-    sessions: Count
-    step: AnyCount
+    step: Count
 
 
 class SessionOpened(Report, kind="session"):
-    """Rank 0: the script has got a session with a ParameterServer; how many it has had."""
-
-    sessions: Count
+    """Rank 0: the script has got its first session with a ParameterServer."""
 
 
 class Restored(Report, kind="restored"):

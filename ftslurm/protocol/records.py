@@ -548,7 +548,6 @@ class Progress(JournalRecord):
     committed: Annotated[int | None, "steps committed since the last line"]
     aborted: Annotated[int | None, "steps aborted since the last line"]
     gap_s: Annotated[float | None, "longest time between two commits since the last line"]
-    sessions: Annotated[int | None, "open sessions of a parameter server"] = None
     at: Annotated[float | None, "when the group has reported it, if that was before `time`"] = None
     longest_gap_s: Annotated[float | None, "longest time between two commits of the attempt so far"] = None
 
@@ -566,13 +565,12 @@ class Serving(JournalRecord):
 
 
 class SessionOpened(JournalRecord):
-    """A group has a session with a parameter server."""
+    """A group has its first session with a parameter server."""
 
     group: Group
     attempt: Attempt
-    sessions: Annotated[int | None, "number of sessions of this attempt so far"]
-    seconds: Annotated[float | None, "time since the launch; only of the first session"] = None
-    recovery_s: Annotated[float | None, "as in group_joined; only of the first session"] = None
+    seconds: Annotated[float | None, "time since the launch"] = None
+    recovery_s: Annotated[float | None, "as in group_joined"] = None
     phases: Phases = None
 
 
@@ -616,6 +614,19 @@ class HangFound(JournalRecord):
     ]
     silent_s: Annotated[float | None, "for how long"]
     reason: Reason
+
+
+class GroupSlow(JournalRecord):
+    """A group makes the others wait in each step, or does so no longer. The times are medians of 50 steps."""
+
+    group: Group
+    attempt: Attempt
+    nodes: Annotated[tuple[str, ...], "where it runs"]
+    slow: Annotated[bool, "false: it is no longer slow"]
+    step: Annotated[int | None, "its last committed step"]
+    own_s: Annotated[float | None, "its own part of a step, before it waits for the others"]
+    others_s: Annotated[float | None, "the median of the other groups' own parts"]
+    step_s: Annotated[float | None, "a whole step"]
 
 
 class HangLimit(JournalRecord):
@@ -765,6 +776,7 @@ TrainingEvent = (
     | GroupSetAside
     | GroupHeardAgain
     | HangFound
+    | GroupSlow
     | HangLimit
     | QuorumRefused
     | CheckpointSaved

@@ -5,16 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import liveness
-from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.security import owned_files
+from ftslurm.run.directory import RunDir
 from ftslurm.security.terminal import visible
-
-OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves there
 
 
 def in_use(config: Config) -> str | None:
@@ -31,7 +28,7 @@ def goes_on_from(config: Config) -> str | None:
     """
     if config.checkpoint.dir is None or is_url(config.checkpoint.dir):
         return None
-    found = layout.newest(Path(config.checkpoint.dir))
+    found = Store(config.checkpoint.dir).newest()
     if found is None or found.step == 0:
         return None
     if config.internal.parent is not None and found.run in ("", Path(config.internal.parent).name):
@@ -55,8 +52,7 @@ def claim(config: Config, run: RunDir) -> str | None:
     if (used := _used(config, folder, run)) is not None:
         return used
     with suppress(OSError):  # saving a checkpoint there reports what is wrong
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_text(folder / OWNER, str(run.root))
+        Store(str(folder)).take(str(run.root))
     return None
 
 
@@ -78,7 +74,7 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
 def owner(folder: Path) -> RunDir | None:
     """Return the run of this user that has saved in a checkpoint folder last, or None."""
     with suppress(OSError, ValueError, EnvironmentProblem):
-        text = owned_files.read_text(folder / OWNER, own=True)
+        text = Store(str(folder)).owner()
         return RunDir(Path(text)) if text and "\0" not in text else None  # a crash of the node may leave zero bytes
     return None
 

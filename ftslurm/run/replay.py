@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from typing_extensions import assert_never
 
-from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
 from ftslurm.core.state.model import Exit, Job, Place, Saved, StepId
@@ -36,14 +36,10 @@ def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
     """
     if stored_checkpoints.url(config) is not None:
         return stored_checkpoints.newest(config)
-    folder = Path(config.checkpoint.dir or run.checkpoints)
-    found = layout.newest(folder)
-    if found is not None:
-        return Saved(str(found.path), found.step)
-    if layout.only_foreign(folder):
-        return Saved(str(folder), None)
-    torn = layout.damaged(folder)
-    return None if torn is None else Saved(str(torn.path), None, torn.reason)
+    with suppress(OSError):
+        found = Store(config.checkpoint.dir or str(run.checkpoints)).summary()
+        return None if found is None else Saved(*found)
+    return None
 
 
 def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
@@ -282,6 +278,7 @@ class Reading:
                 | records.GroupSetAside()
                 | records.GroupHeardAgain()
                 | records.HangFound()
+                | records.GroupSlow()
                 | records.QuorumRefused()
                 | records.CheckpointFailed()
                 | records.CheckpointRestored()

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from ftslurm.config.schema import Config
 from ftslurm.config.store_url import is_url
@@ -14,7 +13,6 @@ from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files, programs
-from ftslurm.security.json_text import is_whole
 
 ANSWER_S = 90.0  # the client libraries try again by themselves
 
@@ -30,7 +28,7 @@ def newest(config: Config) -> Saved | None:
     Raises:
         EnvironmentProblem: the store cannot be read.
     """
-    return _newest(_look(config))
+    return newest_and_owner(config)[0]
 
 
 def newest_and_owner(config: Config) -> tuple[Saved | None, RunDir | None]:
@@ -39,10 +37,15 @@ def newest_and_owner(config: Config) -> tuple[Saved | None, RunDir | None]:
     Raises:
         EnvironmentProblem: the store cannot be read.
     """
-    said = _look(config)
-    owner = said.get("owner")
-    known = isinstance(owner, str) and owner.startswith("/") and "\0" not in owner and owned_files.is_own(Path(owner))
-    return _newest(said), RunDir(Path(str(owner))) if known else None
+    try:
+        found, owner = json.loads(_ask(config, "look", str(url(config))))
+        saved = None if found is None else Saved(*found)
+        known = owner.startswith("/") and "\0" not in owner and owned_files.is_own(Path(owner))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise EnvironmentProblem(
+            f"checkpoint.dir={url(config)} cannot be used: its program printed no answer"
+        ) from error
+    return saved, RunDir(Path(owner)) if known else None
 
 
 def take(config: Config, run: RunDir) -> None:
@@ -54,27 +57,8 @@ def take(config: Config, run: RunDir) -> None:
     _ask(config, "take", str(url(config)), str(run.root))
 
 
-def _look(config: Config) -> dict[str, Any]:
-    try:
-        said = json.loads(_ask(config, "look", str(url(config))))
-    except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        raise EnvironmentProblem(f"checkpoint.dir={url(config)} cannot be used: its program printed no answer")
-    return said
-
-
-def _newest(said: dict[str, Any]) -> Saved | None:
-    step, name = said.get("step"), str(said.get("name"))
-    if is_whole(step):
-        return Saved(name, step)
-    if said.get("damaged") is not None:
-        return Saved(name, None, str(said["damaged"]))
-    return Saved(str(said.get("url")), None) if said.get("others") else None
-
-
 def _ask(config: Config, *words: str) -> str:
-    command = programs.module("ftslurm.checkpoint.object_store", *words)
+    command = programs.module("ftslurm.checkpoint.store", *words)
     environ = {**os.environ, **{name: str(value) for name, value in config.job.env.items()}}
     try:
         done = subprocess.run(command, env=environ, capture_output=True, timeout=ANSWER_S, check=False)

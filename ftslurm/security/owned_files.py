@@ -25,7 +25,7 @@ from ftslurm.security import sharing
 MOST = 64 << 20  # bytes that are read of a file; none of ours is larger
 REFUSED = (errno.EPERM, errno.EINVAL, errno.ELOOP)  # another user's, no file, a link: permanent errors
 _MOST_LINKS = 40  # as the kernel follows
-_COPY = "if you trust it, copy it: cp -r"
+COPY = "if you trust it, copy it: cp -r"
 _LOOK = (
     "only its owner can act on the run, and a group that its run.share=GROUP:steer names; others can read it with "
     "ftslurm status and logs"
@@ -33,7 +33,7 @@ _LOOK = (
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def distrust(found: os.stat_result, advice: str = _COPY) -> str | None:
+def distrust(found: os.stat_result, advice: str = COPY) -> str | None:
     """Return why another user may have written a file or folder, None if no other user can have.
 
     Args:

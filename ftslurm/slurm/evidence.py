@@ -91,10 +91,14 @@ def read_srun(line: str) -> Evidence | None:
     return Evidence(task, match["node"], error=what)
 
 
-def out_of_time(line: str, job: str) -> bool:
-    """Return whether an srun line says that this job's time limit ended a step; Slurm signals the job shortly after."""
+# What srun says of a step that is cancelled because its job ends, as squeue will say it of the job a moment later.
+_JOB_ENDS = {"TIME LIMIT": ("TIMEOUT", 0, ""), "JOB REQUEUE": ("REQUEUED", 1, "")}
+
+
+def job_ends(line: str, job: str) -> tuple[str, int, str] | None:
+    """Return for `asked_by_slurm` why an srun line says that this job ends; Slurm signals the job shortly after."""
     match = _CANCELLED.search(line)
-    return match is not None and match["why"] == "TIME LIMIT" and match["step"].partition(".")[0] == job
+    return _JOB_ENDS.get(match["why"] or "") if match and match["step"].partition(".")[0] == job else None
 
 
 # srun's errors if the node, not slurmctld, prevents the start of a step.

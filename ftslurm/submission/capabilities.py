@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ftslurm.checkpoint import object_store
+from ftslurm.checkpoint.places import Bucket
 from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import (
     CONTROLLER,
@@ -120,7 +120,7 @@ def _of_this_job(config: Config, environ: Mapping[str, str]) -> list[str]:
 def _check_store(url: str) -> None:
     """Refuse an object store for which a package is missing."""
     try:
-        object_store.open_url(url)
+        Bucket(url)
     except EnvironmentProblem as error:
         raise EnvironmentProblem(f"checkpoint.dir: {error} (for s3:// pip install 'ftslurm[s3]')") from error
 

@@ -7,13 +7,13 @@ leader notes in a file how far it has logged, and the next leader begins there.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
+from ftslurm.errors import complain
 from ftslurm.security import owned_files
 from ftslurm.tracking.leader import Manager, is_leader
 
@@ -121,5 +121,5 @@ class StepMetrics:
     def _complain(self, error: Exception, effect: str) -> None:
         if not self._failing:
             reason = error.strerror if isinstance(error, OSError) else error
-            print(f"ftslurm: {self._path}: {reason}; {effect}", file=sys.stderr, flush=True)
+            complain(f"{self._path}: {reason}; {effect}")
         self._failing = True

@@ -1,13 +1,13 @@
 """Closes torchft's servers to everything but the run.
 
-torchft's manager, its parameter server and torch's TCPStore listen on every interface and accept every client: a
-stranger could read a group's addresses in its store, join its quorum, or end it with a `Kill`. Here they listen on
-loopback, where only their guard can connect (guard/loopback_filter.py). They are reached at HOST:PORT/SERVICE through
-two guards, which prove to each other that they are of this run (guard/admission.py, guard/forwarder.py). torchft is
-given loopback addresses wherever it connects to one of them, so its own code, in Rust or in a child process, is
-unchanged.
+torchft's manager and torch's TCPStore listen on every interface and accept every client: a stranger could read a
+group's addresses in its store, join its quorum, or end it with a `Kill`. Here they listen on loopback, where only their
+guard can connect (guard/loopback_filter.py). They are reached at HOST:PORT/SERVICE through two guards, which prove to
+each other that they are of this run (guard/admission.py, guard/forwarder.py). torchft is given loopback addresses
+wherever it connects to one of them, so its own code, in Rust or in a child process, is unchanged.
 
-The checkpoint server is in closed_transport.py: its data would be too much for a guard.
+The checkpoint server is in closed_transport.py: its data would be too much for a guard. parameter_sessions.py closes
+torchft's parameter server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import importlib
 import json
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -25,8 +24,9 @@ from typing import Any
 from ftslurm.guard.gateway import Gateway, listener_at, publish
 from ftslurm.protocol import addresses
 from ftslurm.worker import patch_fit
+from ftslurm.worker.private_names import Patch
 
-_store = SimpleNamespace(here="", public="")
+store = SimpleNamespace(here="", public="")
 
 
 def begin(here: str, public: str) -> None:
@@ -36,32 +36,15 @@ def begin(here: str, public: str) -> None:
         here: HOST:PORT for this worker.
         public: HOST:PORT/store for other groups.
     """
-    _store.here, _store.public = here, public
-
-
-def install(gateway: Gateway) -> None:
-    """Close the servers that scripts create from now on.
-
-    Raises:
-        patch_fit.Misfit: this torchft creates its servers or its clients in another way; it must not be used.
-    """
-    _close_managers(gateway, importlib.import_module("torchft.manager"))
-    _close_process_groups(gateway, importlib.import_module("torchft.process_group"))
-    _close_parameter_servers(gateway, importlib.import_module("torchft.parameter_server"))
+    store.here, store.public = here, public
 
 
 # --- managers ---------------------------------------------------------------------------------------------------------
 
 
-def _close_managers(gateway: Gateway, module: Any) -> None:
+def close_managers(gateway: Gateway) -> None:
     """Publish the server of each Manager, and have torchft connect to servers through the guard."""
-    patch_fit.require(
-        module,
-        "ManagerServer(hostname, bind, store_addr, connect_timeout)",
-        *("ManagerServer.address()", "ManagerServer.shutdown()", "ManagerClient(addr, connect_timeout)"),
-        *("ManagerClient._quorum()", "Manager.ManagerServer", "Manager.ManagerClient"),
-    )
-    patch_fit.require(importlib.import_module("torchft._torchft"), "QuorumResult.store_address")
+    module: Any = importlib.import_module("torchft.manager")
     make_server, make_client = module.ManagerServer, module.ManagerClient
     own: dict[str, Any] = {}  # clients of this process's own servers, connected before the filter was attached
 
@@ -69,7 +52,7 @@ def _close_managers(gateway: Gateway, module: Any) -> None:
     def server(*, bind: str, store_addr: str, **words: Any) -> _Server:
         place = gateway.reserve()
         words["hostname"] = f"{place}/manager"  # torchft appends a colon and the port
-        public = _store.public if _store.public and store_addr == _store.here else store_addr
+        public = store.public if store.public and store_addr == store.here else store_addr
         made = make_server(bind=f"127.0.0.1:{bind.rpartition(':')[2]}", store_addr=public, **words)
         address = made.address()
         port = int(address.rpartition(":")[2].strip("/"))
@@ -79,9 +62,11 @@ def _close_managers(gateway: Gateway, module: Any) -> None:
         return _Server(made, lambda: gateway.withdraw(addresses.manager(port)))
 
     @functools.wraps(make_client, updated=())
-    def client(addr: str, *args: Any, **words: Any) -> _Client:
-        made = own.pop(addr, None) or make_client(through(gateway, addr), *args, **words)
-        return _Client(made, gateway)
+    def client(addr: str, *args: Any, **words: Any) -> Client:
+        return Client(own.pop(addr, None) or make_client(through(gateway, addr), *args, **words), reachable)
+
+    def reachable(quorum: Any) -> None:
+        quorum.store_address = through(gateway, quorum.store_address)
 
     module.ManagerServer, module.ManagerClient = server, client
 
@@ -111,50 +96,47 @@ class _Server:
         self._server.shutdown()
 
 
-class _Client:
-    """torchft's ManagerClient, with store addresses in its answers that this process can reach."""
+class Client:
+    """torchft's ManagerClient, with a callback for its answers, before torchft uses them."""
 
-    def __init__(self, client: Any, gateway: Gateway) -> None:
+    def __init__(self, client: Any, answered: Callable[[Any], object] = bool) -> None:
         self._client = client
-        self._gateway = gateway
+        self.answered = answered
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     def _quorum(self, *args: Any, **words: Any) -> Any:
         quorum = self._client._quorum(*args, **words)
-        quorum.store_address = through(self._gateway, quorum.store_address)
+        self.answered(quorum)
         return quorum
 
 
 # --- process groups ---------------------------------------------------------------------------------------------------
 
 
-def _close_process_groups(gateway: Gateway, module: Any) -> None:
+def close_process_groups(gateway: Gateway) -> None:
     """Have process groups meet in a group's store, instead of hosting stores of their own.
 
     torchft 0.2.0 does so already. In the nightly each process group hosts a TCPStore on all interfaces, and names it in
     the handle that the Lighthouse gives to the others. Here the handle names the group's store instead, with the id of
     the process group as prefix, because a group may have several.
     """
+    module: Any = importlib.import_module("torchft.process_group")
+    stable = patch_fit.form(Patch.PROCESS_GROUPS) == 0
     module.TCPStore = functools.partial(_client_store, module.TCPStore)
-    if patch_fit.fits(module, "ProcessGroup.configure(store_addr)"):
+    if stable:
         return
-    patch_fit.require(
-        module,
-        *("_rendezvous(opts, handle_id)", "ProcessGroup.get_reconfigure_handle()", "ProcessGroup._rendezvous_store"),
-        *("ProcessGroup._handle_id()", "ProcessGroup._global_rank", "ProcessGroup.reconfigure(opts)"),
-    )
     rendezvous = module._rendezvous
 
     def get_reconfigure_handle(group: Any) -> str:
-        place = f"{_store.public or _store.here}/{group._handle_id()}"
+        place = f"{store.public or store.here}/{group._handle_id()}"
         return json.dumps({"id": group._handle_id(), "store": place, "global_rank": group._global_rank})
 
     @functools.wraps(rendezvous)
     def meet(*args: Any, **words: Any) -> Any:
         met = rendezvous(*args, **words)
-        return dataclasses.replace(met, store_addr=_within(gateway, met.store_addr))
+        return dataclasses.replace(met, store_addr=within(gateway, met.store_addr))
 
     module.ProcessGroup.get_reconfigure_handle, module._rendezvous = get_reconfigure_handle, meet
 
@@ -170,69 +152,7 @@ def _client_store(make: Any, *args: Any, **words: Any) -> Any:
     return make(*args, **words)
 
 
-# --- parameter servers ------------------------------------------------------------------------------------------------
-
-
-def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
-    """Request a ParameterServer's sessions through the guards, and have them meet in the group's store.
-
-    torchft builds a session's address from the machine's name and the port of the server's own store, and gives it to
-    both sides.
-    """
-    patch_fit.require(
-        module,
-        *("ParameterServer._handle_session(session_id, store_addr)", "ParameterServer.new_session(address)"),
-        *("ParameterServer.address()", "ParameterServer.TCPStore", "ParameterServer._IPv6HTTPServer"),
-        *("socket.gethostname()", "json.load()", "json.dumps()", "_IPv6HTTPServer.address_family"),
-    )
-    kind: Any = module.ParameterServer
-    base: Any = module._IPv6HTTPServer
-    new_session, handle = kind.__dict__["new_session"].__func__, kind._handle_session
-
-    class LoopbackServer(base):  # type: ignore[misc]
-        address_family = socket.AF_INET
-
-        def __init__(self, address: tuple[str, int], handler: Any) -> None:
-            super().__init__(("127.0.0.1", address[1]), handler)
-            publish(gateway, addresses.SERVER, self.socket.fileno(), self.socket.getsockname()[1])
-
-    def address(_: Any) -> str:
-        return f"http://{gateway.reserve()}/{addresses.SERVER}"
-
-    @functools.wraps(handle)
-    def handle_session(server: Any, session_id: str, store_addr: str) -> None:
-        handle(server, session_id, _within(gateway, store_addr))
-
-    @functools.wraps(new_session)
-    def opened(cls: Any, address: str) -> Any:
-        way = through(gateway, address)
-        return new_session(cls, way if way == address else f"{way}/new_session")
-
-    def load(file: Any) -> Any:
-        told = json.load(file)
-        return told | {"store_addr": _within(gateway, told["store_addr"])}
-
-    module.json = SimpleNamespace(load=load, dumps=json.dumps)
-    module.TCPStore, module._IPv6HTTPServer = _GroupStore, LoopbackServer
-    module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: _store.public.rpartition(":")[0]}))
-    kind.address, kind._handle_session, kind.new_session = address, handle_session, classmethod(opened)
-
-
-def _within(gateway: Gateway, address: str) -> str:
+def within(gateway: Gateway, address: str) -> str:
     """Translate a guard's address of a store, HOST:PORT/store/PREFIX, to that of a forwarder; others stay unchanged."""
-    store, mark, prefix = address.partition(f"/{addresses.STORE}/")
-    return f"{through(gateway, f'{store}/{addresses.STORE}')}/{prefix}" if mark else address
-
-
-class _GroupStore:
-    """A client of the group's store, in place of a parameter server's own store."""
-
-    def __init__(self, **_: Any) -> None:
-        from torch.distributed import TCPStore
-
-        host, _, port = _store.here.rpartition(":")
-        self._client = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-        self.port = _store.public.rpartition(":")[2]  # PORT/store: torchft appends it to the machine's name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+    place, mark, prefix = address.partition(f"/{addresses.STORE}/")
+    return f"{through(gateway, f'{place}/{addresses.STORE}')}/{prefix}" if mark else address

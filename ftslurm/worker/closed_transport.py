@@ -11,6 +11,7 @@ another. So a client waits for its turn as long as torchft would wait for the st
 
 from __future__ import annotations
 
+import functools
 import http.client
 import importlib
 import random
@@ -25,7 +26,6 @@ from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.interfaces import Reach, bracketed, family
 from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
-from ftslurm.worker import patch_fit
 from ftslurm.worker.transfers import Transfers
 
 MOST_STRANGERS = 64  # connections without a completed handshake; further ones are closed
@@ -39,15 +39,8 @@ def install(gateway: Gateway, reach: Reach, transfers: Transfers, module: Any = 
     Args:
         reach: how other nodes reach this one.
         transfers: is given the connections of clients and servers.
-
-    Raises:
-        patch_fit.Misfit: this torchft creates its server or its clients in another way; it must not be used.
     """
     module = module or importlib.import_module("torchft.checkpointing.http_transport")
-    patch_fit.require(
-        module, "_IPv6HTTPServer.finish_request(request, client_address)", "socket.gethostname()", "urllib.request"
-    )
-    patch_fit.require(module, *(f"HTTPTransport.{name}" for name in ("_IPv6HTTPServer", "gethostname", "urlopen")))
     base: Any = module._IPv6HTTPServer
     module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: reach.host}))
 
@@ -96,7 +89,8 @@ class _Handler(urllib.request.HTTPHandler):
         self.gateway, self.transfers = gateway, transfers
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(lambda host, **words: _Connection(self.gateway, self.transfers, host, **words), request)
+        connection: Any = functools.partial(_Connection, self.gateway, self.transfers)
+        return self.do_open(connection, request)
 
 
 class _Connection(http.client.HTTPConnection):

@@ -22,25 +22,14 @@ docs/lighthouse.md lists the orders of events; tests/local/test_history_in_torch
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-from ftslurm.worker import patch_fit
-
-NEEDS = (
-    "_async_quorum(allow_heal)",
-    "start_quorum()",
-    "_apply_pending_state_dict()",
-    *("_client", "_quorum_future", "_healing", "_pending_state_dict", "_step", "_quorum_id"),
-)
-
 
 class LineageGuard:
-    """Watches every Manager of this process.
+    """Judges the answers that the Managers of this process get (run_manager.py).
 
     Args:
         refuse: called with the reason why no step may be taken, in the quorum's thread; must not return.
@@ -51,44 +40,9 @@ class LineageGuard:
         self.refuse = refuse
         self.reached = reached
         self.floor = 0  # lowest step that a quorum may have; the controller sends it when the script starts
-        self.managers: WeakSet[Any] = WeakSet()
-        self.then: Callable[[Any, Any], None] | None = None  # called with each Manager and its accepted answer
+        self.managers: WeakSet[Any] = WeakSet()  # those that have asked for a quorum
 
-    def install(self, module: Any = None) -> None:
-        """Wrap the Manager class of `module` (default: torchft.manager).
-
-        Raises:
-            patch_fit.Misfit: this torchft has another Manager; it is left unchanged.
-        """
-        manager_class = (module or importlib.import_module("torchft.manager")).Manager
-        patch_fit.require(manager_class, *NEEDS)
-        find, start = manager_class._async_quorum, manager_class.start_quorum
-
-        @functools.wraps(find)
-        def _async_quorum(manager: Any, allow_heal: bool = True, *args: Any, **kwargs: Any) -> Any:
-            self.managers.add(manager)
-            client = manager._client
-            client = client._client if isinstance(client, _Client) else client
-
-            def answered(quorum: Any) -> None:
-                self._answered(manager, allow_heal, quorum)
-                if self.then is not None:
-                    self.then(manager, quorum)
-
-            manager._client = _Client(client, answered)
-            return find(manager, allow_heal, *args, **kwargs)
-
-        @functools.wraps(start)
-        def start_quorum(manager: Any, *args: Any, **kwargs: Any) -> Any:
-            if manager._quorum_future is not None:
-                manager._quorum_future.result()
-            if manager._healing and manager._pending_state_dict is not None:
-                manager._apply_pending_state_dict()
-            return start(manager, *args, **kwargs)
-
-        manager_class._async_quorum, manager_class.start_quorum = _async_quorum, start_quorum
-
-    def _answered(self, manager: Any, allow_heal: bool, quorum: Any) -> None:
+    def check(self, manager: Any, allow_heal: bool, quorum: Any) -> None:
         """Check an answer, in the quorum's thread, before torchft uses it."""
         alone = quorum.max_world_size == 1 < quorum.replica_world_size
         newcomer = manager._quorum_id < 0  # this is its first quorum
@@ -126,19 +80,3 @@ class LineageGuard:
                 f"with weights of its own"
             )
         return None
-
-
-class _Client:
-    """torchft's ManagerClient, with a callback for its answers."""
-
-    def __init__(self, client: Any, answered: Callable[[Any], None]) -> None:
-        self._client = client
-        self._answered = answered
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def _quorum(self, *args: Any, **kwargs: Any) -> Any:
-        quorum = self._client._quorum(*args, **kwargs)
-        self._answered(quorum)
-        return quorum

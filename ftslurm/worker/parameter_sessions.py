@@ -1,112 +1,116 @@
-"""Reports torchft's parameter servers and their sessions. Needs no change to the script.
+"""torchft's parameter servers in a run: closed to strangers, and reported. Needs no change to the script.
 
-`Observer.install` wraps three methods of `torchft.parameter_server.ParameterServer`; each runs unchanged. Rank 0 of a
-group reports `serving` for the first ParameterServer that it makes, then `served`, and `session` for its own sessions
-with a server (protocol/messages.py).
+A server listens on loopback, is asked through the guards, and meets its clients in the group's store. Rank 0 of a group
+reports `serving` for the first ParameterServer that it makes, then `served` with its step, and `session` for its own
+first session with a server (protocol/messages.py).
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-import logging
+import io
+import json
+import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.protocol import messages, outbox
-from ftslurm.worker import patch_fit
+from ftslurm.guard.gateway import Gateway, publish
+from ftslurm.protocol import addresses, messages, outbox
+from ftslurm.worker.closed_servers import store, through, within
+from ftslurm.worker.onlooker import Onlooker, quietly
 
-EVERY_S = 1.0  # `served` and `session` are sent at most this often
+EVERY_S = 1.0  # `served` is sent at most this often
 
 
-class Observer:
-    """Watches the first server of this process, or its sessions with a server."""
+class Sessions(Onlooker):
+    """Watches the first server of this process, or its first session with a server."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._server: Any = None
-        self._open = 0
-        self._served: tuple[int, int | None] | None = None  # the last report of the server
-        self._sessions = 0
-        self._told_at = float("-inf")  # time of the last report of sessions
+    _server: Any = None
+    _step: int | None = None  # the last report of the server
+    _opened = False
 
-    def install(self, module: Any = None) -> None:
-        """Watch every ParameterServer of this process.
-
-        Raises:
-            patch_fit.Misfit: this torchft has none, or another one, which is left unchanged.
-        """
-        module = module or importlib.import_module("torchft.parameter_server")
-        patch_fit.require(
-            module, "ParameterServer._handle_session()", "ParameterServer.new_session()", "ParameterServer.address()"
-        )
-        kind = module.ParameterServer
-        made, handle, new_session = kind.__init__, kind._handle_session, kind.__dict__["new_session"].__func__
-
-        @functools.wraps(made)
-        def init(server: Any, *args: Any, **kwargs: Any) -> None:
-            made(server, *args, **kwargs)
-            self._guarded(self._has_made, server)
-
-        @functools.wraps(handle)
-        def handle_session(server: Any, *args: Any, **kwargs: Any) -> None:
-            self._count(+1)
-            try:
-                handle(server, *args, **kwargs)
-            finally:
-                self._count(-1)
-
-        @functools.wraps(new_session)
-        def opened(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            group = new_session(cls, *args, **kwargs)
-            self._guarded(self._has_opened)
-            return group
-
-        kind.__init__, kind._handle_session, kind.new_session = init, handle_session, classmethod(opened)
-
-    def flush(self) -> None:
-        """Report the server's state if it has changed. Any thread may call it at any time."""
-        self._guarded(self._tell_served)
-
-    def _count(self, more: int) -> None:
-        with self._lock:
-            self._open += more
-
-    def _has_made(self, server: Any) -> None:
-        with self._lock:
-            if self._server is not None:
-                return
+    @quietly
+    def serves(self, server: Any) -> None:
+        """Report a server."""
+        if self._server is None:
             self._server = server
-        outbox.say(messages.Serving(server.address()))
-        threading.Thread(target=self._watch, name="ftslurm-served", daemon=True).start()
+            outbox.say(messages.Serving(server.address()))
+            threading.Thread(target=self._watch, name="ftslurm-served", daemon=True).start()
+
+    @quietly
+    def opened(self) -> None:
+        """Report the first session with a server."""
+        if not self._opened:
+            self._opened = True
+            outbox.say(messages.SessionOpened())
+
+    @quietly
+    def flush(self) -> None:
+        """Report the server's step if it has changed. Any thread may call it at any time."""
+        step = getattr(self._server, "step", None)
+        if type(step) is int and step != self._step:
+            self._step = step
+            outbox.say(messages.Served(step))
 
     def _watch(self) -> None:
         while True:
             self.flush()
             time.sleep(EVERY_S)
 
-    def _tell_served(self) -> None:
-        step = getattr(self._server, "step", None)
-        step = step if isinstance(step, int) and not isinstance(step, bool) else None
-        with self._lock:
-            if self._server is None or self._served == (self._open, step):
-                return
-            self._served = (self._open, step)
-        outbox.say(messages.Served(*self._served))
 
-    def _has_opened(self) -> None:
-        with self._lock:
-            self._sessions += 1
-            if self._clock() < self._told_at + EVERY_S:
-                return
-            self._told_at = self._clock()
-        outbox.say(messages.SessionOpened(self._sessions))
+def install(gateway: Gateway, sessions: Sessions) -> None:
+    """Have scripts get a ParameterServer that is closed to strangers and watched.
 
-    def _guarded(self, tell_it: Callable[..., None], *args: Any) -> None:
-        try:
-            tell_it(*args)
-        except Exception as error:
-            logging.getLogger(__name__).warning("the parameter server cannot be observed: %r", error)
+    torchft builds a session's address from the machine's name and the port of the server's own store, and gives it to
+    both sides.
+    """
+    module: Any = importlib.import_module("torchft.parameter_server")
+    no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    class LoopbackServer(module._IPv6HTTPServer):  # type: ignore[misc]
+        address_family = socket.AF_INET
+
+        def __init__(self, address: tuple[str, int], handler: Any) -> None:
+            super().__init__(("127.0.0.1", address[1]), handler)
+            publish(gateway, addresses.SERVER, self.socket.fileno(), self.socket.getsockname()[1])
+
+        def handle_error(self, *request: Any) -> None:
+            # torchft's handler closes the connection before the session, and http.server flushes it after that.
+            if not isinstance(sys.exc_info()[1], ValueError):
+                super().handle_error(*request)
+
+    class RunParameterServer(module.ParameterServer):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            sessions.serves(self)
+
+        def address(self) -> str:
+            return f"http://{gateway.reserve()}/{addresses.SERVER}"
+
+        def _handle_session(self, session_id: str, store_addr: str) -> None:
+            super()._handle_session(session_id, within(gateway, store_addr))
+
+        @classmethod
+        def new_session(cls, address: str) -> Any:
+            group = super().new_session(address)
+            sessions.opened()
+            return group
+
+    def urlopen(address: str) -> io.StringIO:
+        way = through(gateway, address)
+        with no_proxy.open(way if way == address else f"{way}/new_session") as answer:
+            told = json.load(answer)
+        return io.StringIO(json.dumps(told | {"store_addr": within(gateway, told["store_addr"])}))
+
+    def public(part: int) -> str:
+        return str(store.public).rpartition(":")[part]
+
+    module.ParameterServer, module._IPv6HTTPServer = RunParameterServer, LoopbackServer
+    # torchft names the store HOST:PORT/session/ID. The group's is at HOST:PORT/store; the server needs none of its own.
+    module.socket = SimpleNamespace(gethostname=lambda: public(0))
+    module.TCPStore = lambda **_: SimpleNamespace(port=public(2))
+    module.urllib = SimpleNamespace(request=SimpleNamespace(urlopen=urlopen))

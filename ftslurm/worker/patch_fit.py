@@ -1,78 +1,73 @@
-"""Checks that the installed torch and torchft have the internals that a patch hooks or reads.
+"""Checks that the installed torch and torchft have the names that a patch needs, before it changes anything.
 
-Each patch calls `require` before it changes anything. If the check fails, an optional patch is left out, and the user
-gets a sentence about the consequence (`optional`). A patch that closes a server to strangers is never left out: the
-worker does not start (`indispensable`).
+If not, the patch is left out, and the user gets a sentence about the consequence; a patch that closes a server to
+strangers is never left out (private_names.py).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import pkgutil
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ftslurm.worker.private_names import CLOSED, Names, Patch
+
 TRIED = "torchft 0.2.0 or torchft-nightly 2026.10.26, with torch 2.8 to 2.15"  # by tests/versions.py
-_NEED = re.compile(r"([\w.]+)(?:\(([\w, ]*)\))?")
+_NAME = re.compile(r"([\w.]+)(?:\(([\w, ]*)\))?")
 
 
 class Misfit(RuntimeError):
-    """The installed torch or torchft lacks internals that a patch needs."""
+    """The installed torch or torchft lacks names that a patch needs."""
 
 
-def require(where: Any, *needs: str) -> None:
-    """Check a module or a class for the internals that a patch needs.
-
-    Args:
-        where: the module or class.
-        needs: "f(a, b)": a function, method or class that can be called with arguments of these names, or "f()" with
-            any; "A.b": an attribute of a class, or a name that one of the methods of that class uses.
-
-    Raises:
-        Misfit: something is missing; the message names all of it.
-    """
-    missing = [need for need in needs if not _has(where, need)]
-    if missing:
-        raise Misfit(f"{getattr(where, '__name__', 'torchft')} has no {', no '.join(missing)}")
-
-
-def fits(where: Any, *needs: str) -> bool:
-    """Return whether `require` would find everything."""
-    return all(_has(where, need) for need in needs)
-
-
-@contextmanager
-def optional(left_out: list[str], patch: str, means: str) -> Iterator[None]:
-    """Apply an optional patch: if it fails, add a sentence for the user to `left_out`.
+def apply(installs: Mapping[Patch, Callable[[], object]], left_out: list[str]) -> None:
+    """Install the patches that fit.
 
     Args:
-        left_out: the sentences so far.
-        patch: the patch's name.
-        means: the consequence for the user without the patch.
-    """
-    try:
-        yield
-    except Exception as error:
-        reason = str(error) if isinstance(error, Misfit) else repr(error)
-        left_out.append(f"left out for {versions()}: the patch {patch}; {means}. {reason[:300]}; tried: {TRIED}")
-
-
-@contextmanager
-def indispensable(patch: str) -> Iterator[None]:
-    """Apply a patch without which the servers of a worker would be open to strangers.
+        left_out: gets a sentence for the user about each of the others.
 
     Raises:
-        RuntimeError: the patch cannot be applied; the message names the versions to install.
+        RuntimeError: a patch that keeps strangers out does not fit; the message names the versions to install.
     """
-    try:
-        yield
-    except Exception as error:
-        raise RuntimeError(
-            f"{versions()} cannot be closed to strangers ({patch}): {error}. Everybody who reaches this machine could "
-            f"read and change the training, so the worker does not start. Install {TRIED}"
-        ) from error
+    for patch, install in installs.items():
+        try:
+            form(patch)
+            install()
+        except Exception as error:
+            name = patch.name.lower().replace("_", " ")
+            reason = str(error) if isinstance(error, Misfit) else repr(error)
+            if patch.without == CLOSED:
+                text = f"{versions()} cannot be closed to strangers ({name}): {reason}. {CLOSED}. Install {TRIED}"
+                raise RuntimeError(text) from error
+            text = f"the patch {name}; {patch.without}. {reason[:300]}; tried: {TRIED}"
+            left_out.append(f"left out for {versions()}: {text}")
+
+
+def form(patch: Patch) -> int:
+    """Return which of the sets of names that a patch can do with is complete.
+
+    Raises:
+        Misfit: none is; the message names all that is missing.
+    """
+    lacking = [missing(names) for names in patch.forms]
+    if all(lacking):
+        raise Misfit(", or ".join(f"there is no {', no '.join(names)}" for names in lacking))
+    return lacking.index([])
+
+
+def missing(names: Names) -> list[str]:
+    """Return which of these names are not there."""
+    found = []
+    for owner, text in names.items():
+        try:
+            where = pkgutil.resolve_name(owner)
+        except (AttributeError, ImportError):
+            where = None
+        found += [f"{name[0]} in {owner}" for name in _NAME.finditer(text) if not _has(where, *name.groups())]
+    return found
 
 
 def versions() -> str:
@@ -87,16 +82,13 @@ def _version(package: str) -> str:
         return ""
 
 
-def _has(where: Any, need: str) -> bool:
-    match = _NEED.fullmatch(need)
-    assert match is not None, need
-    path, names = match.groups()
-    found = where
-    for name in path.split("."):
-        if not hasattr(found, name):
-            return names is None and name == path.rpartition(".")[2] and name in _used_by(found)
-        found = getattr(found, name)
-    return names is None or _takes(found, re.findall(r"\w+", names))
+def _has(where: Any, path: str, arguments: str | None) -> bool:
+    *parents, last = path.split(".")
+    for parent in parents:
+        where = getattr(where, parent, None)
+    if not hasattr(where, last):
+        return arguments is None and last in _used_by(where)
+    return arguments is None or _takes(getattr(where, last), re.findall(r"\w+", arguments))
 
 
 def _used_by(kind: Any) -> set[str]:

@@ -1,41 +1,25 @@
 """Reports the progress of the training: steps, quorums, participants. Needs no change to the script.
 
-`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs unchanged, and the observer reads the
-Manager's attributes afterwards: it cannot stop or change a step. It does not use the answers of the ManagerClient,
-because the Manager computes the number of participants from them by its own rules (asynchronous quorum, fixed world
-size).
+RunManager tells the observer what it does (run_manager.py), and the observer reads the Manager's attributes: it cannot
+stop or change a step. It does not use the answers of the ManagerClient, because the Manager computes the number of
+participants from them by its own rules (asynchronous quorum, fixed world size).
 
 The observer also writes each stage of a step to the worker's Position, where its guard reads it. With an asynchronous
 quorum the script computes while the quorum is sought; an allreduce that is called before the quorum waits for it, and
 counts as a collective from then on.
 """
 
-import functools
-import importlib
-import logging
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import patch_fit
-
-NEEDS = (
-    *("_async_quorum()", "_apply_pending_state_dict()", "should_commit()", "start_quorum()", "allreduce()"),
-    *(
-        "current_step()",
-        "_step",
-        "_quorum_id",
-        "_quorum_future",
-        "_pending_state_dict",
-        "_participating_replica_world_size",
-    ),
-)
+from ftslurm.worker.onlooker import Onlooker, quietly
+from ftslurm.worker.pace import Pace
 
 
 @dataclass
@@ -48,9 +32,10 @@ class _Seen:
     reported: tuple[int, int] | None = None  # quorum id and participants of the last report
     committed_at: float | None = None
     state_fetched: bool = False  # a peer's state is ready to be loaded
+    pace: Pace = field(default_factory=Pace)
 
 
-class Observer:
+class Observer(Onlooker):
     """Calls `report` at the first commit, when the quorum changes, at the first of several aborted steps, and otherwise
     at most once in `every_s` seconds.
 
@@ -59,6 +44,7 @@ class Observer:
     participants  groups whose gradients count, without those that are healing
     committed, aborted, healed    counts since this process started
     gap_s         the longest time between two successive commits since the last report; None: there were no two
+    own_s, step_s as Pace.medians
 
     `report` is called in the thread of the event, by one thread at a time. It may be replaced at any time, as may
     `on_quorum`, which is called once, at the first quorum.
@@ -71,16 +57,15 @@ class Observer:
         every_s: float = 1.0,
         position: Position | None = None,
     ) -> None:
+        super().__init__()
         self.report = report
         self.on_quorum: Callable[[messages.FirstQuorum], None] | None = None
         self._position = position or Position()
         self._reducing = False  # an allreduce was called before there was a quorum
         self._clock = clock
         self._every_s = every_s
-        # Re-entrant, so that a signal handler may flush while the main thread is in the middle of a commit.
-        self._lock = threading.RLock()
         self._managers: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
-        self._step: int | None = None
+        self.step: int | None = None  # after the latest commit of this process; None: there was none
         self._committed = 0
         self._aborted = 0
         self._healed = 0
@@ -88,92 +73,45 @@ class Observer:
         self._gap_s: float | None = None
         self._reported_at = float("-inf")
         self._unreported: _Seen | None = None  # the Manager whose last commit is not reported yet
-        self._complained = False
 
-    @property
-    def step(self) -> int | None:
-        """Return the step after the latest commit of this process; None: there was none."""
-        return self._step
-
-    def install(self, module: Any = None) -> None:
-        """Watch every Manager of this process, existing ones too; `module` is torchft.manager by default.
-
-        Raises:
-            patch_fit.Misfit: this torchft's Manager lacks something; its other methods are watched all the same.
-        """
-        module = module or importlib.import_module("torchft.manager")
-        for method, look in (
-            ("_async_quorum", self._after_quorum),
-            ("_apply_pending_state_dict", self._after_heal),
-            ("should_commit", self._after_commit),
-        ):
-            if patch_fit.fits(module, f"Manager.{method}()"):
-                setattr(module.Manager, method, self._followed_by(getattr(module.Manager, method), look))
-        for method, note in (
-            ("start_quorum", self._before_quorum),
-            ("allreduce", self._before_allreduce),
-            ("should_commit", self._before_commit),
-        ):
-            if patch_fit.fits(module, f"Manager.{method}()"):
-                setattr(module.Manager, method, self._preceded_by(getattr(module.Manager, method), note))
-        patch_fit.require(module, *(f"Manager.{name}" for name in NEEDS))
-
-    @property
-    def waits_for_quorum(self) -> bool:
-        """Return whether a thread of torchft is asking for a quorum: an ordinary exit would wait for its answer."""
-        with self._lock:
-            futures = [getattr(manager, "_quorum_future", None) for manager in self._managers]
-        return any(future is not None and not future.done() for future in futures)
-
+    @quietly
     def flush(self) -> None:
         """Report the latest commit if it is not reported yet. Any thread may call it at any time."""
-        try:
-            with self._lock:
-                if self._unreported is not None:
-                    self._tell(self._unreported, self._clock())
-        except Exception as error:
-            self._complain(error)
+        if self._unreported is not None:
+            self._tell(self._unreported, self._clock())
 
-    def _followed_by(self, original: Callable[..., Any], look: Callable[[Any, Any], None]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._lock:
-                self._managers.setdefault(manager, _Seen())
-            result = original(manager, *args, **kwargs)
-            try:
-                with self._lock:
-                    look(manager, result)
-            except Exception as error:
-                self._complain(error)
-            return result
-
-        return method
-
-    def _preceded_by(self, original: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                note(manager)
-            except Exception as error:
-                self._complain(error)
-            return original(manager, *args, **kwargs)
-
-        return method
-
-    def _before_quorum(self, manager: Any) -> None:
+    @quietly
+    def seeks_quorum(self, manager: Any) -> None:
+        """Note that the script asks for a quorum."""
         self._reducing = False
         self._position.mark(manager._step, Stage.SEEKING_QUORUM)
 
-    def _before_allreduce(self, manager: Any) -> None:
+    @quietly
+    def reduces(self, manager: Any) -> None:
+        """Note that the script averages something."""
+        self._of(manager).pace.reduces(self._clock())
         if self._position.stage == Stage.SEEKING_QUORUM:
             self._reducing = True
         else:
             self._position.mark(manager._step, Stage.COLLECTIVE)
 
-    def _before_commit(self, manager: Any) -> None:
+    @quietly
+    def waits(self, manager: Any) -> None:
+        """Note that the script waits for the quorum."""
+        self._of(manager).pace.waits(self._clock())
+
+    @quietly
+    def has_waited(self, manager: Any) -> None:
+        """Note that it does so no longer."""
+        self._of(manager).pace.goes_on(self._clock())
+
+    @quietly
+    def votes(self, manager: Any) -> None:
+        """Note that the ranks of the group vote on the step."""
         self._position.mark(manager._step, Stage.VOTING)
 
-    def _after_quorum(self, manager: Any, _: None) -> None:
+    @quietly
+    def has_quorum(self, manager: Any) -> None:
         """Report a new quorum; called in the quorum's thread. Must not call num_participants(): it waits for this
         thread."""
         if self._position.stage == Stage.SEEKING_QUORUM:
@@ -187,16 +125,20 @@ class Observer:
         if seen.reported not in (None, (seen.quorum_id, seen.participants)):
             self._tell(seen, self._clock())
 
-    def _after_heal(self, manager: Any, _: None) -> None:
-        # Also called when the state could not be fetched: it returns normally, and the step is aborted later.
+    @quietly
+    def has_healed(self, manager: Any) -> None:
+        """Count a heal. torchft loads a state also when none could be fetched; that step is aborted later."""
         seen = self._read(manager)
         self._healed += seen.state_fetched
         seen.state_fetched = False
 
-    def _after_commit(self, manager: Any, committed: bool) -> None:
+    @quietly
+    def has_voted(self, manager: Any, committed: bool) -> None:
+        """Count a step that was committed or aborted."""
         now = self._clock()
         seen = self._read(manager)
         seen.step = manager.current_step()
+        seen.pace.ends(now, committed)
         self._position.mark(seen.step, Stage.COMPUTING)
         if not committed:
             self._aborted += 1
@@ -205,7 +147,7 @@ class Observer:
             self._aborting = True
             return
         self._aborting = False
-        self._step = seen.step
+        self.step = seen.step
         self._committed += 1
         if seen.committed_at is not None:
             self._gap_s = max(self._gap_s or 0.0, now - seen.committed_at)
@@ -215,8 +157,11 @@ class Observer:
         if is_news or now - self._reported_at >= self._every_s:
             self._tell(seen, now)
 
+    def _of(self, manager: Any) -> _Seen:
+        return self._managers.setdefault(manager, _Seen())
+
     def _read(self, manager: Any) -> _Seen:
-        seen = self._managers[manager]
+        seen = self._of(manager)
         seen.quorum_id = manager._quorum_id
         seen.participants = manager._participating_replica_world_size
         return seen
@@ -226,6 +171,7 @@ class Observer:
         self._unreported = None
         self._reported_at = now
         seen.reported = (seen.quorum_id, seen.participants)
+        own_s, step_s = seen.pace.medians()
         self.report(
             messages.Progress(
                 step=seen.step,
@@ -235,10 +181,7 @@ class Observer:
                 aborted=self._aborted,
                 healed=self._healed,
                 gap_s=None if gap_s is None else round(gap_s, 4),
+                own_s=own_s,
+                step_s=step_s,
             )
         )
-
-    def _complain(self, error: Exception) -> None:
-        if not self._complained:
-            self._complained = True
-            logging.getLogger(__name__).warning("progress reports may be missing or wrong: %r", error, exc_info=error)

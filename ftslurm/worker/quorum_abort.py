@@ -21,21 +21,23 @@ import importlib
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ftslurm.checkpoint.devices import on_this_device
+from ftslurm.errors import complain
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import gloo_connections, group_end, patch_fit
+from ftslurm.worker.private_names import Patch
 from ftslurm.worker.transfers import Transfers
 
 T = TypeVar("T")
 Receive = Callable[[type[messages.Broken]], messages.Broken]
 
-_BABY = tuple(f"ProcessGroupBaby.{name}" for name in group_end.CHILD)
 COLLECTIVE_S = 0.5  # time for a collective of a broken quorum to end by itself, with or without an error
 
 
@@ -63,21 +65,14 @@ class BrokenQuorums:
         self.kinds = set[Any]()
         self.loops: WeakKeyDictionary[Any, gloo_connections.Loops] = WeakKeyDictionary()  # of each process group
 
-    def install(self, module: Any = None) -> None:
-        """Abort the set-up of process groups of broken quorums; `module` is torchft.process_group by default.
+    def install(self) -> None:
+        """Abort the set-up of process groups of broken quorums.
 
         What blocks is the client of the store, and `_create_pg`, in which each kind of process group connects to its
         peers. A process group in a child process (baby) is set up there, and this process waits for its answer.
-
-        Raises:
-            patch_fit.Misfit: this torchft sets up its process groups in another way; nothing is changed.
         """
-        module = module or importlib.import_module("torchft.process_group")
-        patch_fit.require(importlib.import_module("torchft.manager").Manager, "_quorum_id", "_errored", "_pg")
-        wrapper = "ProcessGroupWrapper"
-        patch_fit.require(module, "create_store_client(store_addr)", f"{wrapper}._create_pg()", f"{wrapper}.abort()")
-        number = "_quorum_id" if patch_fit.fits(module, f"{wrapper}._quorum_id") else "_uuid"  # in the nightly
-        patch_fit.require(module, f"{wrapper}.{number}")
+        module: Any = importlib.import_module("torchft.process_group")
+        stable = patch_fit.form(Patch.BROKEN) == 0
         connect, make = module.create_store_client, module.ProcessGroupWrapper.__init__
 
         @functools.wraps(connect)
@@ -86,11 +81,11 @@ class BrokenQuorums:
 
         @functools.wraps(make)
         def init(group: Any, *args: Any, **kwargs: Any) -> None:
-            self._install_for(type(group), number)
+            self._install_for(type(group), "_quorum_id" if stable else "_uuid")
             make(group, *args, **kwargs)
 
         module.create_store_client, module.ProcessGroupWrapper.__init__ = create_store_client, init
-        if patch_fit.fits(module, "ProcessGroupBaby.configure(store_addr)", *_BABY):
+        if stable:
             self._install_for_children(module.ProcessGroupBaby)
 
     def _install_for(self, kind: Any, number: str) -> None:
@@ -133,14 +128,13 @@ class BrokenQuorums:
         if quorum is None:
             return make()
         self._listen()
-        made: list[T] = []
-        failed: list[BaseException] = []
+        made: Future[T] = Future()
 
         def run() -> None:
             try:
-                made.append(make())
+                made.set_result(make())
             except BaseException as error:
-                failed.append(error)
+                made.set_exception(error)
             with self.changed:
                 self.connecting -= 1
                 self.changed.notify_all()
@@ -149,12 +143,10 @@ class BrokenQuorums:
             self.connecting += 1
         threading.Thread(target=on_this_device(run), name="ftslurm_connect", daemon=True).start()
         with self.changed:
-            self.changed.wait_for(lambda: made or failed or self.broken >= quorum)
-        if failed:
-            raise failed[0]
-        if not made:
+            self.changed.wait_for(lambda: made.done() or self.broken >= quorum)
+        if not made.done():
             raise Broken(f"a member of quorum {quorum} is gone before all had connected")
-        return made[0]
+        return made.result()
 
     def listen_to(self, receive: Receive) -> None:
         """Set what waits for the guard's next message of a type.
@@ -181,24 +173,26 @@ class BrokenQuorums:
                 return  # the same node is silent first, and given up later
             self.broken = quorum
             self.changed.notify_all()
-        for watch in (self._abort_when_stuck, self._end_transfers):
-            threading.Thread(target=on_this_device(watch), args=(quorum,), name="ftslurm_abort", daemon=True).start()
+        watch = on_this_device(self._watch)
+        threading.Thread(target=watch, args=(quorum,), name="ftslurm_abort", daemon=True).start()
 
-    def _abort_when_stuck(self, quorum: int) -> None:
-        """Abort a collective that does not end by itself: its callers get an error, and torchft aborts the step.
+    def _watch(self, quorum: int) -> None:
+        """Until there is another quorum, end what waits for the lost member: collectives, and transfers of a state.
 
-        A worker that is told in the middle of a long step enters the collective later, so this watches until there is
-        another quorum, or an error.
+        A collective that does not end by itself is aborted: its callers get an error, and torchft aborts the step. A
+        worker that is told in the middle of a long step enters the collective later.
         """
         word, since = self.position.word, time.monotonic()
-        while self.broken <= quorum and any(m._errored is None for m in self._managers_in(quorum)):
+        while self.broken <= quorum and self._managers_in(quorum):
             time.sleep(COLLECTIVE_S / 5)
+            if still := self.transfers.hang_up_still():
+                complain(f"a member of quorum {quorum} is gone: {still} transfers of the state end")
             if word != self.position.word:
                 word, since = self.position.word, time.monotonic()
             elif time.monotonic() >= since + COLLECTIVE_S and (stuck := self._stuck(quorum)):
+                since = float("inf")  # not again, as long as nothing changes
                 for manager in stuck:
                     self._abort(manager)
-                return
 
     def _stuck(self, quorum: int) -> list[Any]:
         """Return the Managers that may wait in their process group, for an average or for a state."""
@@ -206,19 +200,12 @@ class BrokenQuorums:
         managers = [m for m in self._managers_in(quorum) if m._errored is None]  # else it has found the error itself
         return [m for m in managers if averages or getattr(m._checkpoint_transport, "busy", False)]
 
-    def _end_transfers(self, quorum: int) -> None:
-        """Hang up the transfers of a state that stand still, until there is another quorum."""
-        while self.broken <= quorum and self._managers_in(quorum):
-            time.sleep(COLLECTIVE_S / 5)
-            if still := self.transfers.hang_up_still():
-                print(f"ftslurm: a member of quorum {quorum} is gone: {still} transfers of the state end", flush=True)
-
     def _managers_in(self, quorum: int) -> list[Any]:
         """Return the Managers that have no later quorum yet."""
         return [m for m in list(self.managers) if m._quorum_id <= quorum]
 
     def _abort(self, manager: Any) -> None:
-        print(f"ftslurm: a member of quorum {manager._quorum_id} is gone: its collective is aborted", flush=True)
+        complain(f"a member of quorum {manager._quorum_id} is gone: its collective is aborted")
         group = group_end.innermost(manager._pg)
         gloo_connections.hang_up(self.loops.get(group, {}))  # Gloo's abort ends no collective that is waited for (2.13)
         group_end.end(group)

@@ -84,7 +84,8 @@ def _is_success(code: object) -> bool:
 def _exit_code(code: object) -> int:
     if isinstance(code, int):
         return code & 0xFF
-    print(code, file=sys.stderr)  # sys.exit("message"): exit code 1, and the message on stderr
+    with contextlib.suppress(Exception):  # what is wrong with stderr hides no failure
+        print(code, file=sys.stderr)  # sys.exit("message"): exit code 1, and the message on stderr
     return 1
 
 
@@ -94,7 +95,10 @@ def _print_traceback(error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error = error.with_traceback(trace)
-    sys.excepthook(type(error), error, error.__traceback__)
+    for hook in (sys.excepthook, sys.__excepthook__):
+        with contextlib.suppress(Exception):
+            hook(type(error), error, error.__traceback__)
+            return
 
 
 def _end(code: int, error: BaseException | None, on_failure: Callable[[BaseException], None]) -> NoReturn:
@@ -112,5 +116,5 @@ def _end(code: int, error: BaseException | None, on_failure: Callable[[BaseExcep
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the script closed it
+        with contextlib.suppress(Exception):  # the script may have closed it, or put something else there
             stream.flush()

@@ -13,12 +13,13 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
+from ftslurm.errors import complain
 from ftslurm.guard import gpus, interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
@@ -32,14 +33,22 @@ from ftslurm.worker import (
     closed_servers,
     closed_transport,
     cpu_binding,
-    heal_transport,
     nccl_names,
     pacing,
     parameter_sessions,
+    patch_fit,
     script,
-    transfers,
+    torchft_patches,
 )
 from ftslurm.worker.arguments import fill
+from ftslurm.worker.lineage_guard import LineageGuard
+from ftslurm.worker.parameter_sessions import Sessions
+from ftslurm.worker.private_names import Patch
+from ftslurm.worker.progress import Observer
+from ftslurm.worker.quorum_abort import BrokenQuorums
+from ftslurm.worker.quorum_ids import RepeatedIds
+from ftslurm.worker.transfers import Transfers
+from ftslurm.worker.unhealed import Watch
 
 _MOST_ERROR = 300  # characters of an exception's first line
 _kept: list[Any] = []  # the TCPStore lives as long as the process
@@ -48,15 +57,22 @@ M = TypeVar("M", bound=messages.Message)
 
 @dataclass
 class Watchers:
-    """The observers of torchft in this process."""
+    """The watchers of torchft in this process."""
 
-    progress: Any  # progress.Observer
-    lineage: Any  # lineage_guard.LineageGuard
-    unhealed: Any  # unhealed.Watch
-    quorums: Any  # quorum_abort.BrokenQuorums
-    sessions: parameter_sessions.Observer
-    left_out: list[str]  # sentences for the user, about patches that do not fit the installed torchft
+    progress: Observer
+    lineage: LineageGuard
+    unhealed: Watch
+    quorums: BrokenQuorums
+    sessions: Sessions
+    repeated: RepeatedIds | None = None  # with a Lighthouse whose quorum ids repeat
+    left_out: list[str] = field(default_factory=list)  # sentences about patches that do not fit the installed torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
+
+    @property
+    def waits_for_quorum(self) -> bool:
+        """Return whether a thread of torchft is asking for a quorum: an ordinary exit would wait for its answer."""
+        futures = [manager._quorum_future for manager in list(self.lineage.managers)]
+        return any(future is not None and not future.done() for future in futures)
 
     def flush(self) -> None:
         """Send all pending reports."""
@@ -85,7 +101,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 watchers.bound = cpu_binding.bind(assign.bind, task.local_index) if assign.bind else ""
         take_rank(task, assign, me)
         if watchers.bound:
-            print(f"ftslurm: {watchers.bound}", file=sys.stderr, flush=True)
+            complain(watchers.bound)
         begin = join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
@@ -99,7 +115,8 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 f"(job.stage_python): {reason}"
             )
     except BaseException as error:  # the controller must get every error
-        traceback.print_exc()
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
         channel.say_failed(error, step=None, started=False)
         os._exit(1)
 
@@ -115,7 +132,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks), begin)
         # An ordinary exit kills daemon threads in the middle of C++ code.
-        return 0 if watchers.progress.waits_for_quorum or watchers.quorums.connecting else None
+        return 0 if watchers.waits_for_quorum or watchers.quorums.connecting else None
 
     ours = descriptors()
     args = fill(assign.args, os.environ)
@@ -154,7 +171,7 @@ class Channel:
 
     def warn(self, text: str) -> None:
         """Warn the user in the rank's log and through the controller."""
-        print_warning(text)
+        complain(f"warning: {text}")
         self.say(messages.Notice(text))
 
     def receive(self, kind: type[M]) -> M:
@@ -219,10 +236,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     if told := reach.variables(os.environ):
         os.environ.update(told)
         if task.local_index == 0:
-            print(
-                f"ftslurm: {task.node} is announced as {reach.host}, and has {told} (cluster.interface)",
-                file=sys.stderr,
-            )
+            complain(f"{task.node} is announced as {reach.host}, and has {told} (cluster.interface)")
     bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
     with no_garbage(), pacing.paced() if task.options.paced else contextlib.nullcontext():
         watchers = import_everything(task, channel, reach)
@@ -240,51 +254,39 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     Raises:
         RuntimeError: the installed torchft cannot be closed to strangers.
     """
-    from ftslurm.worker import lineage_guard, patch_fit, progress, quorum_abort, quorum_ids, torchft_patches, unhealed
-
     torchft_patches.before_import()
     import torch.distributed  # most scripts use it: imported before the assignment
-    import torchft
+    import torchft  # noqa: F401 the same
 
     importlib.import_module("encodings.idna")  # which the first look-up of a host's name would import
 
     nccl_names.adapt(os.environ, torch.__version__)
-    healing = transfers.Transfers()
-    left_out: list[str] = []
-    torchft_patches.after_import(left_out)
-    with patch_fit.optional(left_out, "transport", "torchft.transport is ignored: groups heal over HTTP in one stream"):
-        heal_transport.install(torchft)
-    with patch_fit.indispensable("the managers, process groups and parameter servers"):
-        closed_servers.install(task.gateway)
-    with patch_fit.indispensable("the checkpoints' server"):
-        closed_transport.install(task.gateway, reach, healing)
-    lineage = lineage_guard.LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
-    if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
-        lineage.then = quorum_ids.RepeatedIds().tell_apart
+    healing = Transfers()
+    lineage = LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
     watchers = Watchers(
-        progress=progress.Observer(channel.say, position=task.position),
+        progress=Observer(channel.say, position=task.position),
         lineage=lineage,
-        unhealed=unhealed.Watch(channel.warn),
-        quorums=quorum_abort.BrokenQuorums(lineage.managers, task.position, healing),
-        sessions=parameter_sessions.Observer(),
-        left_out=left_out,
+        unhealed=Watch(channel.warn),
+        quorums=BrokenQuorums(lineage.managers, task.position, healing),
+        sessions=Sessions(),
+        repeated=RepeatedIds() if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft" else None,
     )
-    for name, means, patch in (
-        ("observe", "steps, quorums and hangs are not seen, or in part", watchers.progress),
-        ("serve", "where the parameter servers are is not known", watchers.sessions),
-        ("history", "only the Lighthouse keeps a group without the training's state from taking a step", lineage),
-        ("unhealed", "nobody is warned that a script trains without torchft", watchers.unhealed),
-        ("broken", "survivors may wait for a dead group until the process group's time-out", watchers.quorums),
-    ):
-        with patch_fit.optional(left_out, name, means):
-            patch.install()
+    installs = torchft_patches.INSTALLS | {
+        Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),
+        Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),
+        Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
+        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach, healing),
+        Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
+        Patch.BROKEN: watchers.quorums.install,
+    }
+    patch_fit.apply(installs, watchers.left_out)
     return watchers
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:
     """End this worker before it takes a step with weights that are not the training's."""
     error = f"ended by ftslurm before it took a step: {reason}"
-    print(error, file=sys.stderr, flush=True)
+    complain(error)
     refused = os.environ.get("FTSLURM_HEALS") == "1"
     channel.say(messages.Failed(error, "", None, started=True, refused=refused))
     os._exit(1)
@@ -296,7 +298,6 @@ def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
     process_title.of_rank(assign.script or assign.module or "", assign.group, me.rank, assign.attempt, guard=False)
     if os.environ.get("FTSLURM_CLUSTER") == "local":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens at the address of the machine's name
-    reach_loopback(os.environ)
     open_log(os.path.join(assign.log_dir or task.options.log_dir, f"rank-{me.rank}.log"))
     stacks.register(task.position, 2)
 
@@ -327,7 +328,7 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
         if rank == 0:
             channel.warn(text)
         else:
-            print_warning(text)
+            complain(f"warning: {text}")
     if rank != 0:
         watchers.progress.report = lambda _: None
     elif assign.lighthouse:
@@ -347,11 +348,6 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
 
 
 # --- texts of exceptions ----------------------------------------------------------------------------------------------
-
-
-def print_warning(text: str) -> None:
-    """Print a warning into the rank's log."""
-    print(f"ftslurm: warning: {text}", file=sys.stderr, flush=True)
 
 
 def describe(error: BaseException) -> tuple[str, str]:
@@ -495,20 +491,13 @@ def environment(assign: messages.Assign, me: messages.Place) -> dict[str, str]:
     }
 
 
-def reach_loopback(environ: MutableMapping[str, str]) -> None:
-    """Keep urllib, with which torchft asks a parameter server, from using an HTTP proxy for 127.0.0.1."""
-    names = [name for name in ("no_proxy", "NO_PROXY") if environ.get(name)] or ["no_proxy"]
-    if environ.get("FTSLURM_SERVERS") and any(environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy")):
-        environ.update({name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in names})
-
-
 def open_log(path: str) -> None:
     """Redirect stdout and stderr to the rank's log. If it cannot be made (a full disk), they stay in the step's."""
     try:
         sharing.make_folder(os.path.dirname(path))
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        print_warning(f"{path} cannot be made: {error.strerror}")
+        complain(f"warning: {path} cannot be made: {error.strerror}")
         return
     sharing.follow(log, path)
     os.dup2(log, 1)

@@ -1,7 +1,7 @@
 """Warns the user of a script that trains without a torchft Manager: nothing will heal it.
 
-torch calls a hook after each step of each optimizer, and the constructor of Manager is wrapped. A script that has taken
-ten optimizer steps without a Manager trains without one. Other signs would be wrong:
+torch calls a hook after each step of each optimizer. A script that has taken ten of them without a Manager trains
+without one. Other signs would be wrong:
 
 - DistributedDataParallel, FSDP or a process group: HSDP uses them inside a group, and creates its Manager later.
 - Some seconds without a Manager: reading weights or a data set may take any time.
@@ -12,12 +12,8 @@ A script that ends sooner is checked at its end: the user is warned if it has ta
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
-
-from ftslurm.worker import patch_fit
 
 STEPS = 10
 
@@ -34,43 +30,27 @@ class Watch:
             warn: called with the text for the user, at most once.
         """
         self.groups = 0
+        self.over = True  # nothing is watched yet; then: there is a Manager, or the user is warned
         self._warn = warn
         self._steps = 0
-        self._over = True  # not started yet
         self._distributed = False  # torch.distributed has been used
 
     def install(self) -> None:
-        """Start to watch; there is no warning before.
-
-        Raises:
-            patch_fit.Misfit: this torch or torchft cannot be watched.
-        """
-        import torchft.manager
-
-        optimizers = importlib.import_module("torch.optim.optimizer")
-        patch_fit.require(optimizers, "register_optimizer_step_post_hook(hook)")
-        patch_fit.require(torchft.manager, "Manager")
-        hook = optimizers.register_optimizer_step_post_hook(self._stepped)
-        original = torchft.manager.Manager.__init__
-
-        @functools.wraps(original)
-        def init(manager: Any, *args: Any, **kwargs: Any) -> None:
-            self._over = True
-            hook.remove()
-            original(manager, *args, **kwargs)
-
-        torchft.manager.Manager.__init__ = init
-        self._over = False
+        """Start to watch; there is no warning before."""
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._stepped)
+        self.over = False
 
     def ended(self) -> None:
         """Handle that the script has ended without an error."""
-        if not self._over and (self._uses_distributed() or self._steps):
+        if self._uses_distributed() or self._steps:
             self._tell()
 
     def _stepped(self, *_: object) -> None:
+        if self.over:
+            return
         self._steps += 1
         self._uses_distributed()
-        if self._steps == STEPS and not self._over:
+        if self._steps == STEPS:
             self._tell()
 
     def _uses_distributed(self) -> bool:
@@ -80,9 +60,9 @@ class Watch:
         return self._distributed
 
     def _tell(self) -> None:
-        self._over = True  # the hook stays: torch is going through its hooks
-        if self.groups:
+        if self.groups and not self.over:
             self._warn(words(self.groups, self._distributed))
+        self.over = True
 
 
 def words(groups: int, distributed: bool) -> str:

@@ -12,6 +12,8 @@ import importlib
 import sys
 from collections.abc import Iterable
 
+from ftslurm.errors import complain
+
 LATE = (
     "torch._dynamo",
     "torch.distributed.fsdp",
@@ -33,11 +35,11 @@ def warm(further: Iterable[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # another version of torch, or an optional part: the first step imports it
-            _note(f"could not import {name} early: {error!r}")
+            complain(f"standby: could not import {name} early: {error!r}")
     try:
         _take_a_step()
     except Exception as error:
-        _note(f"could not take a step to warm up: {error!r}")
+        complain(f"standby: could not take a step to warm up: {error!r}")
     for name in further:
         try:
             importlib.import_module(name)
@@ -45,10 +47,6 @@ def warm(further: Iterable[str]) -> None:
             raise RuntimeError(
                 f"standby.imports: {name!r} cannot be imported by {sys.executable}: {type(error).__name__}: {error}"
             ) from error
-
-
-def _note(text: str) -> None:
-    print(f"ftslurm: standby: {text}", file=sys.stderr, flush=True)  # into step.log
 
 
 def _take_a_step() -> None:

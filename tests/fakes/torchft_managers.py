@@ -1,14 +1,29 @@
-"""Fakes of torchft's Manager, without a network, controlled by the test.
+"""Fakes of torchft's Manager, without a network, controlled by the test, and ftslurm's RunManager over a fake.
 
-ftslurm wraps methods of the class, so every fake is a fresh class. That the real Manager has the same attributes is
-tested in tests/local/test_shape_of_torchft.py; what it does, in test_history_in_torchft.py and test_torchft_compat.py.
+That the real Manager has the same attributes is tested in tests/local/test_shape_of_torchft.py; what it does, in
+test_history_in_torchft.py and test_torchft_compat.py.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+
+
+def run_manager(torchft: Any, watchers: Any) -> Any:
+    """Return RunManager over a fake."""
+    spec = importlib.util.find_spec("ftslurm.worker.run_manager")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {"torchft.manager": torchft}):
+        spec.loader.exec_module(module)
+    module.RunManager._ftslurm = watchers
+    return module.RunManager
 
 
 def fake_torchft():
@@ -16,8 +31,11 @@ def fake_torchft():
 
     class Manager:
         def __init__(self):
+            self._client = None
             self._quorum_id = -1
+            self._quorum_future = None
             self._participating_replica_world_size = 0
+            self._healing = False
             self._pending_state_dict = None
             self._step = 0
             self._executor = ThreadPoolExecutor(max_workers=1)
@@ -37,7 +55,7 @@ def fake_torchft():
             self._quorum_future.result()
             return gradients
 
-        def _async_quorum(self, quorum, heal_to):
+        def _async_quorum(self, quorum, heal_to=None):
             self._quorum_id, self._participating_replica_world_size = quorum
             if heal_to is not None:
                 self._pending_state_dict = {"weights": 1}
@@ -68,12 +86,12 @@ def fake_torchft_client(answer: dict[str, Any], step: int = 0) -> Any:
         _healing, _pending_state_dict = False, None
         _client: Any = SimpleNamespace(_quorum=lambda: SimpleNamespace(**answer), should_commit=lambda: "as before")
 
-        def _async_quorum(self, allow_heal: bool) -> Any:
+        def _async_quorum(self, allow_heal: bool) -> None:
             self.allowed = allow_heal
-            return self._client._quorum()
+            self.got = self._client._quorum()
 
-        def start_quorum(self, **options: Any) -> Any:
-            return options
+        def start_quorum(self, **options: Any) -> None:
+            self.options = options
 
         def _apply_pending_state_dict(self) -> None:
             self.applied += 1

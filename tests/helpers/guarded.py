@@ -18,7 +18,8 @@ from typing import Any
 
 from ftslurm.guard import guard, kernel_log
 from ftslurm.security import owned_files
-from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session, transfers
+from ftslurm.worker import lineage_guard, quorum_abort, session, transfers
+from ftslurm.worker.parameter_sessions import Sessions
 
 PATIENCE_S = 20.0
 RANK0 = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
@@ -168,7 +169,6 @@ def step(
 class _Observer:
     step: int | None = None
     report = on_quorum = None
-    waits_for_quorum = False
 
     def flush(self) -> None: ...
 
@@ -184,12 +184,12 @@ if __name__ == "__main__":
         guard.Tail = partial(kernel_log.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, misc]
     if os.environ["GUARDED"] != "torch":
         session.import_everything = lambda task, *_: session.Watchers(
-            _Observer(),
+            _Observer(),  # type: ignore[arg-type]
             lineage_guard.LineageGuard(lambda _: None),
-            _Watch(),
+            _Watch(),  # type: ignore[arg-type]
             quorum_abort.BrokenQuorums((), task.position, transfers.Transfers()),
-            parameter_sessions.Observer(),
-            [words for words in [os.environ.get("LEFT_OUT", "")] if words],
+            Sessions(),
+            left_out=[words for words in [os.environ.get("LEFT_OUT", "")] if words],
         )
         session.host_store = lambda _: ("127.0.0.1", 1)
     guard.main("ftslurm.worker.session")

@@ -59,20 +59,22 @@ def progressed(
     committed: int,
     aborted: int,
     gap_s: float | None = None,
+    own_s: float | None = None,
+    step_s: float | None = None,
 ) -> Heard:
-    return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, None, gap_s))
+    return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, None, gap_s, own_s, step_s))
 
 
 def serving(step: StepId, url: str) -> Heard:
     return Heard(step, msg.Serving(url))
 
 
-def served(step: StepId, sessions: int, number: int | None) -> Heard:
-    return Heard(step, msg.Served(sessions, number))
+def served(step: StepId, number: int) -> Heard:
+    return Heard(step, msg.Served(number))
 
 
-def session_opened(step: StepId, sessions: int) -> Heard:
-    return Heard(step, msg.SessionOpened(sessions))
+def session_opened(step: StepId) -> Heard:
+    return Heard(step, msg.SessionOpened())
 
 
 def traced(step: StepId, task: int, text: str) -> Heard:

@@ -1,7 +1,7 @@
 """Our Lighthouse in the place of torchft's, for torchft's own tests; as a pytest plugin: `-p upstream_lighthouse`.
 
 Options, as environment variables: UPSTREAM_LIGHTHOUSE=1 replaces torchft's LighthouseServer; UPSTREAM_PATCHES=1 applies
-the patches of ftslurm/worker/torchft_patches.py.
+ftslurm/worker/torchft_patches.py and its RunManager.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import watched
 from lighthouse_process import LighthouseProcess
 
 
@@ -40,8 +41,10 @@ def pytest_configure(config: Any) -> None:
         from ftslurm.worker import torchft_patches
 
         torchft_patches.before_import()
-        left_out: list[str] = []
-        print("patches:", torchft_patches.after_import(left_out), left_out)
+        from ftslurm.worker import run_manager
+
+        run_manager.install(watched.watchers())
+        print("patches left out:", watched.mend())
     if os.environ.get("UPSTREAM_LIGHTHOUSE"):
         from torchft import _torchft, coordination
 

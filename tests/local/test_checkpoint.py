@@ -6,17 +6,20 @@ import os
 import shutil
 import signal
 import threading
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import loaded
 import pytest
+from checkpoints import part_of
 from full_disk import fill, full_disk, make_room
 from harness import SCRIPTS
 
 from ftslurm.checkpoint import Checkpointer, CheckpointError, layout
-from ftslurm.checkpoint.layout import Saved, Writer
+from ftslurm.checkpoint.layout import Writer
+from ftslurm.checkpoint.store import Store
 from ftslurm.protocol import messages, outbox
 
 os.environ.setdefault("RUST_LOG", "warn")  # read when torchft is imported
@@ -135,12 +138,15 @@ def start(tmp_path, monkeypatch):
 
 
 def steps_in(folder):
-    assert all(isinstance(found, Saved) for found in layout.survey(folder))
-    return sorted(layout.steps(folder))
+    found = list(Store(str(folder)).survey())
+    assert not any(one.damage for one in found)
+    return [one.step for one in reversed(found)]
 
 
 def leftovers(folder):
-    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    """Return the parts that no manifest names, and what else is hidden."""
+    used = {part_of(folder, step).name for step in Store(str(folder)).steps()}
+    return [path.name for path in folder.iterdir() if path.name.startswith((".", "data-")) and path.name not in used]
 
 
 def test_all_comes_back_bit_by_bit_also_into_a_fresh_optimizer(start, tmp_path, capsys):
@@ -157,8 +163,7 @@ def test_all_comes_back_bit_by_bit_also_into_a_fresh_optimizer(start, tmp_path, 
     second.commit(7)
     assert steps_in(tmp_path / "ckpt") == [10, 15]  # keep=2
     assert not leftovers(tmp_path / "ckpt")
-    out = capsys.readouterr().out
-    assert "checkpoint of step 15 saved in" in out
+    assert "checkpoint of step 15 saved in" in capsys.readouterr().err
     for path in (tmp_path / "ckpt").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
 
@@ -275,18 +280,16 @@ def test_torn_foreign_and_unreadable_ones_are_passed_over_aloud(start, tmp_path,
     bits = first.bits()
     first.commit(15)
     first.end()
-    data = next((folder / "step-00000020").glob("*.distcp"))
+    data = next(part_of(folder, 20).glob("*.distcp"))
     data.write_bytes(data.read_bytes()[:-1])  # torn
-    (folder / "step-00000099").mkdir()  # foreign
     for step, name in ((15, ".metadata"), (10, "__0_0.distcp")):  # unreadable in spite of the manifest
-        path = folder / layout.name_of(step) / name
+        path = part_of(folder, step) / name
         path.write_bytes(bytes(path.stat().st_size))
     second = start(seed=1, keep=1)
     assert second.checkpointer.restore() == 5
     assert second.bits() == bits
     err = capsys.readouterr().err
-    assert "step-00000099: it has no manifest.json" in err
-    assert "step-00000020: __0_0.distcp has" in err
+    assert f"step-00000020.json: {data.parent.name}/__0_0.distcp has" in err
     assert "THE CHECKPOINT OF STEP 15 CANNOT BE READ" in err
     assert "THE CHECKPOINT OF STEP 10 CANNOT BE READ" in err
     second.commit(5)  # it replaces the unreadable one of that step, and the one of step 15 does not push it out
@@ -310,13 +313,9 @@ def test_a_flipped_bit_is_not_trained_on(start, tmp_path, capsys, monkeypatch):
     first.commit(20)
     first.end()
     for step, name in ((25, "__0_0.distcp"), (20, "tree.pickle"), (15, ".metadata")):
-        flip_a_bit(folder / layout.name_of(step) / name)
-    (folder / layout.name_of(10) / layout.MANIFEST).write_bytes(b"")
-    manifest = folder / layout.name_of(5) / layout.MANIFEST
-    fields = json.loads(manifest.read_text())
-    assert set(fields["crc32"]) == set(fields["files"]) == {"__0_0.distcp", "tree.pickle", ".metadata"}
-    for step in range(1000, 1010):
-        (folder / layout.name_of(step)).mkdir()
+        flip_a_bit(part_of(folder, step) / name)
+    (folder / layout.name_of(10)).write_bytes(b"")
+    assert set(Store(str(folder)).manifest(5).files) == {"__0_0.distcp", "tree.pickle", ".metadata"}
     said = []
     monkeypatch.setattr(outbox, "say", said.append)
     second = start(seed=1)
@@ -328,26 +327,31 @@ def test_a_flipped_bit_is_not_trained_on(start, tmp_path, capsys, monkeypatch):
     for step, name in ((25, "__0_0.distcp"), (20, "tree.pickle"), (15, ".metadata")):
         assert f"THE CHECKPOINT OF STEP {step} CANNOT BE READ" in err
         assert f"{name} is not what was written" in err
-    assert err.count("ignored: /") == 5
-    assert "step-00000010: manifest.json is not valid JSON" in err
-    assert "ignored: and 6 more" in err
+    for step in range(1000, 1010):
+        (folder / layout.name_of(step)).touch()
+    third = start(seed=2)
+    third.checkpointer.restore()
+    assert said[-1] == messages.Restored(5, path, (1009, 1008, 1007, 1006, 1005))
+    err = capsys.readouterr().err
+    assert "step-00001009.json: it is no manifest of this step" in err
+    assert err.count("CANNOT BE READ") == 5
 
 
 def test_when_all_are_damaged_it_does_not_start_from_step_0(start, tmp_path):
     folder = tmp_path / "ckpt"
     start(keep=0).commit(20)
-    (folder / "step-00000005" / "tree.pickle").unlink()
-    (folder / "step-00000010" / layout.MANIFEST).unlink()
-    (folder / "step-00000015").rename(tmp_path / "elsewhere")
-    (folder / "step-00000015").symlink_to(tmp_path / "elsewhere")
-    flip_a_bit(folder / "step-00000020" / "__0_0.distcp")
+    (part_of(folder, 5) / "tree.pickle").unlink()
+    (folder / "step-00000010.json").write_bytes(b"")
+    linked = part_of(folder, 15).rename(tmp_path / "elsewhere")
+    part_of(folder, 15).symlink_to(linked)
+    flip_a_bit(part_of(folder, 20) / "__0_0.distcp")
     with pytest.raises(CheckpointError) as error:
         start().checkpointer.restore()
     text = str(error.value)
     whys = (
         "__0_0.distcp is not what was",
-        "it is a symbolic link",
-        "it has no manifest.json",
+        "is neither a file nor a folder",
+        "it is no manifest of this step",
         "tree.pickle is missing",
     )
     assert [text.index(why) for why in whys] == sorted(text.index(why) for why in whys)
@@ -361,7 +365,7 @@ def test_when_all_are_damaged_it_does_not_start_from_step_0(start, tmp_path):
 
 def test_when_none_can_be_read_it_does_not_start_from_step_0(start, tmp_path):
     start().commit(5)
-    path = tmp_path / "ckpt" / "step-00000005" / "tree.pickle"
+    path = part_of(tmp_path / "ckpt", 5) / "tree.pickle"
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(CheckpointError, match=r"does not start from step 0.*step-00000005"):
         start().checkpointer.restore()
@@ -372,7 +376,7 @@ def test_another_script_than_the_one_that_saved_is_told_so(start):
     import torch
 
     with pytest.raises(
-        CheckpointError, match=r"holds \['model', 'optimizer', 'scheduler'\], this script restores .*'ema'"
+        CheckpointError, match=r"holds \['model', 'optimizer', 'scheduler', 'torchft'\], this script restores .*'ema'"
     ):
         start(more={"ema": torch.nn.Linear(1, 1)}).checkpointer.restore()
     with pytest.raises(CheckpointError, match=r"None of the checkpoints can be used.*[Ss]ize mismatch"):
@@ -381,13 +385,13 @@ def test_another_script_than_the_one_that_saved_is_told_so(start):
 
 def test_a_checkpoint_of_somebody_else_is_refused_with_what_to_do(start, tmp_path):
     start().commit(5)
-    path = tmp_path / "ckpt" / "step-00000005"
+    path = part_of(tmp_path / "ckpt", 5)
     path.chmod(0o770)
     with pytest.raises(CheckpointError, match=r"others can write into it \(mode 0770\); if nobody did: chmod -R go-w"):
         start().checkpointer.restore()
     path.chmod(0o700)
     (path / ".metadata").chmod(0o666)
-    with pytest.raises(CheckpointError, match=r"\.metadata: others can write"):
+    with pytest.raises(CheckpointError, match=r"\.metadata: others can write into it"):
         start().checkpointer.restore()
     if os.geteuid() == 0:
         (path / ".metadata").chmod(0o600)
@@ -396,6 +400,7 @@ def test_a_checkpoint_of_somebody_else_is_refused_with_what_to_do(start, tmp_pat
             start().checkpointer.restore()
         copy = tmp_path / "copy"
         shutil.copytree(path, copy / path.name)
+        shutil.copy(tmp_path / "ckpt" / "step-00000005.json", copy)
         assert start(copy).checkpointer.restore() == 5
 
 
@@ -443,7 +448,7 @@ def test_spares_and_all_groups_but_one_never_save(tmp_path, monkeypatch):
         assert set(by_rank) == {0, None}
         assert steps_in(tmp_path) == [5, 10]
         for step in (5, 10):
-            manifest = json.loads((tmp_path / layout.name_of(step) / layout.MANIFEST).read_text())
+            manifest = json.loads((tmp_path / layout.name_of(step)).read_text())
             assert manifest["group"] == by_rank[0]
         assert [path.name for path in (tmp_path / layout.POSITIONS).iterdir()] == [f"group-000{by_rank[0]}-rank-0"]
         for group in groups:
@@ -527,25 +532,26 @@ def test_a_folder_in_the_way_or_gone_stops_nothing(start, tmp_path, capsys):
     training.commit(5)
     assert "checkpoint of step 15 failed" in capsys.readouterr().err
     folder.unlink()
-    (folder / "step-00000020").mkdir(parents=True)
-    (folder / "step-00000020" / "precious").write_text("data")
+    folder.mkdir()
+    (folder / "step-00000020.json").write_text("precious")
     training.commit(5)
-    assert "is not a checkpoint of ftslurm" in capsys.readouterr().err
-    assert (folder / "step-00000020" / "precious").exists()
+    assert "step-00000020.json is not replaced: it is no manifest" in capsys.readouterr().err
+    assert (folder / "step-00000020.json").read_text() == "precious"
     training.commit(5)
-    assert layout.newest(folder).step == 25
+    assert Store(str(folder)).newest().step == 25
 
 
 def test_leftovers_of_earlier_attempts_go_and_those_of_others_stay(start, tmp_path, monkeypatch):
     folder = tmp_path / "ckpt"
     monkeypatch.setenv("FTSLURM_RUN_ID", "this")
     monkeypatch.setenv("FTSLURM_ATTEMPT", "2")
-    mine, others = (layout.saving_name(9, Writer("this", group, 1), "0") for group in (0, 1))
-    for name in (mine, others, ".removed-x"):
+    mine, others = (layout.part_name(9, Writer("this", group, 1), time.time_ns()) for group in (0, 1))
+    for name in (mine, others):
         (folder / name).mkdir(parents=True)
+        (folder / name / "half").touch()
     start().checkpointer.restore()
     assert leftovers(folder) == [others]
-    os.utime(folder / others, (1, 1))
+    (folder / others).rename(folder / layout.part_name(9, Writer("this", 1, 1), 0))
     start().commit(5)
     assert leftovers(folder) == []
 
@@ -603,8 +609,8 @@ def test_fsdp2_resumes_on_two_ranks_and_on_one_and_a_bad_file_concerns_both(tmp_
     folder = tmp_path / "ckpt"
     with lighthouse(1) as address:
         first = train(tmp_path, address, ranks=2, kind="fsdp", steps=12)
-        assert {path.name for path in (folder / "step-00000010").glob("*.distcp")} == {"__0_0.distcp", "__1_0.distcp"}
-        bad = folder / "step-00000010" / "__1_0.distcp"
+        assert {path.name for path in part_of(folder, 10).glob("*.distcp")} == {"__0_0.distcp", "__1_0.distcp"}
+        bad = part_of(folder, 10) / "__1_0.distcp"
         bad.write_bytes(bytes(bad.stat().st_size))
         second = train(tmp_path, address, ranks=2, kind="fsdp", steps=6, seed=1)
         third = train(tmp_path, address, ranks=1, kind="fsdp", steps=6, seed=2)
@@ -612,6 +618,11 @@ def test_fsdp2_resumes_on_two_ranks_and_on_one_and_a_bad_file_concerns_both(tmp_
         assert restored["step"] == 5
         assert restored["digest"] == bits_after(first[0, 0], 5) == bits_after(first[0, 1], 5)
     assert [line[0]["at"] for line in (second[0, 0], second[0, 1], third[0, 0])] == [5, 5, 0]
+
+
+def unfinished(folder):
+    """Return the parts whose step has no manifest."""
+    return [p.name for p in folder.glob("data-*") if not (folder / layout.name_of(int(p.name.split("-")[1]))).exists()]
 
 
 def test_killed_while_saving_leaves_nothing_torn_and_the_next_group_saves_soon(local, tmp_path):
@@ -622,8 +633,8 @@ def test_killed_while_saving_leaves_nothing_torn_and_the_next_group_saves_soon(l
     run = local.start(*overrides, script=local.script(SLOWLY), args=arguments)
     folder = run.dir / "checkpoints"
     while True:
-        run.until(lambda: list(folder.glob(".saving-*")), "a save")
-        (name, *_) = [path.name for path in folder.glob(".saving-*")] or [None]
+        run.until(lambda: unfinished(folder), "a save")
+        (name, *_) = unfinished(folder) or [None]
         if name is None:
             continue
         step, group, attempt = int(name.split("-")[1]), *(int(text) for text in name.split("-")[-3:-1])
@@ -632,11 +643,12 @@ def test_killed_while_saving_leaves_nothing_torn_and_the_next_group_saves_soon(l
             break
         run.wait_for("group_joined", group=group, attempt=attempt + 1)
     other = 1 - group
-    run.until(lambda: (layout.newest(folder) or Saved(0, folder)).step > step, "the next checkpoint")
-    after = layout.newest(folder, upto=step + 9)
+    store = Store(str(folder))
+    run.until(lambda: (newest := store.newest()) and newest.step > step, "the next checkpoint")
+    after = store.newest(upto=step + 9)
     assert after is not None
     assert after.step > step, "the next group waited for the next multiple"
-    assert json.loads((after.path / layout.MANIFEST).read_text())["group"] == other
+    assert json.loads(Path(after.name).read_text())["group"] == other
     run.wait_for("group_joined", group=group, attempt=attempt + 1)
     assert not (folder / name).exists()
     end.write_text(str(reports(report, other)[-1]["step"] + 30))
@@ -644,7 +656,7 @@ def test_killed_while_saving_leaves_nothing_torn_and_the_next_group_saves_soon(l
     assert len(steps_in(folder)) == 2
     assert not leftovers(folder)
     assert reports(report, 0)[-1] | {"time": 0, "pid": 0} == reports(report, 1)[-1] | {"time": 0, "pid": 0}
-    assert run.named("checkpoint_saved", step=after.step, group=other, path=str(after.path))
+    assert run.named("checkpoint_saved", step=after.step, group=other, path=after.name)
     lives = [list(life) for _, life in itertools.groupby(reports(report, group), lambda line: line["pid"])]
     before, again = lives[-2:]
     assert again[0]["step"] == 0, "it has read weights, although a live group had newer ones"

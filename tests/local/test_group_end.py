@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import torch
 import torchft
+from watched import manager_class
 
-from ftslurm.worker import group_end, torchft_patches
+from ftslurm.worker import group_end
 
 TIMEOUT_S = 60
 SOON_S = 20.0  # below that it was not the time-out
@@ -36,7 +37,7 @@ from torchft.process_group import ProcessGroupBabyGloo
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker.transfers import Transfers
-from ftslurm.worker import quorum_abort, torchft_patches
+from ftslurm.worker import quorum_abort
 
 def reduce(pg):
     return pg.allreduce([torch.ones(1)], AllreduceOptions())
@@ -142,18 +143,15 @@ def test_a_late_abort_leaves_the_group_of_the_next_quorum_alone(nccl: Any) -> No
     assert not later.aborting.is_set()
 
 
-def test_the_first_error_of_a_step_aborts_whatever_process_group_it_is(
-    nccl: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torchft.manager.Manager, "report_error", torchft.manager.Manager.report_error)
-    torchft_patches._abort_on_error(torchft)
-    inner = nccl._pg
-    manager = SimpleNamespace(_errored=None, _pg=nccl)
-    torchft.manager.Manager.report_error(manager, RuntimeError("a peer is gone"))
+def test_the_first_error_of_a_step_aborts_whatever_process_group_it_is(nccl: Any) -> None:
+    inner, kind = nccl._pg, manager_class()
+    manager = kind.__new__(kind)
+    manager._errored, manager._pg = None, nccl
+    manager.report_error(RuntimeError("a peer is gone"))
     assert inner.aborting.wait(10)
     inner.let_go.set()
     made = nccl._pg = Communicators()
-    torchft.manager.Manager.report_error(manager, RuntimeError("a second error of the same step"))
+    manager.report_error(RuntimeError("a second error of the same step"))
     assert not made.aborting.wait(0.1)
 
 
@@ -216,6 +214,5 @@ def test_the_defect_of_later_futures_is_found_where_it_is() -> None:
     work.get_future().then(lambda future: future.value())
     work._set_future_callback()
     later.set_result(None)
-    assert torchft_patches._later_futures_find_no_callback(torchft)
     with pytest.raises(RuntimeError, match="AssertionError"):
         work._managed_fut_tail._fut.wait()

@@ -25,6 +25,7 @@ from typing import ClassVar
 from weakref import WeakSet
 
 import pytest
+from watched import manager_class, watchers
 
 from ftslurm.worker.lineage_guard import LineageGuard
 
@@ -191,10 +192,9 @@ class Rank:
     ) -> None:
         kind = torchft.Manager
         if guard is not None:
-            kind = type("GuardedManager", (kind,), {})
             guard = copy.copy(guard)  # in a worker there is one rank
             guard.managers = WeakSet()
-            guard.install(SimpleNamespace(Manager=kind))
+            kind = manager_class(watchers(lineage=guard))
         self.ranks = ranks
         self.weights = torch.tensor([weights])
         self.gradient = 1.0

@@ -20,7 +20,7 @@ KINDS = {
     "alive": ["step", "stage", "since_s", "state"],
     "progress": ["step", "quorum_id", "participants", "committed", "aborted", "gap_s"],
     "checkpoint": ["step", "seconds", "path"],
-    "served": ["sessions", "step"],
+    "served": ["step"],
     "store": ["addr", "port"],
     "hello": ["host", "slurm_step"],
     "restored": ["step", "path"],

@@ -41,13 +41,13 @@ def test_each_rank_gets_back_what_it_has_saved(ranks: int, tmp_path: Path) -> No
 
 MESH = """
 import json, sys
-from pathlib import Path
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import RankGroup
 from ftslurm.checkpoint.snapshot import Stage, read, write
+from ftslurm.checkpoint.store import Store
 
 torch.distributed.init_process_group("gloo")
 mesh, full = init_device_mesh("cpu", (2, 2)), torch.arange(24.0).reshape(4, 6)
@@ -56,16 +56,16 @@ layouts = {"both": (Shard(0), Shard(1)), "hsdp": (Replicate(), Shard(0)), "other
 def tree(scale):
     made = {name: distribute_tensor(full * scale, mesh, how) for name, how in layouts.items()}
     return made | {"plain": torch.ones(3) * scale}
-group, place = RankGroup(), sys.argv[1]
-Path(place).mkdir(mode=0o700, exist_ok=True)
-sizes, crc32 = write(Stage().copy(tree(1.0)), place, group)
+group, store, me = RankGroup(), Store(sys.argv[1]), layout.Writer("r", 0, 0)
+part = layout.part_name(1, me, 0)
+files = write(Stage().copy(tree(1.0)), store, part, group)
 if group.rank == 0:
-    Path(place, layout.MANIFEST).write_bytes(layout.manifest(1, layout.Writer("r", 0, 0), 4, sizes, crc32))
+    store.finish(1, part, me, files)
 torch.distributed.barrier()
 live = tree(0.0)
-read(place, live, {}, group)
+read(store, 1, live, {}, group)
 equal = [bool((live[name].full_tensor() == full).all()) for name in layouts]
-print("GOT", json.dumps([equal, live["plain"].tolist(), sum(size for name, size in sizes.items() if "distcp" in name)]))
+print("GOT", json.dumps([equal, live["plain"].tolist(), sum(n for name, (n, _) in files.items() if "distcp" in name)]))
 torch.distributed.destroy_process_group()
 """
 

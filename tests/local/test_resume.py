@@ -14,7 +14,7 @@ import pytest
 from harness import SCRIPTS, light, quoted
 
 import ftslurm
-from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.store import Store
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.records import CheckpointRestored, CheckpointSaved, FaultInjected, GroupJoined, RunStarted
 
@@ -39,7 +39,7 @@ def words(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def steps(folder: Path) -> list[int]:
-    return sorted(layout.steps(folder))
+    return sorted(Store(str(folder)).steps())
 
 
 def saved(run: ftslurm.Run, step: int) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from traceback import StackSummary
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from fuzz import numbers
 from harness import SCRIPTS
 from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.checkpoint.api import CheckpointException
 
 from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup
 
@@ -98,12 +100,12 @@ def test_an_exchange_leaves_nothing_in_the_store_and_blocks_no_other_thread(stor
             time.sleep(0.3)
         if group.rank == 2:  # the same connection, beside the one that waits
             threading.Timer(0.1, lambda: (group.store.set("beside", "x"), begun.set())).start()
-        return [group.agree([group.rank, None], list), group.exchange("ab"[: group.rank], lambda given: given[::-1])]
+        return [group.agree([group.rank, None], list), group.agree(group.rank, sum)]
 
     before = stores[0].num_keys()
     done = on_all_ranks(stores, "exchange", work)
     assert [json.loads(json.dumps(agreed)) for agreed, _ in done] == [[[0, None], [1, None], [2, None]]] * RANKS
-    assert [own for _, own in done] == ["ab", "a", ""]
+    assert [total for _, total in done] == [3, 3, 3]
     assert stores[0].num_keys() == before + 1
 
 
@@ -121,6 +123,19 @@ def test_an_error_on_one_rank_is_the_same_error_on_all(stores: Sequence[TCPStore
 
     said = on_all_ranks(stores, "errors", work)
     assert said == ["rank 1: OSError: disk 1 is full; rank 2: OSError: disk 0 is full"] * RANKS
+
+
+def test_an_error_that_dcp_wraps_is_told_of_the_rank_that_has_it(stores: Sequence[TCPStore]) -> None:
+    def work(group: RankGroup) -> str:
+        def fail() -> None:
+            if group.rank == 2:  # as a load without collectives fails: each rank is rank 0 to DCP
+                raise CheckpointException("load", {0: (OSError("disk is gone"), StackSummary())})
+
+        with pytest.raises(GroupFailed) as error:
+            group.run(fail)
+        return str(error.value)
+
+    assert on_all_ranks(stores, "wrapped", work) == ["rank 2: OSError: disk is gone"] * RANKS
 
 
 NO_OBJECTS = f"""
@@ -146,12 +161,11 @@ def test_several_ranks_save_and_restore_without_an_object_that_gloo_carries(tmp_
         done = [one.result() for one in started]
         assert [one.returncode for one in done] == [0, 0], done
         assert not any("UNPICKLED" in one.stdout for one in done), done
-    (names,) = [sorted(path.name for path in folder.iterdir()) for folder in tmp_path.glob("step-*")]
+    (names,) = [sorted(path.name for path in folder.iterdir()) for folder in tmp_path.glob("data-*")]
     assert names == [
         ".metadata",
         "__0_0.distcp",
         "__1_0.distcp",
-        "manifest.json",
         "tree-0000.pickle",
         "tree-0001.pickle",
     ]

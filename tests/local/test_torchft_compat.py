@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-import loaded
 import pytest
 from loaded import LOADED
+from watched import manager_class, mend, watchers
 
 from ftslurm.protocol import messages
-from ftslurm.worker import progress, torchft_patches
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -90,15 +89,14 @@ def train(folder, name, address, patched, wrapper="DistributedDataParallel", ste
     import torchft.ddp
 
     if patched:
-        torchft_patches.after_import([])
+        mend()
     reports = open(folder / f"{name}.reports", "a", buffering=1)  # noqa: SIM115 as long as the process lives
-    observer = progress.Observer(lambda report: reports.write(messages.encode_report(report, 0).decode()))
-    observer.install()
+    watching = watchers(lambda report: reports.write(messages.encode_report(report, 0).decode()))
 
     torch.set_num_threads(1)
     torch.manual_seed(0)  # every group starts with the same weights: no heal at step 0
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
-    manager = one_rank_manager(address, name, model, init_sync=False)
+    manager = one_rank_manager(address, name, model, manager_class(watching), init_sync=False)
     torch.manual_seed(sum(name.encode()))
     if wrapper == "DistributedDataParallel":
         model = torchft.DistributedDataParallel(manager, model, bucket_cap_mb=0.0001)  # several allreduces a step
@@ -121,19 +119,19 @@ def train(folder, name, address, patched, wrapper="DistributedDataParallel", ste
         time.sleep(step_s)
         model(torch.randn(32, 8)).square().mean().backward()
         optimizer.step()
-    observer.flush()
+    watching.flush()
     weights = repr([parameter.tolist() for parameter in model.parameters()])
     result = {"step": manager.current_step(), "weights": hashlib.sha256(weights.encode()).hexdigest()}
     (folder / f"{name}.result").write_text(json.dumps(result))
     manager.shutdown(wait=False)
 
 
-def one_rank_manager(address, name, model, **options):
+def one_rank_manager(address, name, model, kind=None, **options):
     import torch
     import torchft
 
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    manager = torchft.Manager(
+    manager = (kind or torchft.Manager)(
         pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=10)),
         load_state_dict=model.load_state_dict,
         state_dict=model.state_dict,
@@ -226,10 +224,9 @@ except TypeError as error:
     print("without:", error)
 for name in [name for name in sys.modules if name.startswith("torchft")]:
     del sys.modules[name]
-from ftslurm.worker import torchft_patches as compat
-compat.before_import()
+from ftslurm.worker import torchft_patches
+torchft_patches.before_import()
 import logging, os, torchft.otel
-print(compat.after_import([]))
 logging.getLogger("torchft_commits").warning("a commit")
 exporter = torchft.otel.TeeLogExporter([])
 print("flushed", exporter.force_flush())
@@ -240,8 +237,7 @@ os._exit(0)  # nobody listens for OpenTelemetry here, and it would go on trying
         **OTEL,
     )
     assert "without: Can't instantiate abstract class TeeLogExporter" in python.stdout, python.stderr
-    assert "otel-force-flush" in python.stdout, python.stderr
-    assert "flushed True" in python.stdout
+    assert "flushed True" in python.stdout, python.stderr
     assert '"body": "a commit"' in python.stdout
 
 
@@ -255,14 +251,14 @@ def measure_connecting(folder, patched):
     os.environ["TORCHFT_CONNECT_TIMEOUT_SEC"] = "1"
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        if patched:
-            torchft_patches.after_import([])
+        kind = manager_class() if patched else None
         started = time.monotonic()
         with pytest.raises(RuntimeError, match="failed to connect"):
             one_rank_manager(
                 f"http://127.0.0.1:{closed.getsockname()[1]}",
                 "a",
                 torch.nn.Linear(1, 1),
+                kind,
                 connect_timeout=timedelta(seconds=3),
             )
         (folder / f"seconds-{patched}").write_text(str(time.monotonic() - started))
@@ -284,13 +280,10 @@ def test_the_connect_timeout_variable_is_honoured_only_with_the_patch(tmp_path):
 def hang_up(folder, patched):
     """Measure when a member of a Gloo group that waits for another learns of the other's error."""
     import threading
-    from types import SimpleNamespace
 
     import torch
     import torchft
 
-    if patched:
-        torchft_patches.after_import([])
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     groups = [torchft.ProcessGroupGloo(timeout=timedelta(seconds=4)) for _ in range(2)]
     address = f"127.0.0.1:{store.port}/abort"
@@ -302,8 +295,10 @@ def hang_up(folder, patched):
         thread.start()
     for thread in threads:
         thread.join()
-    manager = SimpleNamespace(_errored=None, _pg=groups[1])
-    threading.Timer(0.5, torchft.Manager.report_error, (manager, RuntimeError("a neighbour died"))).start()
+    kind = manager_class() if patched else torchft.Manager
+    manager = kind.__new__(kind)
+    manager._errored, manager._pg = None, groups[1]
+    threading.Timer(0.5, manager.report_error, (RuntimeError("a neighbour died"),)).start()
     started = time.monotonic()
     with pytest.raises(RuntimeError):
         groups[0].allreduce([torch.zeros(4)], torch.distributed.ReduceOp.SUM).wait()
@@ -340,9 +335,9 @@ def intervals(folder):
     with lighthouse() as address:
         model = torch.nn.Linear(1, 1)
         one_rank_manager(address, "a", model).shutdown(wait=False)
-        torchft_patches.after_import([])
-        one_rank_manager(address, "b", model).shutdown(wait=False)
-        one_rank_manager(address, "c", model, heartbeat_interval=timedelta(milliseconds=50)).shutdown(wait=False)
+        kind = manager_class()
+        one_rank_manager(address, "b", model, kind).shutdown(wait=False)
+        one_rank_manager(address, "c", model, kind, heartbeat_interval=timedelta(milliseconds=50)).shutdown(wait=False)
     (folder / "intervals").write_text(json.dumps(noted))
     os._exit(0)
 
@@ -352,53 +347,6 @@ def test_managers_send_the_runs_heartbeats_unless_the_script_says_otherwise(tmp_
     process.start()
     process.join(60)
     assert json.loads((tmp_path / "intervals").read_text()) == [0.1, 0.7, 0.05]
-
-
-# --- parameter servers --------------------------------------------------------------------------------------------
-
-SESSION = """
-import sys, threading, time
-sys.path[:0] = TESTS
-import torch, torchft
-from torchft.parameter_server import ParameterServer
-from torchft.process_group import ProcessGroupGloo
-from test_torchft_compat import timedelta, torchft_patches as compat
-
-class Server(ParameterServer):
-    new_process_group = classmethod(lambda cls: ProcessGroupGloo(timeout=timedelta(seconds=5)))
-    def forward(self, session_id, group):
-        group.broadcast_one(torch.ones(1), root=0).wait()
-
-def session():
-    try:
-        word = torch.zeros(1)
-        Server.new_session(Server(0).address()).broadcast_one(word, root=0).wait()
-        for thread in threading.enumerate():
-            if "process_request_thread" in thread.name:
-                thread.join(20)
-        return word.item()
-    except OSError as error:
-        return error
-
-print("without:", session(), flush=True)
-print("PATCHED", file=sys.stderr, flush=True)
-print(compat.after_import([]))
-print("with:", session())
-"""
-
-
-def session():
-    return loaded.run(SESSION.replace("TESTS", repr(sys.path)), FTSLURM_CLUSTER="local")
-
-
-def test_the_end_of_a_session_looks_like_an_error_only_without_the_patch():
-    python = session()
-    without, _, patched = python.stderr.partition("PATCHED")
-    assert "without: 1.0" in python.stdout, python.stderr
-    assert "I/O operation on closed file" in without
-    assert "'session-end'" in python.stdout
-    assert "with: 1.0" in python.stdout, python.stderr
-    assert "Traceback" not in patched
 
 
 # --- the hang at exit (D3), fixed by the module that runs the script ----------------------------------------------

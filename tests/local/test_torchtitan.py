@@ -1,8 +1,7 @@
 """job=torchtitan without a GPU: torchtitan's own parser accepts its arguments in every group.
 
-torchtitan and its parser's dependencies are outside the tests' environment (18 MB, seconds, kept in pytest's cache);
-with all that training needs they would be half a gigabyte. Its packages for data and metrics are missing here, and so
-is triton, the GPU compiler.
+torchtitan is outside the tests' environment, with what it needs beside torch: packages for data and metrics, and the
+compiler triton, without which it reads no argument (1.5 GB, most of it triton; a minute; kept in pytest's cache).
 """
 
 from __future__ import annotations
@@ -22,20 +21,13 @@ pytestmark = [
     pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11"),
 ]
 
-WHEELS = (
-    "torchtitan==0.3.0",
-    "tyro==1.0.17",
-    "docstring_parser==0.18.0",
-    "typeguard==4.6.0",
-    "spmd_types==0.2.3",
+TORCHTITAN = (
+    *("torchtitan==0.3.0", "tyro==1.0.17", "docstring_parser==0.18.0", "typeguard==4.6.0", "spmd_types==0.2.3"),
     "torchdata==0.11.0",
 )
+PARTS = ("triton==3.9.0", "datasets==5.2.0", "tokenizers==0.23.3", "tensorboard==2.21.0")
 PARSER = """
-import json, os, sys
-from unittest.mock import MagicMock
-import torch._dynamo, torch._inductor.compile_fx  # they look for triton too, and do without
-for name in ("triton", "triton.language", "datasets", "datasets.distributed", "tokenizers", "torch.utils.tensorboard"):
-    sys.modules[name] = MagicMock()
+import json, os
 from torchtitan.config import ConfigManager
 config = ConfigManager().parse_args()
 found = {"class": type(config).__qualname__, "steps": config.training.steps, "dump": config.dump_folder}
@@ -48,31 +40,44 @@ print("PARSED " + json.dumps(found, default=str), flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def torchtitan(request: pytest.FixtureRequest) -> Path:
-    """A folder with torchtitan's code."""
+def installed(request: pytest.FixtureRequest, name: str, *words: str) -> Path:
+    """Return a folder with packages, which pytest's cache keeps."""
     assert request.config.cache is not None
-    folder = request.config.cache.mkdir("torchtitan") / "-".join(WHEELS).replace("==", "-")
+    folder = request.config.cache.mkdir(name) / "-".join(words).replace("==", "-").lstrip("-")
     if not folder.exists():
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
-        subprocess.run([*pip, "--target", str(part), *WHEELS], check=True, timeout=300)
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+        subprocess.run([*pip, "--target", str(part), *words], check=True, timeout=600)
         part.rename(folder)
     return folder
 
 
-def titan(*words: str, beside: Path | None = None) -> tuple[str, ...]:
-    """Start `ftslurm run job=torchtitan` with a folder of packages for the workers."""
-    paths = [str(beside), *os.environ.get("PYTHONPATH", "").split(":")] if beside else []
-    words = (*words, f'job.env.PYTHONPATH="{":".join(paths)}"') if paths else words
+@pytest.fixture(scope="module")
+def torchtitan(request: pytest.FixtureRequest) -> Path:
+    """A folder with torchtitan and its parser, without what else it needs beside torch."""
+    return installed(request, "torchtitan", "--no-deps", *TORCHTITAN)
+
+
+@pytest.fixture(scope="module")
+def parts(request: pytest.FixtureRequest) -> Path:
+    """A folder with the rest, which it imports before it reads its arguments."""
+    return installed(request, "parts-of-torchtitan", *PARTS)
+
+
+def titan(*words: str, beside: tuple[Path, ...]) -> tuple[str, ...]:
+    """Start `ftslurm run job=torchtitan` with folders of packages for the workers."""
+    paths = [*map(str, beside), *os.environ.get("PYTHONPATH", "").split(":")]
+    words = (*words, f'job.env.PYTHONPATH="{":".join(paths)}"')
     return ("run", "job=torchtitan", "cluster=local", "groups.gpus=0", "run.root=runs0", "follow=true", *words)
 
 
-def test_torchtitans_own_parser_takes_the_arguments_of_each_group(local: Backend, torchtitan: Path) -> None:
+def test_torchtitans_own_parser_takes_the_arguments_of_each_group(
+    local: Backend, torchtitan: Path, parts: Path
+) -> None:
     local.script(PARSER, "parse_titan.py")
     run = local.launch(
-        *titan("job.module=parse_titan", "groups.count=2", beside=torchtitan),
+        *titan("job.module=parse_titan", "groups.count=2", beside=(torchtitan, parts)),
         *("job.args.training.steps=7", "checkpoint.every=50", "job.args.fault_tolerance.semi_sync_method=None"),
     ).finish()
     for group in range(2):
@@ -90,11 +95,17 @@ def test_torchtitans_own_parser_takes_the_arguments_of_each_group(local: Backend
 def test_where_torchtitan_cannot_run_it_is_said_what_is_missing_and_how_to_get_it(
     local: Backend, torchtitan: Path
 ) -> None:
-    run = local.launch(*titan("groups.count=1", beside=torchtitan)).finish(code=1)
+    run = local.launch(*titan("groups.count=1", beside=(torchtitan,))).finish(code=1)
     assert f"{torchtitan}/torchtitan/train.py" in run.rank_log(0)  # its own code has begun
     (end,) = run.named("run_finished")
     assert "job=torchtitan cannot run here: No module named '" in str(end["failure"])
     assert "pip install 'ftslurm[torchtitan]'" in str(end["failure"])
+
+
+def test_with_all_its_parts_only_a_gpu_is_missing(local: Backend, torchtitan: Path, parts: Path) -> None:
+    run = local.launch(*titan("groups.count=1", beside=(torchtitan, parts))).finish(code=1)
+    (end,) = run.named("run_finished")
+    assert "sees no GPU here" in str(end["failure"])
 
 
 def test_without_torchtitan_the_extra_is_named() -> None:

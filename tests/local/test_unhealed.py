@@ -23,7 +23,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import torchft
 from torchft.coordination import LighthouseServer
+from watched import watchers
 from ftslurm.worker.unhealed import Watch
+from ftslurm.worker import run_manager
 
 def model():
     torch.set_num_threads(1)
@@ -105,8 +107,9 @@ for case in (plain_ddp, short_ddp_that_tidies_up, ddp_without_an_optimizer, no_d
              hsdp_with_a_late_manager, one_with_a_hook_of_its_own):
     if os.fork() == 0:
         taken, kept, told = 0, [], []
-        watch = Watch(lambda text: told.append([taken, text]))
-        watch.install()
+        watching = watchers(warn=lambda text: told.append([taken, text]))
+        run_manager.install(watching)
+        watch = watching.unhealed
         watch.groups = 3
         case()
         watch.ended()

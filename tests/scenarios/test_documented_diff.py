@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import Backend, quoted
 
-from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import shipped
 
 PAGE = Path(__file__).parents[2] / "docs" / "fault-tolerant.md"
@@ -55,7 +55,7 @@ def test_the_plain_script_with_the_pages_diffs_survives_a_kill_and_saves(
     assert losses == [losses[0]] * 4, losses  # the same weights everywhere
     assert len(losses[0]) == 1
     assert float(losses[0][0]) < 0.5  # 0.69 untrained
-    found = layout.newest(run.dir / "checkpoints")
+    found = Store(str(run.dir / "checkpoints")).newest()
     assert found is not None
     assert found.step == 400
 

@@ -8,6 +8,7 @@ import signal
 import time
 
 import pytest
+from checkpoints import part_of
 from cluster import Cluster
 from harness import Backend, Run
 
@@ -70,7 +71,9 @@ def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend
         assert [s["step"] for s in run.steps(group) if s["attempt"] == attempt] == list(range(step + 1, end + 1))
     assert len(set(run.weights().values())) == 1
     kept = sorted(path.name for path in (run.dir / "checkpoints").iterdir())
-    assert kept == [f"step-{n:08d}" for n in sorted([end // 5 * 5, end // 5 * 5 - 5])]
+    last = [f"{n:08d}" for n in (end // 5 * 5 - 5, end // 5 * 5)]
+    assert [name for name in kept if name.startswith("step-")] == [f"step-{n}.json" for n in last]
+    assert [name[:13] for name in kept if name.startswith("data-")] == [f"data-{n}" for n in last]
     assert f"full restart from the checkpoint of step {step}" in run.text
     assert "group 1 resumes from the checkpoint of step" in run.text
     told = re.search(rf"full restart +of all groups, at step {reached}, from the checkpoint of step {step}", run.text)
@@ -86,13 +89,13 @@ def test_truncated_unreadable_and_unfinished_checkpoints_are_skipped(
     os.kill(controller(run), signal.SIGSTOP)  # it looks for checkpoints when the last group has ended
     kill_all(run)
     folder = run.dir / "checkpoints"
-    good, before, newest = sorted(folder.glob("step-*"))[-3:]
-    tree = before / "tree.pickle"
+    good, before, newest = sorted(folder.glob("step-*.json"))[-3:]
+    tree = part_of(folder, int(before.stem[5:])) / "tree.pickle"
     tree.write_bytes(bytes(byte ^ 0xFF for byte in tree.read_bytes()))  # the same size: only reading shows it
-    largest = max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
+    largest = max(part_of(folder, int(newest.stem[5:])).glob("*.distcp"), key=lambda path: path.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)
     (folder / "step-00000900").mkdir()  # not ours
-    (folder / ".saving-00000905-x-1-0-00000000").mkdir()
+    (folder / "data-00000905-x-1-0-00000000").mkdir()
     os.kill(controller(run), signal.SIGCONT)
     full, attempts = restarted(run)
     assert full["checkpoint"] == str(before)
@@ -102,8 +105,7 @@ def test_truncated_unreadable_and_unfinished_checkpoints_are_skipped(
     run.finish()
     assert len(set(run.weights().values())) == 1
     said = run.rank_log(0, attempt=attempts[0])
-    assert f"{newest}: {largest.name} has" in said
-    assert "step-00000900" in said
+    assert f"{newest}: {largest.parent.name}/{largest.name} has" in said
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)

@@ -3,12 +3,14 @@
 import os
 import runpy
 import sys
+import time
 from pathlib import Path
 
 import light_worker
 
+from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.layout import Writer
-from ftslurm.checkpoint.store import FolderStore
+from ftslurm.checkpoint.store import Store
 from ftslurm.protocol import messages, outbox
 
 GROUP, ATTEMPT, EVERY, KEEP = (
@@ -25,25 +27,24 @@ class Manager(light_worker.Manager):
     def __init__(self) -> None:
         super().__init__()
         self.me = Writer(os.environ["FTSLURM_RUN_ID"], GROUP, ATTEMPT)
-        self.store = FolderStore(Path(os.environ["FTSLURM_CHECKPOINT_DIR"]))
+        self.store = Store(os.environ["FTSLURM_CHECKPOINT_DIR"])
         outbox.say(messages.CanSave())
-        complete, _ = self.store.candidates()
-        if complete and os.environ["FTSLURM_HEALS"] != "1":
-            self._step, self.digest = complete[0].step, (Path(complete[0].name) / "digest").read_text()
-            outbox.say(messages.Restored(complete[0].step, complete[0].name))
+        newest = self.store.newest()
+        if newest and os.environ["FTSLURM_HEALS"] != "1":
+            self._step, self.digest = newest.step, Path(self.store.path(newest.part, "digest")).read_text()
+            outbox.say(messages.Restored(newest.step, newest.name))
 
     def should_commit(self) -> bool:
         committed = super().should_commit()
         due = (EVERY and self._step % EVERY == 0) or outbox.wanted() > self.saved
         if committed and GROUP == 0 and due:
             self.saved = self._step
-            part = self.store.begin(self._step, self.me)
-            file = Path(self.store.place(part)) / "digest"
-            file.touch(mode=0o600)
-            file.write_text(self.digest)
-            name = self.store.finish(part, self._step, self.me, 1, {"digest": len(self.digest)}, {})
-            outbox.say(messages.Checkpointed(self._step, name, 0.0, None))
-            self.store.prune(self._step, KEEP, self.me, name)
+            part = layout.part_name(self._step, self.me, time.time_ns())
+            with self.store.files.open(self.store.path(part, "digest"), "wb") as file:
+                file.write(self.digest.encode())
+            saved = self.store.finish(self._step, part, self.me, {"digest": (len(self.digest), [])})
+            outbox.say(messages.Checkpointed(self._step, saved.name, 0.0, None))
+            self.store.prune(saved.step, KEEP, self.me)
         return committed
 
 

@@ -14,6 +14,8 @@ ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=50)
 parser.add_argument("--step-time", type=float, default=0.02, help="seconds to sleep in each step")
+parser.add_argument("--slow-group", type=int, help="its steps take 1.4 times as long")
+parser.add_argument("--slow-node", help="the steps of a group that runs there do")
 parser.add_argument("--timeout", type=float, default=10, help="seconds that torchft waits for a peer")
 parser.add_argument("--pause", type=float, default=0, help="seconds to sleep between two steps, as data loading does")
 parser.add_argument("--seed", type=int, default=0)
@@ -80,7 +82,8 @@ def begin() -> None:
 
 def work() -> None:
     """Take the time of a step, and print what was asked for."""
-    time.sleep(args.step_time)
+    slow = args.slow_group == GROUP or (args.slow_node and args.slow_node == os.environ.get("SLURMD_NODENAME"))
+    time.sleep(args.step_time * (1.4 if slow else 1))
     sys.stdout.write("noise " * int(args.noise_mb_s * args.step_time * 1e6 / 6))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from victim import Stranger
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.layout import Writer
 
-DATA = "data-00000005-run-0-0-abc"
+DATA = "data-00000005-run-0-0-1"
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}", "file:{}", "dir::file://{}", "file://::{}"])
@@ -27,11 +26,9 @@ def test_a_strangers_checkpoint_is_never_unpickled(
     stranger.attack("plant", run=str(planted), files={"x": "PAYLOAD"}, folder=str(loot), pipes=[])
     size = (planted / "x").stat().st_size
     names = ("tree.pickle", ".metadata")
-    crc32 = {name: [zlib.crc32((planted / "x").read_bytes())] for name in names}
-    whole = json.loads(layout.manifest(5, Writer("run", 0, 0), 1, dict.fromkeys(names, size), crc32))
-    files = {f"{folder}/{name}": "PAYLOAD" for folder in (DATA, "step-00000005") for name in names}
-    files |= {"step-00000005/manifest.json": json.dumps(whole)}
-    files |= {"step-00000005.json": json.dumps(whole | {"folder": DATA})}
+    facts = dict.fromkeys(names, (size, [zlib.crc32((planted / "x").read_bytes())]))
+    files = {f"{DATA}/{name}": "PAYLOAD" for name in names}
+    files["step-00000005.json"] = layout.manifest(5, Writer("run", 0, 0), DATA, facts).decode()
     stranger.attack("plant", run=str(planted), files=files, folder=str(loot), pipes=[])
     monkeypatch.chdir(tmp_path)
     done = loaded.start(

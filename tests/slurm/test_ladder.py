@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import Backend, Run
+from harness import STALL_S, Backend, Run
 
 import ftslurm
 
@@ -178,7 +178,8 @@ def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
 ) -> None:
     cluster = new_cluster(nodes=6)
     sizes = ("groups.count=2", "groups.nodes=2", "cluster.spare_nodes=2")
-    patient = "health.lost_after_s=6"  # a busy machine takes its time to answer a probe
+    lost_after_s = 6.0  # a busy machine takes its time to answer a probe
+    patient = f"health.lost_after_s={lost_after_s}"
     run = slurm_on(cluster).start(*sizes, *QUICK, patient, args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(8, groups=2)
     _, second = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
@@ -201,7 +202,7 @@ def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
     (exited,) = run.named("step_exited", group=1, attempt=2)
     assert exited["cause"] in ("node_lost", "killed")  # whether Slurm says so before a probe finds no process there
     assert exited["node"] == second
-    finish_soon(run, ranks=2)
+    finish_soon(run, ranks=2, stall_s=STALL_S + lost_after_s)  # rank 0 answers as long as nobody knows of its sibling
     assert len(run.named("step_launched", group=0)) == 1
 
 
@@ -292,13 +293,13 @@ def test_every_drill_does_what_it_says_and_is_in_the_journal(
     assert len(run.named("step_launched", group=0)) == 1
 
 
-def finish_soon(run: Run, ranks: int = 1) -> None:
+def finish_soon(run: Run, ranks: int = 1, stall_s: float = STALL_S) -> None:
     """End the training a few steps from now, and check that no step was lost."""
     groups = {int(str(e["group"])) for e in run.named("step_launched") if e["group"] is not None}
     last = run.end_soon()
     run.finish()
     returned = {g for g in groups if len(run.named("step_launched", group=g)) > 1}
-    run.check_training(last, survivors=groups - returned, returned=returned, ranks=ranks)
+    run.check_training(last, survivors=groups - returned, returned=returned, ranks=ranks, stall_s=stall_s)
 
 
 def standby_pid(run: Run, attempt: int) -> int:

@@ -15,7 +15,7 @@ from harness import SCRIPTS, light, quoted
 from templates import written
 
 import ftslurm
-from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.store import Store
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.protocol.records import CheckpointRestored, CheckpointSaved
 
@@ -62,7 +62,7 @@ def over(run: ftslurm.Run) -> bool:
 
 def goes_on(child: ftslurm.Run, parent: ftslurm.Run) -> None:
     """Check that a run begins where its parent has saved."""
-    newest = layout.newest(Path(parent.config.checkpoint.dir or parent.dir / "checkpoints"))
+    newest = Store(parent.config.checkpoint.dir or str(parent.dir / "checkpoints")).newest()
     assert newest is not None
     restored = next(record for record in child.events(follow=True) if isinstance(record, CheckpointRestored))
     assert restored.step == newest.step

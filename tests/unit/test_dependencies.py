@@ -33,8 +33,7 @@ FOLDERS = [
     "monitor",
     "report",
     "guard",
-    "preflight",
-    "doctor",
+    "checks",
     "observer",
     "worker",
     "lighthouse",
@@ -128,7 +127,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
 
 def test_only_the_worker_and_what_scripts_use_import_torch() -> None:
     users = {name for name in MODULES if imports(name) & {"torch", "torchft"}}
-    assert {name.split(".")[1] for name in users} == {"worker", "checkpoint", "preflight"}
+    assert {name.split(".")[1] for name in users} == {"worker", "checkpoint", "checks"}
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,9 @@ class JobEnds(Value):
 
 
 class Explained(Value):
-    """Slurm has given the reason for the run's end, or will not give one."""
+    """Slurm has given the reason for the end of the controller's job, or will not give one."""
+
+    signalled: bool  # it was asked after its signal: a run that it ends waits for no other answer
 
 
 class NodeResult(Value):

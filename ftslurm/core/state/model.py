@@ -235,6 +235,15 @@ class Adoption(Value):
     reports: tuple[Adopted, ...] = ()
 
 
+class Pace(Value):
+    """How fast a group is: medians of its last steps (worker/pace.py), and whether it makes the others wait."""
+
+    own_s: float  # its own part of a step
+    step_s: float  # the whole step
+    since: int | None = None  # the step from which on it was found slow, in every comparison
+    told: bool = False  # the journal says so
+
+
 class Attempt(Value):
     """What is known of the current or last attempt of a unit; each attempt begins with an empty one."""
 
@@ -253,6 +262,7 @@ class Attempt(Value):
     servers: tuple[str, ...] = ()  # addresses of the parameter servers last sent to this attempt
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
     restored: int | None = None  # the step of the checkpoint that it has loaded
+    pace: Pace | None = None  # None: it has taken too few steps
     aborted: int = 0  # number of steps it has tried and not committed, as last reported
     floor: int = 0  # a first committed step that is not above this one means a new history
     wanted: int = 0  # its last requested checkpoint is of this step or a later one

@@ -39,6 +39,8 @@ class RunState(Value):
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
+    paced: bool = False  # a group has reported how fast it is since all were compared (health/slow.py)
+    compared: float = -inf  # when they were
     drills: Drills = field(default=Drills())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another

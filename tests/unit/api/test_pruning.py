@@ -14,10 +14,10 @@ import pytest
 from terminal_session import Terminal
 
 from ftslurm.api import pruning
+from ftslurm.checkpoint.layout import OWNER
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.run.checkpoint_owner import OWNER
 from ftslurm.run.directory import RunDir
 
 DAY = 86400.0

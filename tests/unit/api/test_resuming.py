@@ -6,10 +6,9 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from checkpoints import part_of, save, steps
 
 from ftslurm.api.resuming import resume
-from ftslurm.checkpoint import layout
-from ftslurm.checkpoint.layout import Writer
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, Fault
 from ftslurm.errors import ConfigError, EnvironmentProblem
@@ -34,13 +33,6 @@ def parent(folder: Path, *lines: ex.Line, **checkpoint: object) -> RunDir:
     return run
 
 
-def save(folder: Path, step: int, size: int = 4) -> None:
-    path = folder / layout.name_of(step)
-    path.mkdir(mode=0o700, parents=True)
-    (path / "tree.pickle").write_bytes(b"tree")
-    (path / layout.MANIFEST).write_bytes(layout.manifest(step, Writer("r", 0, 0), 1, {"tree.pickle": size}, {}))
-
-
 def test_drills_that_the_parent_has_done_or_refused_are_left_out(tmp_path: Path) -> None:
     done = [ex.injected(3, "kill", 1, by="faults.plan"), ex.injected(4, "kill", 0, by=1000)]
     refused = ex.event(5, "fault_refused", kind="lighthouse", group=None, rank=0, reason="?", by="faults.plan")
@@ -61,8 +53,9 @@ def test_checkpoints_of_a_scripts_own_format_are_shared(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_named_and_nothing_starts(tmp_path: Path) -> None:
     run = parent(tmp_path)
-    save(run.checkpoints, 10, size=5)
-    with pytest.raises(EnvironmentProblem, match=r"no complete checkpoint .*step-00000010: tree.pickle has 4 bytes"):
+    save(run.checkpoints, 10)
+    (part_of(run.checkpoints, 10) / "a").write_bytes(b"1234")
+    with pytest.raises(EnvironmentProblem, match=r"no complete checkpoint .*step-00000010.json: data-.*/a has 4 bytes"):
         resume(run)
     assert resume(run, from_scratch=True).source is None
 
@@ -76,7 +69,7 @@ def test_a_child_of_a_child_names_its_own_parent_and_has_its_own_directory(tmp_p
     child = resume(run)
     assert (child.config.internal.parent, child.config.run.dir) == (str(run.root), None)
     made = child.create(child.config)
-    assert layout.steps(made.checkpoints) == [10]
+    assert steps(made.checkpoints) == [10]
 
 
 def test_a_resumed_run_keeps_its_name_unless_it_is_given_another(tmp_path: Path) -> None:

@@ -5,20 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from checkpoints import save
 
 from ftslurm.api import submitting
-from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.layout import Writer
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.run.checkpoint_owner import claim
 from ftslurm.run.directory import RunDir
-
-
-def save(folder: Path, step: int) -> None:
-    path = folder / layout.name_of(step)
-    path.mkdir(mode=0o700, parents=True)
-    (path / "tree.pickle").write_bytes(b"tree")
-    (path / layout.MANIFEST).write_bytes(layout.manifest(step, layout.Writer("other", 0, 0), 1, {"tree.pickle": 4}, {}))
 
 
 def beside_another(tmp_path: Path, kind: str) -> Config:
@@ -51,7 +45,7 @@ def test_a_run_that_goes_on_from_the_checkpoint_of_another_is_told(tmp_path: Pat
     config.checkpoint.dir = str(tmp_path / "checkpoints")
     assert claim(config, other) is None
     assert submitting.settle(config, preview=True) == []
-    save(tmp_path / "checkpoints", 140)
+    save(tmp_path / "checkpoints", 140, Writer("other", 0, 0))
     note = (
         f"checkpoint.dir={tmp_path}/checkpoints has a checkpoint of other: this run goes on from its step 140, with "
         "its weights. To begin at step 0, name another folder"

@@ -22,7 +22,7 @@ def config(*entries: Any, kind: str = "slurm") -> Config:
 
 def test_commands_are_lists_of_words_and_the_shipped_one_needs_no_path() -> None:
     made = config(["ftslurm-preflight", "--min-shm-gb", 1], "check", ["/opt/site/check", "--quick"])
-    shipped = tuple(programs.module("ftslurm.preflight", "--min-shm-gb", "1"))
+    shipped = tuple(programs.module("ftslurm.checks", "--min-shm-gb", "1"))
     assert commands(made) == [shipped, ("check",), ("/opt/site/check", "--quick")]
     check_preflight(made)
 

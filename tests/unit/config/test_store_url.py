@@ -10,10 +10,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
-from ftslurm.checkpoint.checkpointer import CheckpointError, _open
-from ftslurm.checkpoint.files import Files
-from ftslurm.checkpoint.object_store import open_url
-from ftslurm.checkpoint.store import FolderStore
+from ftslurm.checkpoint.places import Bucket, Folders
+from ftslurm.checkpoint.store import Store
 from ftslurm.config.compose import to_config
 from ftslurm.config.schema import Config
 from ftslurm.config.store_url import STORES, is_url, plain
@@ -42,28 +40,27 @@ def test_no_protocol_leads_around_the_checks_of_folders(protocol: str, tmp_path:
         except ConfigError:
             told = ""
         try:
-            store = _open(plain(address))
-        except CheckpointError:
+            store = Store(plain(address))
+        except EnvironmentProblem:
             store = None
-        if isinstance(store, FolderStore):
-            assert not hasattr(Files(str(store.folder)).system, "protocol")  # not fsspec's, whose files have no owners
+        if store is not None and isinstance(store.files, Folders):  # not fsspec's, whose files have no owners
             # What is not meant as a URL at all is a name in this folder, for fsspec's users as for ours.
-            assert store.folder == (tmp_path if plain(address) == str(tmp_path) else Path(os.path.abspath(address)))
-            assert told == str(store.folder)
+            assert store.name == (str(tmp_path) if plain(address) == str(tmp_path) else os.path.abspath(address))
+            assert told == store.name
         elif told:
             assert protocol in STORES
         for each in (address, told, plain(address)):
             if is_url(each) and each.partition("://")[0] not in STORES:
                 with pytest.raises(EnvironmentProblem, match=r"is neither a folder nor|two slashes"):
-                    open_url(each)
+                    Bucket(each)
 
 
 @pytest.mark.parametrize("form", ["file://{}", "local://{}", "file:{}", "local:{}", "{}"])
 def test_a_folder_in_fsspecs_words_is_that_folder(form: str, tmp_path: Path) -> None:
     assert configured(form.format(tmp_path)) == str(tmp_path)
-    opened = _open(plain(form.format(tmp_path)))
-    assert isinstance(opened, FolderStore)
-    assert opened.folder == tmp_path
+    opened = Store(plain(form.format(tmp_path)))
+    assert isinstance(opened.files, Folders)
+    assert opened.name == str(tmp_path)
 
 
 @pytest.mark.parametrize("protocol", sorted(STORES & known_implementations.keys()))

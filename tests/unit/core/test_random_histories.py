@@ -265,8 +265,8 @@ class World:
         time = now
         if self.config.lighthouse.kind == "none":
             self.later(now + self.dice.uniform(0, 2), said.serving(step, "http://n0:2"))
-            self.later(now + self.dice.uniform(1, 9), said.served(step, 1, self.dice.choice([None, 3, 7])))
-            self.later(now + self.dice.uniform(0, 2), said.session_opened(step, 1))
+            self.later(now + self.dice.uniform(1, 9), said.served(step, self.dice.choice([0, 3, 7])))
+            self.later(now + self.dice.uniform(0, 2), said.session_opened(step))
         for committed in range(self.dice.randint(1, 10)):
             time += self.dice.uniform(0.1, 3)
             self.step += 1

@@ -1,4 +1,4 @@
-"""The output for a run without a Lighthouse: roles and sessions, and no missing parts."""
+"""The output for a run without a Lighthouse: roles, and no missing parts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def serving(time: float, attempt: int = 0, **times: object) -> ex.Line:
     return ex.event(time, "serving", **(known | times))
 
 
-def opened(time: float, group: int, attempt: int = 0, sessions: int = 1, **times: object) -> ex.Line:
-    return ex.event(time, "session_opened", group=group, attempt=attempt, sessions=sessions, **times)
+def opened(time: float, group: int, attempt: int = 0, **times: object) -> ex.Line:
+    return ex.event(time, "session_opened", group=group, attempt=attempt, **times)
 
 
-def served(time: float, step: int, sessions: int, attempt: int = 0) -> ex.Line:
-    return ex.event(time, "progress", group=0, attempt=attempt, step=step, sessions=sessions)
+def served(time: float, step: int, attempt: int = 0) -> ex.Line:
+    return ex.event(time, "progress", group=0, attempt=attempt, step=step)
 
 
 def journal() -> list[ex.Line]:
@@ -45,19 +45,18 @@ def journal() -> list[ex.Line]:
         *(ex.ready(2, group) for group in range(3)),
         serving(3),
         *(opened(3.5, group, seconds=2.5, recovery_s=None) for group in (1, 2)),
-        served(4, 0, 2),
-        served(10, 120, 2),
+        served(4, 0),
+        served(10, 120),
         ex.exited(11, 1),
         ex.launched(11.1, 1, 1),
         ex.ready(13, 1, 1),
         opened(13, 1, 1, seconds=1.9, recovery_s=2.0, phases=ex.PHASES),
-        served(14, 180, 2),
+        served(14, 180),
         ex.exited(15, 0, step=180),
         ex.launched(15.1, 0, 1),
         ex.ready(16, 0, 1),
         serving(17, 1, recovery_s=2.0, phases=ex.PHASES),
-        opened(17.1, 2, sessions=2),
-        served(18, 150, 1, attempt=1),
+        served(18, 150, attempt=1),
     ]
 
 
@@ -93,31 +92,27 @@ def test_it_reads_like_a_story() -> None:
     ]
 
 
-def test_the_table_shows_roles_and_sessions_and_no_lighthouse() -> None:
+def test_the_table_shows_roles_and_no_lighthouse() -> None:
     text = drawn(render(at(10), ex.START + 10, 100))
     assert "3 of 3 groups running" in text
     assert "step 120/400  20.0 steps/s" in text
     header, server, worker = (
         line.split() for line in text.splitlines() if line.split()[:1] in (["group"], ["0"], ["1"])
     )
-    assert header == ["group", "role", "phase", "step", "sessions", "attempt", "restarts", "steps/s", "node"]
-    assert server == ["0", "server", "RUNNING", "120", "2", "0", "0", "20.0", "n1"]
-    assert worker == ["1", "worker", "RUNNING", "-", "1", "0", "0", "-", "n2"]
+    assert header == ["group", "role", "phase", "step", "attempt", "restarts", "steps/s", "node"]
+    assert server == ["0", "server", "RUNNING", "120", "0", "0", "20.0", "n1"]
+    assert worker == ["1", "worker", "RUNNING", "-", "0", "0", "-", "n2"]
     assert "Lighthouse" not in text
     assert "quorum" not in text
 
 
-def test_the_json_has_roles_and_sessions() -> None:
+def test_the_json_has_roles() -> None:
     told = to_json(at(18), ex.START + 18)
     assert told["lighthouse"] is None
     assert told["step"] == 150  # the server went back, and the run with it
     groups = told["groups"]
     assert isinstance(groups, list)
-    assert [(g["role"], g["sessions"], g["waiting_for"]) for g in groups] == [
-        ("server", 1, None),
-        ("worker", 1, None),
-        ("worker", 2, None),
-    ]
+    assert [(g["role"], g["waiting_for"]) for g in groups] == [("server", None), ("worker", None), ("worker", None)]
 
 
 def test_the_summary_says_what_the_restarts_cost(tmp_path: Path) -> None:
@@ -149,12 +144,12 @@ def test_groups_that_tell_nothing_run_all_the_same() -> None:
 def test_a_server_that_stands_still_is_seen() -> None:
     status = at(18)
     for n in range(6):
-        status = fold(status, served(18 + n, 150 + n, 1, attempt=1))
+        status = fold(status, served(18 + n, 150 + n, attempt=1))
     assert "still for 1 min" not in drawn(render(status, ex.START + 25, 100))
     assert "still for" in drawn(render(status, ex.START + 60, 100))
 
 
-@pytest.mark.parametrize("field", ["roles", "lighthouse", "sessions"])
+@pytest.mark.parametrize("field", ["roles", "lighthouse", "url"])
 def test_what_another_version_writes_does_no_harm(field: str) -> None:
     lines = [{**line, field: 7} if field in line else line for line in journal()]
     status = reduce(fold, lines, RunStatus())

@@ -12,12 +12,13 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 
+from ftslurm.checkpoint.layout import OWNER
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import Distrusted
 from ftslurm.run import configuration, leadership, liveness
-from ftslurm.run.checkpoint_owner import OWNER, claim, in_use
+from ftslurm.run.checkpoint_owner import claim, in_use
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.find import find, newest
 from ftslurm.submission import array_task, requeue, submit

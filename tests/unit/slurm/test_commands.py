@@ -11,12 +11,13 @@ from programs import Programs
 from slurm_answers import read_node_fates
 
 import ftslurm
+from ftslurm.config.schema import Config
 from ftslurm.core.state.events import NodeFate
-from ftslurm.core.state.model import Evidence
+from ftslurm.core.state.model import Evidence, RunOutcome
 from ftslurm.protocol.causes import Cause
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.commands import scrubbed, srun_command
-from ftslurm.slurm.evidence import out_of_time, read_srun
+from ftslurm.slurm.evidence import asked_by_slurm, job_ends, read_srun
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import (
     UNKNOWN,
@@ -306,11 +307,20 @@ def test_one_word_is_one_argument_whatever_it_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "why", "over"), [("7", " DUE TO TIME LIMIT", True), ("17", " DUE TO TIME LIMIT", False), ("7", "", False)]
+    ("job", "why", "outcome"),
+    [
+        *(("7", " DUE TO TIME LIMIT", RunOutcome.GOES_ON), ("17", " DUE TO TIME LIMIT", None), ("7", "", None)),
+        *(("7", " DUE TO JOB REQUEUE", RunOutcome.REQUEUED), ("71", " DUE TO JOB REQUEUE", None)),
+        *(("7", " DUE TO NODE FAILURE", None), ("7", " DUE TO SOMETHING NEW", None)),
+    ],
 )
-def test_srun_knows_first_that_the_time_of_the_job_is_over(job: str, why: str, over: bool) -> None:
+def test_srun_knows_first_that_the_job_ends(job: str, why: str, outcome: RunOutcome | None) -> None:
     line = f"slurmstepd: error: *** STEP 7.12 ON n1 CANCELLED AT 2026-11-20T19:42:55{why} ***"
-    assert out_of_time(line, job) is over
+    config = Config()
+    config.cluster.kind, config.cluster.requeue = "slurm", True
+    ends = job_ends(line, job)
+    asked = [] if ends is None else asked_by_slurm(ends, config, batch=True)
+    assert [stop.outcome for stop in asked] == ([] if outcome is None else [outcome])
 
 
 @pytest.mark.parametrize(

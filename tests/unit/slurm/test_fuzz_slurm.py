@@ -24,7 +24,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm.evidence import (
     asked_by_slurm,
-    out_of_time,
+    job_ends,
     read_node_checks,
     read_probe,
     read_srun,
@@ -91,7 +91,7 @@ def test_broken_brackets_are_no_host_list(text: str) -> None:
 @given(line=LINES)
 def test_a_line_of_sruns_is_evidence_or_none(line: str) -> None:
     evidence = read_srun(line)
-    out_of_time(line, "7")
+    job_ends(line, "7")
     if evidence is not None:
         assert evidence.node is None or is_node(evidence.node)
         assert evidence.code is None or 0 <= evidence.code <= 999

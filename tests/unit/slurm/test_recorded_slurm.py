@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slurm_answers import read, read_node_fates, read_queue
 
+from ftslurm.checks.slurm_verdicts import read_nodes, read_records, read_settings
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import AskJobs
 from ftslurm.core.state.events import JobsSeen, JobsUnknown
-from ftslurm.doctor.slurm_checks import read_nodes, read_records, read_settings
 from ftslurm.launchers.scheduler import AskOwnNodes
 from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir
-from ftslurm.slurm.evidence import out_of_time, read_srun
+from ftslurm.slurm.evidence import job_ends, read_srun
 from ftslurm.slurm.parse import (
     NO_OUTPUT,
     STATES,
@@ -174,7 +174,7 @@ def test_damaged_lines_raise_nothing_and_the_whole_ones_are_read(version: str, n
             one_by_one = {one for line in whole for one in READERS[name](line)}
             assert {str(one) for one in one_by_one} <= {str(one) for one in found} or name in ("topology", "settings")
         for line in told.splitlines():
-            out_of_time(line, "1")
+            job_ends(line, "1")
 
     read()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torchft_managers import fake_torchft_client
+from torchft_managers import fake_torchft_client, run_manager
 
 from ftslurm.worker.lineage_guard import LineageGuard
 
@@ -87,7 +88,8 @@ def test_a_newcomer_that_is_ahead_of_everybody_has_loaded_something_else(
         with pytest.raises(RefusedError, match="not of this history"):
             manager._async_quorum(True)
     else:
-        assert manager._async_quorum(True).max_step == step
+        manager._async_quorum(True)
+        assert manager.got.max_step == step
 
 
 def test_of_several_managers_in_a_process_nobody_knows_which_step_is_the_runs() -> None:
@@ -97,8 +99,9 @@ def test_of_several_managers_in_a_process_nobody_knows_which_step_is_the_runs() 
         one._async_quorum(True)
     with pytest.raises(RefusedError):
         one._async_quorum(True)
-    assert other._async_quorum(True).max_step == 5
-    assert one._async_quorum(True).max_step == 5
+    for manager in (other, one):
+        manager._async_quorum(True)
+        assert manager.got.max_step == 5
 
 
 def test_a_second_manager_does_not_make_the_first_one_trust_weights_of_its_own() -> None:
@@ -111,7 +114,7 @@ def test_a_second_manager_does_not_make_the_first_one_trust_weights_of_its_own()
 
 def test_healing_that_the_script_forbids_is_none() -> None:
     answer = {"max_step": 9, "heal": True, "max_world_size": 1, "replica_world_size": 2}
-    assert watched(answer)._async_quorum(True).heal
+    watched(answer)._async_quorum(True)
     with pytest.raises(RefusedError, match="allow_heal=False"):
         watched(answer)._async_quorum(False)
 
@@ -121,7 +124,7 @@ def test_the_client_is_wrapped_once_and_is_otherwise_as_before() -> None:
     client = manager._client
     for _ in range(3):
         manager._async_quorum(True)
-    assert manager._client._client is client
+    assert manager._client is client
     assert manager._client.should_commit() == "as before"
 
 
@@ -133,7 +136,8 @@ def test_a_state_that_was_fetched_is_loaded_before_the_next_quorum(healing: bool
     manager._healing, manager._pending_state_dict = healing, pending
     manager._quorum_future = Future()
     manager._quorum_future.set_result(None)
-    assert manager.start_quorum(allow_heal=True) == {"allow_heal": True}
+    manager.start_quorum(allow_heal=True)
+    assert manager.options == {"allow_heal": True}
     assert manager.applied == applied
 
 
@@ -141,6 +145,6 @@ def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
     """Return a fake Manager under the lineage guard's watch, whose Lighthouse gives this answer."""
     history = LineageGuard(refuse)
     history.floor = floor
-    torchft = fake_torchft_client(answer, step)
-    history.install(torchft)
-    return torchft.Manager()
+    progress = SimpleNamespace(seeks_quorum=bool, has_quorum=bool, has_healed=bool)
+    watchers = SimpleNamespace(lineage=history, progress=progress, repeated=None, unhealed=SimpleNamespace())
+    return run_manager(fake_torchft_client(answer, step), watchers)()

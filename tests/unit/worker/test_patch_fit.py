@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ftslurm.worker import patch_fit
+from ftslurm.worker.private_names import Names, Patch
 
 
 class Base:
@@ -22,12 +23,8 @@ class Derived(Base):
         return len(self._name) + first + second
 
 
-class Module:
-    Derived = Derived
-
-    @staticmethod
-    def function(left: int, right: int) -> int:
-        return left + right
+def function(left: int, right: int) -> int:
+    return left + right
 
 
 @pytest.mark.parametrize(
@@ -47,6 +44,7 @@ class Module:
         ("Derived.len", True),  # a method uses it
         ("Derived._other", False),
         ("Derived._name(left)", False),
+        ("Gone._name", False),
         ("Derived._name.upper", False),
         ("Derived.call(first, second)", True),
         ("Derived(name, port)", True),
@@ -55,13 +53,15 @@ class Module:
     ],
 )
 def test_what_a_patch_needs_is_found_or_named(need: str, there: bool) -> None:
-    assert patch_fit.fits(Module, need) == there
-    if there:
-        patch_fit.require(Module, "function", need)
-    else:
-        with pytest.raises(patch_fit.Misfit, match=r"Module has no missing, no ") as caught:
-            patch_fit.require(Module, "function", "missing", need)
-        assert str(caught.value).endswith(f"no {need}")
+    assert patch_fit.missing({__name__: f"function {need}"}) == ([] if there else [f"{need} in {__name__}"])
+
+
+def test_a_class_or_a_module_that_is_gone_lacks_all_its_names() -> None:
+    for gone in (f"{__name__}:Gone", f"{__name__}.gone", "gone"):
+        assert patch_fit.missing({gone: "one two(a, b)", __name__: "function()"}) == [
+            f"one in {gone}",
+            f"two(a, b) in {gone}",
+        ]
 
 
 def test_what_another_patch_has_wrapped_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,29 +72,50 @@ def test_what_another_patch_has_wrapped_is_still_found(monkeypatch: pytest.Monke
         original(*args, **words)
 
     monkeypatch.setattr(Base, "__init__", init)
-    assert patch_fit.fits(Module, "Derived._name", "Derived(name, port)")
+    assert patch_fit.missing({f"{__name__}:Derived": "_name __init__(name, port)"}) == []
 
 
-@pytest.mark.parametrize(
-    "error", [patch_fit.Misfit("torchft.ddp has no hook"), AttributeError("torchft.ddp has no hook")]
-)
-def test_a_patch_that_can_be_done_without_is_left_out_with_a_sentence(error: Exception) -> None:
+def patch(monkeypatch: pytest.MonkeyPatch, patch: Patch, *forms: Names) -> Patch:
+    """Return a patch that needs other names."""
+    monkeypatch.setattr(patch, "forms", forms)
+    return patch
+
+
+def test_of_several_versions_one_must_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, half = {__name__: "function"}, {__name__: "function gone"}
+    assert patch_fit.form(patch(monkeypatch, Patch.BROKEN, whole, half)) == 0
+    assert patch_fit.form(patch(monkeypatch, Patch.BROKEN, half, whole)) == 1
+    with pytest.raises(patch_fit.Misfit, match=f"no gone in {__name__}, or there is no gone in {__name__}"):
+        patch_fit.form(patch(monkeypatch, Patch.BROKEN, half, half))
+
+
+def fails() -> None:
+    raise AttributeError("torchft.ddp has no hook")
+
+
+@pytest.mark.parametrize(("need", "said"), [("gone", "there is no gone in "), ("function", "torchft.ddp has no hook")])
+def test_a_patch_that_can_be_done_without_is_left_out_with_a_sentence(
+    need: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left_out: list[str] = []
-    with patch_fit.optional(left_out, "hook", "others may die"):
-        pass
-    assert left_out == []
-    with patch_fit.optional(left_out, "hook", "others may die"):
-        raise error
+    pure, hook = (
+        patch(monkeypatch, one, {__name__: name})
+        for one, name in ((Patch.PURE_DDP, "function"), (Patch.COMM_HOOK, need))
+    )
+    done: list[str] = []
+    patch_fit.apply({hook: fails, pure: lambda: done.append("the other")}, left_out)
+    assert done == ["the other"]
     (words,) = left_out
-    for part in ("the patch hook", "others may die", "torchft.ddp has no hook", "torch 2", patch_fit.TRIED):
+    for part in ("the patch comm hook", Patch.COMM_HOOK.without, said, "torch 2", patch_fit.TRIED):
         assert part in words
 
 
-def test_a_patch_that_cannot_be_done_without_ends_the_worker_and_names_the_versions_to_install() -> None:
-    with (
-        pytest.raises(RuntimeError, match="the worker does not start") as caught,
-        patch_fit.indispensable("the managers"),
-    ):
-        patch_fit.require(Module, "ManagerServer(bind)")
-    for part in ("cannot be closed to strangers (the managers)", "no ManagerServer(bind)", patch_fit.TRIED):
-        assert part in str(caught.value)
+def test_a_patch_that_cannot_be_done_without_ends_the_worker_and_names_the_versions_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for install, need, said in ((bool, "gone(bind)", "no gone(bind)"), (fails, "function", "has no hook")):
+        managers = patch(monkeypatch, Patch.MANAGERS, {__name__: need})
+        with pytest.raises(RuntimeError, match="the script does not start") as caught:
+            patch_fit.apply({managers: install}, [])
+        for part in ("cannot be closed to strangers (managers)", said, patch_fit.TRIED):
+            assert part in str(caught.value)

@@ -191,25 +191,6 @@ def test_a_role_counts_the_workers_of_all_its_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"http_proxy": "http://p:1"}, {"no_proxy": "127.0.0.1"}),
-        ({"http_proxy": "http://p:1", "NO_PROXY": "a.b"}, {"NO_PROXY": "a.b,127.0.0.1"}),
-        (
-            {"HTTP_PROXY": "http://p:1", "no_proxy": "a", "NO_PROXY": "b"},
-            {"no_proxy": "a,127.0.0.1", "NO_PROXY": "b,127.0.0.1"},
-        ),
-        ({}, {}),
-    ],
-)
-def test_no_proxy_is_asked_for_a_server(before: dict[str, str], after: dict[str, str]) -> None:
-    environ = {**before, "FTSLURM_SERVERS": "http://127.0.0.1:1/new_session"}
-    expected = {**environ, **after}
-    session.reach_loopback(environ)
-    assert environ == expected
-
-
-@pytest.mark.parametrize(
     ("devices", "cuda", "said"),
     [
         (["null", "nvidia0", "nvidia1", "nvidiactl"], None, "has 2 GPUs that stay idle: torch 2.13.0+cpu"),

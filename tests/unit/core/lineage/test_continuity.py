@@ -269,7 +269,7 @@ def test_the_end_waits_a_moment_for_slurms_word_on_why() -> None:
     told = ev.StopAsked("requeued", SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)
     waited = play(*RUNNING, (30, asked), ends, (33,))
     assert waited.records("run_finished") == []
-    waited.turn(34, [told, ev.Explained()])
+    waited.turn(34, [told, ev.Explained(True)])
     assert len(waited.records("run_requeued")) == 1
     silent = play(*RUNNING, (30, asked), ends, (36,))
     assert [r["outcome"] for r in silent.records("run_finished")] == ["stopped"]

@@ -143,16 +143,24 @@ def test_a_stop_command_is_stronger_than_the_roll_over() -> None:
 
 def test_a_signal_while_a_run_ends_stops_it_unless_slurm_starts_the_job_again() -> None:
     told = (*RUNNING, (30, ENDS), (31, saved(12)), (31.1, ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)))
-    cancelled = play(*told, (31.3, down(12)), (32, ev.Explained()))
+    cancelled = play(*told, (31.3, down(12)), (32, ev.Explained(True)))
     assert end(cancelled)[0] == "stopped"
     again = ev.StopAsked("Slurm has requeued the job", SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)
-    assert end(play(*told, (31.3, down(12)), (32, again, ev.Explained())))[0] == "requeued"
+    assert end(play(*told, (31.3, down(12)), (32, again, ev.Explained(True))))[0] == "requeued"
+
+
+def test_an_answer_of_before_the_signal_is_not_the_answer_to_it() -> None:
+    term = ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)
+    again = ev.StopAsked("Slurm has requeued the job", SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)
+    told = (*RUNNING, (25, saved(10)), (30, term), (30.1, *down(10), ev.Explained(False)))
+    assert end(play(*told, (31, again, ev.Explained(True))))[0] == "requeued"
+    assert end(play(*told, (31, ev.Explained(True))))[0] == "stopped"
 
 
 def test_without_a_warning_the_end_of_the_time_limit_itself_is_enough() -> None:
     told = ev.StopAsked("the time limit is over", SLURM, Cause.TIME_LIMIT, RunOutcome.GOES_ON)
     term = ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)
-    story = play(*RUNNING, (25, saved(10)), (30, term), (30.2, told, ev.Explained()), (31, down(10)))
+    story = play(*RUNNING, (25, saved(10)), (30, term), (30.2, told, ev.Explained(True)), (31, down(10)))
     assert end(story) == ("requeued", "the time limit is over; the run goes on from the checkpoint of step 10")
 
 
@@ -160,7 +168,9 @@ def test_sruns_reason_comes_first_and_no_group_is_started_in_a_job_that_is_over(
     told = ev.StopAsked("the time limit is over", SRUN, Cause.TIME_LIMIT, RunOutcome.GOES_ON)
     over = ev.TaskFailed(A0, Evidence(None, "n1", cause=Cause.TIME_LIMIT, error="Slurm cancelled the step"))
     term = ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)
-    story = play(*RUNNING, (25, saved(10)), (30, told, over, told), (30.1, *down(10), term), (31, told, ev.Explained()))
+    story = play(
+        *RUNNING, (25, saved(10)), (30, told, over, told), (30.1, *down(10), term), (31, told, ev.Explained(True))
+    )
     assert end(story)[0] == "requeued"
     assert len(story.ids(act.Launch)) == 3
     assert [record["by"] for record in story.records("command")] == ["srun", "SIGTERM"]

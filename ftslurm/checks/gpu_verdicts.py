@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ftslurm.preflight.finding import Finding, fail, ok, warn
-from ftslurm.preflight.gpu_readings import GpuReading
+from ftslurm.checks.facts import Hardware
+from ftslurm.checks.finding import Finding, fail, ok, warn
+from ftslurm.checks.gpu_readings import GpuReading
 
 RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
 REPLACE = "drain the node; the GPU has to be replaced"
@@ -15,7 +16,7 @@ def present(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[F
     """Yield whether the GPUs are there that the run uses.
 
     Args:
-        files: number of NVIDIA's device files.
+        files: how many device files there are.
         expected: how many the run uses on a node; 0: it does not say.
     """
     for gpu in gpus:
@@ -30,7 +31,7 @@ def present(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[F
         kinds = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         yield ok("gpus", f"{sound} GPUs answer ({kinds}, driver {', '.join({gpu.driver for gpu in gpus})})")
         if len({gpu.name for gpu in gpus}) > 1:
-            yield warn("gpus", f"they are not all alike: {kinds}", "")
+            yield warn("gpus", f"they are not all alike: {kinds}", "choose nodes with cluster.sbatch.constraint")
 
 
 def idle(gpus: Sequence[GpuReading], most_used_mb: int) -> Iterator[Finding]:
@@ -100,8 +101,21 @@ def speed(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
             yield warn("speed", what, "see the cooling and the power supply of the node")
 
 
-def state(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[Finding]:
-    """Yield what is to be said of GPUs, whoever uses them; arguments as for `present`."""
-    yield from present(gpus, files, expected)
-    for check in (memory, links, speed):
-        yield from check(gpus)
+def state(there: Hardware, expected: int, most_used_mb: int | None) -> Iterator[Finding]:
+    """Yield what is to be said of a node's GPUs.
+
+    Args:
+        expected: as for `present`.
+        most_used_mb: memory in use of an idle GPU; None: others may use the GPUs.
+    """
+    if isinstance(there.readings, str):
+        yield fail("gpus", f"nvidia-smi fails: {there.readings}", RESET)
+    elif there.readings is None and there.gpus >= max(expected, 1):
+        yield ok("gpus", "their state is not checked: there is no nvidia-smi here")
+    elif there.gpus or expected:
+        gpus = there.readings or []
+        yield from present(gpus, there.gpus, expected)
+        for check in (memory, links, speed):
+            yield from check(gpus)
+        if most_used_mb is not None:
+            yield from idle(gpus, most_used_mb)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 
-class Level(Enum):
+class Level(str, Enum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -34,3 +35,8 @@ def warn(check: str, what: str, fix: str) -> Finding:
 
 def fail(check: str, what: str, fix: str) -> Finding:
     return Finding(Level.FAIL, check, what, fix)
+
+
+def rows(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Return findings for JSON."""
+    return [asdict(one) for one in findings]

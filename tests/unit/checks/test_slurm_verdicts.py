@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ftslurm.doctor.slurm_checks import (
+from ftslurm.checks.finding import Level
+from ftslurm.checks.slurm_verdicts import (
     Node,
     SlurmFacts,
     check_slurm,
@@ -15,7 +16,6 @@ from ftslurm.doctor.slurm_checks import (
     read_records,
     read_settings,
 )
-from ftslurm.preflight.finding import Level
 from ftslurm.slurm.parse import UNKNOWN, Partition, read_partitions
 
 CONFIG = """\

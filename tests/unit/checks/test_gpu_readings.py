@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable
 
 import pytest
+from programs import Programs
 
-from ftslurm.preflight import gpu_readings
-from ftslurm.preflight.gpu_readings import GPUS, LINKS, PROCESSES, GpuReading, NoAnswer
-from ftslurm.preflight.shipped_check import main
+from ftslurm.checks import gpu_readings
+from ftslurm.checks.gpu_readings import GpuReading, NoAnswer
+from ftslurm.checks.shipped_check import main
 
 H200 = "GPU-abea1163-fb23-4074-3f4f-bb40c5e3878f"
 OTHER = "GPU-0abc1163-fb23-4074-3f4f-bb40c5e3878f"
@@ -26,16 +28,25 @@ GPU 1: NVIDIA A100-SXM4-80GB (UUID: {OTHER})
 """
 
 
-def read(
-    gpus: str, visible: str | None = None, processes: str = "", links: str = "", code: int = 0
-) -> list[GpuReading]:
-    def ask(command: Sequence[str]) -> tuple[int, str]:
-        return {GPUS: (code, gpus), PROCESSES: (0, processes), LINKS: (0, links)}[tuple(command)]
-
-    return gpu_readings.read(ask, visible)
+Read = Callable[..., list[GpuReading]]
 
 
-def test_all_that_nvidia_smi_says_becomes_a_value() -> None:
+@pytest.fixture
+def read(programs: Programs) -> Read:
+    """Read what a stand-in for NVIDIA's program says, which needs a GPU."""
+
+    def reading(
+        gpus: str, visible: str | None = None, processes: str = "", links: str = "", code: int = 0
+    ) -> list[GpuReading]:
+        answers = {"--query-gpu": gpus, "--query-compute-apps": processes, "nvlink": links}
+        cases = "".join(f"{word}*) printf %s {shlex.quote(text)};; " for word, text in answers.items())
+        programs.add("nvidia-smi", body=f"case $1 in {cases} esac; exit {code}")
+        return gpu_readings.read(visible)
+
+    return reading
+
+
+def test_all_that_nvidia_smi_says_becomes_a_value(read: Read) -> None:
     first, second = read(SOUND + WORN, processes=f"{OTHER}, 17\n{H200}, 9\n{OTHER}, 18\n", links=NVLINKS)
     assert first == GpuReading(
         *(0, H200, "NVIDIA H200", "580.159.04", 600), processes=(9,), ecc=0, rows=0, links=2, celsius=35
@@ -53,11 +64,11 @@ def test_all_that_nvidia_smi_says_becomes_a_value() -> None:
     )
 
 
-def test_what_a_gpu_does_not_support_is_none() -> None:
+def test_what_a_gpu_does_not_support_is_none(read: Read) -> None:
     assert read(OLD) == [GpuReading(0, H200, "Tesla V100", "470.57", 4, is_pending=True, celsius=41)]
 
 
-def test_a_gpu_that_does_not_answer_is_one_with_a_problem() -> None:
+def test_a_gpu_that_does_not_answer_is_one_with_a_problem(read: Read) -> None:
     assert [gpu.problem for gpu in read(SOUND + LOST)] == ["", "GPU is lost"]
 
 
@@ -72,7 +83,7 @@ def test_a_gpu_that_does_not_answer_is_one_with_a_problem() -> None:
         ("", 1),
     ],
 )
-def test_what_nvidia_smi_says_instead_is_the_reason(said: str, code: int) -> None:
+def test_what_nvidia_smi_says_instead_is_the_reason(said: str, code: int, read: Read) -> None:
     with pytest.raises(NoAnswer, match=" ".join(said.split())[-30:] or "exit code 1"):
         read(said, code=code)
 
@@ -80,7 +91,7 @@ def test_what_nvidia_smi_says_instead_is_the_reason(said: str, code: int) -> Non
 @pytest.mark.parametrize(
     ("visible", "found"), [("1", [1]), ("0,1", [0, 1]), ("", []), ("GPU-0a", [1]), ("MIG-3", [0, 1]), (None, [0, 1])]
 )
-def test_only_the_gpus_of_the_job_count(visible: str | None, found: list[int]) -> None:
+def test_only_the_gpus_of_the_job_count(visible: str | None, found: list[int], read: Read) -> None:
     assert [gpu.index for gpu in read(SOUND + WORN, visible)] == found
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from programs import Programs
 
-from ftslurm.preflight import node_verdicts, shipped_check
+from ftslurm.checks import node_verdicts, shipped_check
+from ftslurm.checks.facts import Hardware
+from ftslurm.guard import gpus
 
 SKIPS = ["--skip=gpus", "--skip=matmul", "--skip=allreduce", "--skip=kernel"]
 XID = "6,1234,{},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=123, GPU has fallen off the bus."
@@ -59,21 +60,24 @@ def test_a_disk_without_a_size_is_refused(word: str, capsys: pytest.CaptureFixtu
 
 def test_broken_hardware_in_the_kernel_log_fails_for_a_day_and_then_warns() -> None:
     uptime_s, line = 400_000.0, XID.format(390_000_000_000)
-    assert words(node_verdicts.kernel([line, line], uptime_s, 24)) == [
+    assert words(node_verdicts.kernel(Hardware(kernel=[line, line], uptime_s=uptime_s), 24)) == [
         "fail: XID 79 (GPU 0000:3b:00) in the kernel log: the GPU has fallen off the bus"
     ]
-    (old,) = words(node_verdicts.kernel([XID.format(1_000_000)], uptime_s, 24))
+    (old,) = words(node_verdicts.kernel(Hardware(kernel=[XID.format(1_000_000)], uptime_s=uptime_s), 24))
     assert old.startswith("warn: XID 79")
     assert old.endswith("more than 24 h ago")
-    assert words(node_verdicts.kernel(["6,1,5,-;usb 1-1: new device"], uptime_s, 24))[0].startswith("ok: no sign")
-    assert "may not be read" in words(node_verdicts.kernel(None, uptime_s, 24))[0]
+    assert words(node_verdicts.kernel(Hardware(kernel=["6,1,5,-;usb 1-1: new device"]), 24))[0].startswith(
+        "ok: no sign"
+    )
+    assert "may not be read" in words(node_verdicts.kernel(Hardware(), 24))[0]
 
 
-def test_clocks_that_differ_fail_and_the_time_of_srun_does_not() -> None:
-    assert words(node_verdicts.clock(3.0, 30))[0].startswith("ok")
-    assert words(node_verdicts.clock(-4.0, 30))[0].startswith("warn")
-    assert [words(node_verdicts.clock(skew, 30))[0][:4] for skew in (-31.0, 40.0)] == ["fail", "fail"]
-    assert words(node_verdicts.clock(None, 30)) == []
+@pytest.mark.parametrize(
+    ("ahead_s", "level"), [(3.0, "ok"), (-0.4, "ok"), (-4.0, "warn"), (-31.0, "fail"), (40.0, "fail"), (None, None)]
+)
+def test_clocks_that_differ_fail_and_the_time_of_srun_does_not(ahead_s: float | None, level: str | None) -> None:
+    found = words(node_verdicts.clock(ahead_s, 30, 30, "the controller's"))
+    assert [one.split(":")[0] for one in found] == [level] * (level is not None)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +98,7 @@ def test_nvidia_smi_is_asked_on_a_node_with_gpus(
 ) -> None:
     """The program stands in for NVIDIA's, which needs a GPU."""
     programs.add("nvidia-smi", body=body)
-    there = os.listdir("/dev")
-    monkeypatch.setattr(os, "listdir", lambda path: [*there, "nvidia0"] if path == "/dev" else [])
+    monkeypatch.setattr(gpus, "names", lambda: {gpus.VARIABLES[0]: ["0"]})
     kept = ("gpus", "idle", "memory")
     code = shipped_check.main([f"--skip={check}" for check in shipped_check.CHECKS if check not in kept])
     assert said in capsys.readouterr().out

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ftslurm.preflight import gpu_trial, gpu_verdicts
-from ftslurm.preflight.finding import Finding
-from ftslurm.preflight.gpu_readings import GpuReading
-from ftslurm.preflight.gpu_trial import Trial
+from ftslurm.checks import gpu_trial, gpu_verdicts
+from ftslurm.checks.finding import Finding
+from ftslurm.checks.gpu_readings import GpuReading
+from ftslurm.checks.gpu_trial import Trial
 
 SOUND = GpuReading(0, "GPU-a", "H200", "580.159", 300, (), 0, 0, links=18, celsius=40)
 OTHER = replace(SOUND, index=1, uuid="GPU-b")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ftslurm.preflight.finding import Finding, fail, ok, warn
+from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.slurm import offers
 from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_rows
 

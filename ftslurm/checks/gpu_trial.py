@@ -1,4 +1,4 @@
-"""Lets the GPUs of this node work: `python -m ftslurm.preflight.gpu_trial`; prints its results as one line of JSON.
+"""Lets the GPUs of this node work: `python -m ftslurm.checks.gpu_trial`; prints its results as one line of JSON.
 
 Each GPU multiplies matrices for a second; a product is compared with itself and with the CPU's. Then all GPUs of the
 node sum a tensor, with one process for each. This is a process of its own, because a broken GPU can hang or crash it.
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ftslurm.preflight import gpu_verdicts
-from ftslurm.preflight.finding import Finding, fail, ok
+from ftslurm.checks import gpu_verdicts
+from ftslurm.checks.finding import Finding, fail, ok
 from ftslurm.security import programs
 
 SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
@@ -44,7 +44,7 @@ def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cu
         skip: may name matmul and allreduce.
         device: cpu only for tests: two processes with gloo.
     """
-    command = programs.module("ftslurm.preflight.gpu_trial", f"--seconds={seconds}", f"--device={device}")
+    command = programs.module("ftslurm.checks.gpu_trial", f"--seconds={seconds}", f"--device={device}")
     command += [f"--skip={name}" for name in skip]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -148,7 +148,7 @@ def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> float
 def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
     """Sum a tensor with one process for each GPU. Return GB/s, or what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        command = programs.module("ftslurm.preflight.gpu_trial", f"--device={device}", f"--ranks={ranks}")
+        command = programs.module("ftslurm.checks.gpu_trial", f"--device={device}", f"--ranks={ranks}")
         command += [f"--store={os.path.join(folder, 'store')}"]
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         there = [
@@ -163,7 +163,7 @@ def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="ftslurm.preflight.gpu_trial")
+    parser = argparse.ArgumentParser(prog="ftslurm.checks.gpu_trial")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--skip", action="append", default=[])

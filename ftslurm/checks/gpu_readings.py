@@ -6,8 +6,10 @@ Readings that a GPU or driver does not support are None.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ftslurm.slurm import client
 
 FIELDS = (
     *("index", "uuid", "name", "driver_version", "memory.used", "ecc.errors.uncorrected.volatile.total"),
@@ -21,7 +23,7 @@ LINKS = ("nvidia-smi", "nvlink", "--status")
 SLOWED = {0x40: "heat", 0x80: "the power supply"}
 _LOST = re.compile(r"\[?([\w ]*(?:unknown error|lost|requires reset|err!)[\w ]*)\]?", re.IGNORECASE)
 
-Ask = Callable[[Sequence[str]], tuple[int, str]]  # runs a program; returns its exit code and what it has printed
+ANSWER_S = 30.0
 
 
 class NoAnswer(Exception):
@@ -48,22 +50,21 @@ class GpuReading:
     problem: str = ""  # why it could not be read
 
 
-def read(ask: Ask, visible: str | None) -> list[GpuReading]:
+def read(visible: str | None) -> list[GpuReading]:
     """Return the GPUs that this process may use.
 
     Args:
-        ask: runs nvidia-smi.
         visible: CUDA_VISIBLE_DEVICES; None: all.
 
     Raises:
         NoAnswer: nvidia-smi is missing, or fails.
     """
-    code, said = ask(GPUS)
-    rows = [row for line in said.splitlines() if len(row := line.split(", ")) == len(FIELDS)]
-    if code or not rows:
-        raise NoAnswer(" ".join(said.split())[:300] or f"exit code {code}")
-    processes, links = ask(PROCESSES)[1], ask(LINKS)[1]
-    found = [_reading(row, processes, links) for row in rows]
+    answer = client.call(GPUS, ANSWER_S)
+    rows = [row for line in answer.text.splitlines() if len(row := line.split(", ")) == len(FIELDS)]
+    if not (answer.ok and rows):
+        raise NoAnswer(" ".join(answer.text.split())[:300] or "it names no GPU")
+    processes, links = (client.call(question, ANSWER_S) for question in (PROCESSES, LINKS))
+    found = [_reading(row, processes.out, links.out) for row in rows]
     if visible is None or "MIG-" in visible:  # a share of a GPU has a name of its own
         return found
     wanted = [word.strip() for word in visible.split(",") if word.strip()]

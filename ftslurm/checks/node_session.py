@@ -1,0 +1,236 @@
+"""Doctor's side of the program on a node (on_node.py): starts it through srun, and reads its lines."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ftslurm.checks.facts import FolderFacts, NodeFacts, read_facts
+from ftslurm.checks.on_node import Asked, wait_for
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
+from ftslurm.protocol.readiness import readable
+from ftslurm.security import programs
+from ftslurm.security.json_text import read_object
+from ftslurm.slurm import client, commands
+
+PREFIX = ".ftslurm-doctor-"
+STALE_S = 3600.0
+FACTS_S = 400.0  # three imports that each may take two minutes
+END_S = 15.0  # for srun to end after its task
+LONGEST = 1 << 20
+OTHER_VERSION = "it answers as another version of ftslurm would: install the same one here and there"
+
+
+class Silent(Exception):
+    """The node does not answer; the message has the last words of srun."""
+
+
+class NodeSession:
+    """The program on one node."""
+
+    def __init__(
+        self, name: str, prefix: Sequence[str], python: Sequence[str], folder: Path, more: Mapping[str, Any]
+    ) -> None:
+        """Start it.
+
+        Args:
+            prefix: srun's command line; empty: here.
+            more: the fields of Asked that doctor chooses.
+
+        Raises:
+            OSError: srun cannot be started.
+        """
+        self.known, self._begun = NodeFacts(name), time.monotonic()
+        self._asked = Asked(str(folder), secrets.token_hex(4), **more)
+        self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
+        program = programs.module("ftslurm.checks.on_node", json.dumps(asdict(self._asked)), python=python)
+        self._process = subprocess.Popen(
+            [*prefix, *program],
+            env=commands.scrubbed(os.environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
+            # If doctor is killed: a first SIGINT takes a job out of the queue and does nothing to a running one, which
+            # ends with its stdin. SIGTERM would kill the program before it has removed the folder.
+            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGINT),
+        )
+
+    def look(self, wait_s: float, tell: Callable[[str], None]) -> NodeFacts:
+        """Wait until the program runs, and for all that it says."""
+        known = self.known
+        try:
+            hello = self._await_start(wait_s, tell)
+            known.name, known.job = str(hello.get("node")), str(hello.get("job"))
+            known.started_s = time.monotonic() - self._begun
+            size_s, can_lock = self._share()
+            answer = self._answer()
+            folder = FolderFacts(**{**answer["folder"], "size_s": size_s})
+            known.folder = folder if can_lock else replace(folder, locks=None)
+            known.facts, known.tried, known.place = read_facts(answer["facts"]), answer["tried"], answer["place"]
+        except Silent as why:
+            known.problem = str(why)
+        except (KeyError, TypeError):
+            known.problem = OTHER_VERSION
+        except BrokenPipeError:
+            known.problem = self._last_words()
+        except OSError as error:
+            known.problem = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
+        return known
+
+    def reach(self, other: NodeFacts) -> None:
+        """Have the node connect to the port of another one."""
+        with suppress(OSError, Silent):
+            self._say("{} {}".format(*other.place))
+            self.known.reached = {other.name: str(self._answer().get("why"))}
+
+    def close(self) -> None:
+        """End the program and its job."""
+        assert self._process.stdin is not None
+        ends = [self._process.stdin.close, self._process.terminate, self._process.kill]
+        if not self.known.started_s:  # it waits in the queue: SIGTERM takes the job out of it
+            ends = ends[1:]
+        for end in ends:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                end()
+                self._process.wait(END_S)
+                break
+
+    def _await_start(self, wait_s: float, tell: Callable[[str], None]) -> dict[str, Any]:
+        deadline = time.monotonic() + wait_s
+        while (hello := self._next(min(5.0, max(0.1, deadline - time.monotonic())))) is None:
+            state = self._queue_state()
+            if time.monotonic() > deadline:
+                raise Silent(f"its job has not started within {wait_s:g} s{state}")
+            tell(f"waiting for the job on {self.known.name}{state}; Ctrl-C cancels it")
+        return hello
+
+    def _share(self) -> tuple[float | None, bool]:
+        """Make the folder and a file, lock it, and have the program look at it; then make the new file.
+
+        Return after how many seconds this machine sees what the node has appended, and whether it can lock.
+        """
+        Path(self._asked.folder).mkdir(mode=0o700, exist_ok=True)
+        can_lock = True
+        with Path(self._asked.here).open("x") as here:
+            try:
+                fcntl.lockf(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                can_lock = False
+            size = os.fstat(here.fileno()).st_size
+            self._say("go")
+            if not self._answer()["shared"]:
+                return None, can_lock
+            Path(self._asked.new).touch(mode=0o600)
+            return wait_for(lambda: Path(self._asked.here).stat().st_size > size), can_lock
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    def _answer(self) -> dict[str, Any]:
+        answer = self._next(FACTS_S)
+        if answer is None:
+            raise Silent(f"no answer within {FACTS_S:g} s")
+        return answer
+
+    def _next(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the program's next line; None: there is none in time.
+
+        Raises:
+            Silent: it has ended instead.
+        """
+        assert self._process.stdout is not None
+        pipe, deadline = self._process.stdout, time.monotonic() + timeout_s
+        while readable(pipe.fileno(), deadline - time.monotonic()):
+            line = pipe.readline(LONGEST)
+            if not line:
+                raise Silent(self._last_words())
+            found = read_object(line) or {}  # what a profile or a prolog prints is none
+            if isinstance(told := found.get("time"), float):
+                self.known.ahead_s = max(self.known.ahead_s, told - time.time())
+                return found
+        return None
+
+    def _said(self) -> list[str]:
+        self._errors.seek(0)
+        return self._errors.read(LONGEST).decode(errors="replace").splitlines()
+
+    def _queue_state(self) -> str:
+        for line in self._said():
+            if found := re.search(r"job (\d{1,20}) queued", line):
+                state, reason = client.job_state(found[1])
+                return f": Slurm job {found[1]} is {state} ({reason})"
+        return ""
+
+    def _last_words(self) -> str:
+        try:
+            code: object = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            code = "none"
+        noise = ("queued and waiting", "has been allocated")
+        words = [line.strip() for line in self._said() if not any(one in line for one in noise)]
+        return "; ".join(words[-3:]) or f"its program has ended (srun's exit code: {code})"
+
+
+@contextmanager
+def sessions_on(
+    prefixes: Mapping[str, Sequence[str]], python: Sequence[str], folder: Path, more: Mapping[str, Any]
+) -> Iterator[list[NodeSession]]:
+    """Start the program with each command line, by name; end them all at the end of the block.
+
+    Raises:
+        EnvironmentProblem: it cannot be started.
+    """
+    started = list[NodeSession]()
+    try:
+        try:
+            for name, prefix in prefixes.items():
+                started.append(NodeSession(name, prefix, python, folder, more))
+        except OSError as error:
+            raise EnvironmentProblem(f"{error.filename}: {error.strerror}") from error
+        yield started
+    finally:
+        for session in started:
+            session.close()
+
+
+@contextmanager
+def scratch_folder(root: Path) -> Iterator[Path]:
+    """Yield a folder to make beside the runs, or where they will be; remove it, and old ones of killed doctors.
+
+    It is made when a program runs that removes it, too.
+
+    Raises:
+        EnvironmentProblem: it cannot be made.
+    """
+    place = next(path for path in (root, *root.parents) if path.is_dir())
+    for left in place.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            found = left.lstat()
+            mine = found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode)
+            if mine and time.time() - found.st_mtime > STALE_S:
+                shutil.rmtree(left)
+    folder = place / f"{PREFIX}{secrets.token_hex(8)}"
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise EnvironmentProblem(f"{place} cannot be written: set --root to a shared folder of your own")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

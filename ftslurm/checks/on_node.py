@@ -1,0 +1,172 @@
+"""Runs on a node for `ftslurm doctor`: `python -m ftslurm.checks.on_node ASKED`, with a JSON object of Asked.
+
+It prints a line of JSON when it has begun, and waits for one on stdin: the folder is there now. It prints another one
+when it has looked into the folder, and one with all the rest. Then it connects to each HOST PORT that comes on stdin.
+When stdin ends, because doctor has finished or was killed, it removes the folder and exits, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from ftslurm.checks import facts
+from ftslurm.checks.facts import PATIENCE_S, FolderFacts
+from ftslurm.guard import processes
+from ftslurm.slurm import client, commands
+
+LIFE_S = 280
+TRY_S = 60.0
+SHORT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What doctor gives to the program."""
+
+    folder: str
+    mark: str  # ends the names of the files for this node
+    options: Sequence[str] = ()  # of srun
+    submit: Sequence[str] = ()  # tries to submit a job; empty: that is refused everywhere
+
+    @property
+    def here(self) -> str:
+        """Return the file that doctor has made, locked, and looked at."""
+        return os.path.join(self.folder, f"here-{self.mark}")
+
+    @property
+    def new(self) -> str:
+        """Return the file that doctor makes once the folder has been listed here."""
+        return os.path.join(self.folder, f"new-{self.mark}")
+
+
+def wait_for(check: Callable[[], bool]) -> float | None:
+    """Return after how many seconds a check is true, or None if it is not within PATIENCE_S."""
+    begun = time.monotonic()
+    while not check():
+        if time.monotonic() - begun > PATIENCE_S:
+            return None
+        time.sleep(0.002)
+    return time.monotonic() - begun
+
+
+@contextmanager
+def _noting(found: FolderFacts) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        found.problem = f"{error.filename or 'it'}: {error.strerror}"
+
+
+def _touch(asked: Asked, found: FolderFacts) -> None:
+    """Look for the file of the other side, list the folder, make the file again, lock it, append to it."""
+    found.shared = os.path.exists(asked.here)
+    if not found.shared:
+        return
+    os.listdir(asked.folder)  # the listing is cached now
+    try:
+        os.close(os.open(asked.here, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        found.exclusive = False
+    except FileExistsError:
+        pass
+    with open(asked.here, "r+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.locks = False
+        except BlockingIOError:
+            found.locks = True
+        except OSError:
+            pass
+    _append(asked.here, "seen\n")
+
+
+def _append(path: str, text: str) -> float:
+    """Append durably, as the journal does for each decision; return how long that takes."""
+    begun = time.monotonic()
+    with open(path, "a") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return time.monotonic() - begun
+
+
+def _look(asked: Asked, found: FolderFacts) -> None:
+    """Wait for the new file of the other side; measure durable writes."""
+    if not found.shared or found.problem:
+        return
+    found.listing_s = wait_for(lambda: os.path.basename(asked.new) in os.listdir(asked.folder))
+    taken = [_append(asked.here, "x" * 200 + "\n") for _ in range(20)]
+    found.fsync_s, found.fsync_longest_s = statistics.median(taken), max(taken)
+
+
+def _as_a_run(asked: Asked, job: str, node: str) -> dict[str, str]:
+    """Start a step beside this one, and try to submit a job, as a controller here would.
+
+    Return why it fails, "" if it does not, by check.
+    """
+    environ = commands.scrubbed(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
+    tried = {"step": [*commands.beside(job, "ftslurm-doctor", node, asked.options), "true"], "sbatch": asked.submit}
+    answers = {check: client.call(command, TRY_S) for check, command in tried.items() if command}
+    return {check: "" if answer.ok else " ".join(answer.text.split())[-500:] for check, answer in answers.items()}
+
+
+def _say(**answer: object) -> None:
+    print(json.dumps({"time": time.time(), **answer}), flush=True)
+
+
+def _listen() -> socket.socket:
+    """Open a port for the other nodes; they only connect, so that nothing needs to be accepted."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", 0), family=family, backlog=64, dualstack_ipv6=both)
+
+
+def _serve(folder: str) -> None:
+    for line in sys.stdin:
+        host, port = line.split()
+        try:
+            socket.create_connection((host, int(port)), timeout=SHORT_S).close()
+            _say(why="")
+        except OSError as error:
+            _say(why=f"{type(error).__name__}: {error}"[:300])
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def main(text: str) -> None:
+    """Look at everything, and end with stdin."""
+    signal.alarm(LIFE_S)  # no end of stdin arrives if srun's whole process group is killed
+    asked = Asked(**json.loads(text))
+    found = FolderFacts(os.path.dirname(asked.folder))
+    node, job = processes.node_of(os.environ) or socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
+    _say(node=node, job=job)
+    sys.stdin.readline()
+    threading.Thread(target=_serve, args=[asked.folder], daemon=True).start()
+    with _noting(found):
+        _touch(asked, found)
+    _say(shared=found.shared)
+    with _noting(found):
+        _look(asked, found)
+    there = facts.of_node()
+    with _listen() as server:
+        place = [socket.gethostname(), server.getsockname()[1]]
+        tried = _as_a_run(asked, job, node) if job else {}
+        _say(folder=asdict(found), facts=asdict(there), place=place, tried=tried)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,98 @@
+"""The command `ftslurm-preflight`: checks this node, and prints one line for each check."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from ftslurm.checks import facts, gpu_trial, gpu_verdicts, node_verdicts
+from ftslurm.checks.finding import Finding, Level, rows
+
+CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "clock", "matmul", "allreduce")
+TRIALS = ("matmul", "allreduce")
+_EPILOG = """\
+Exit code 0: the node is sound, warnings included. 1: a check has failed. The last line sums up.
+On a node without GPUs their checks are left out, unless the run uses GPUs there.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="ftslurm-preflight",
+        description="Check the node on which this runs, before groups are placed there: health.preflight="
+        "[[ftslurm-preflight]]. `ftslurm help admin` has more.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--skip", action="append", default=[], choices=CHECKS, metavar="CHECK", help=f"leave out: {', '.join(CHECKS)}")
+    used = os.environ.get("FTSLURM_PREFLIGHT_GPUS") or "0"
+    must = "GPUs that must be there; default: those that the run uses on a node"
+    add("--gpus", type=int, default=used, metavar="N", help=must)
+    add("--allow-busy", action="store_true", help="others may use the GPUs")
+    add("--max-used-mb", type=int, default=2048, metavar="MB", help="memory in use of an idle GPU (default 2048)")
+    add("--slow-share", type=float, default=0.7, metavar="X", help="least share of the median speed (default 0.7)")
+    add("--seconds", type=float, default=1.0, metavar="S", help="how long each GPU multiplies (default 1)")
+    add("--trial-timeout-s", type=float, default=80.0, metavar="S", help="for matmul and allreduce (default 80)")
+    add("--kernel-log-h", type=float, default=24.0, metavar="H", help="older errors only warn (default 24)")
+    add("--min-shm-gb", type=float, default=1.0, metavar="GB", help="free space in /dev/shm (default 1)")
+    free = "free space; default: the run and /tmp, 1 each"
+    add("--min-disk-gb", action="append", type=_disk, metavar="PATH:GB", help=free)
+    add("--max-skew-s", type=float, default=30.0, metavar="S", help="difference of the clocks (default 30)")
+    add("--json", action="store_true", help="print the findings as JSON")
+    return made
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the checks. Return the exit code."""
+    args = parser().parse_args(words)
+    findings = list[Finding]()
+    for finding in _findings(args):
+        if finding.check in args.skip:
+            continue
+        findings.append(finding)
+        if not args.json:
+            print(f"{finding.level.value:<4}  {finding.check:<9}  {finding.what}", flush=True)
+            if finding.fix:
+                print(f"{'':<17}{finding.fix}", flush=True)
+    failed = [one for one in findings if one.level is Level.FAIL]
+    if args.json:
+        print(json.dumps({"passed": not failed, "findings": rows(findings)}))
+    warned = sum(one.level is Level.WARN for one in findings)
+    if failed:
+        print(f"failed: {'; '.join(one.what for one in failed)}", file=sys.stderr if args.json else sys.stdout)
+    elif not args.json:
+        print(f"passed: {len(findings) - warned} checks, {warned} warnings")
+    return 1 if failed else 0
+
+
+def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    there = facts.of_hardware(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    yield from gpu_verdicts.state(there, args.gpus, None if args.allow_busy else args.max_used_mb)
+    yield from node_verdicts.kernel(there, args.kernel_log_h)
+    yield node_verdicts.space("shm", "/dev/shm", args.min_shm_gb)  # noqa: S108 its free space is read
+    run = os.environ.get("FTSLURM_RUN_DIR")
+    usual = [(path, 1.0) for path in (run, tempfile.gettempdir()) if path]
+    yield from (node_verdicts.space("disk", path, least) for path, least in args.min_disk_gb or usual)
+    skew = os.environ.get("FTSLURM_PREFLIGHT_SKEW_S")  # with the time that srun has taken
+    yield from node_verdicts.clock(float(skew) if skew else None, args.max_skew_s, args.max_skew_s, "the controller's")
+    if (there.gpus or args.gpus) and not {*TRIALS} <= {*args.skip}:
+        skipped = [name for name in TRIALS if name in args.skip]
+        found = gpu_trial.run(skipped, args.seconds, args.trial_timeout_s)
+        yield from gpu_trial.judge(found, args.slow_share)
+
+
+def _disk(word: str) -> tuple[str, float]:
+    """Read PATH:GB."""
+    path, _, least = word.rpartition(":")
+    try:
+        gb = float(least)
+    except ValueError:
+        gb = -1.0
+    if not path or not gb >= 0:
+        raise argparse.ArgumentTypeError(f"{word}: must be PATH:GB, as /scratch:20")
+    return path, gb

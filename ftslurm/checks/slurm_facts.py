@@ -1,0 +1,119 @@
+"""Asks Slurm what doctor needs to know of it."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import grp
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_nodes, read_records, read_settings
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.slurm import client, commands
+from ftslurm.slurm.hosts import expand_hosts
+from ftslurm.slurm.parse import Partition, partition_names, read_gpus
+from ftslurm.slurm.sbatch_variables import found
+
+MUNGE_S = 10.0
+ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
+
+
+def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
+    """Ask Slurm about itself; `rows` are those of sinfo.
+
+    Raises:
+        EnvironmentProblem: there is no such partition, or Slurm does not answer.
+    """
+    begun = time.monotonic()
+    config = read_settings(_answer(*commands.settings()))
+    took = time.monotonic() - begun
+    names = [row.name for row in rows]
+    if partition is not None and partition not in names:
+        raise EnvironmentProblem(
+            f"--partition {partition}: no such partition{_near(partition, names)}; there are: {partition_names(rows)}"
+        )
+    name = partition or next((row.name for row in rows if row.default), None)
+    chosen = read_records(_answer(*commands.records("partition", name))) if name else []
+    nodes = read_nodes(_answer(*commands.nodes()))
+    node = read_records(client.call(commands.node_records([nodes[0].name])).out)[:1] if nodes else []
+    here = {"SLURM_CLUSTERS": os.environ.get("SLURM_CLUSTERS", ""), "SBATCH_*": " ".join(found(os.environ))}
+    return SlurmFacts(
+        {key: value for one in (*node, config, here) for key, value in one.items()},
+        *(nodes, chosen[0] if chosen else None, rows, took, _munge(config), _accounts(config)),
+        read_records(client.call(commands.records("reservation")).out),
+        getpass.getuser(),
+        frozenset(map(_group, os.getgroups())),
+    )
+
+
+def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
+    """Expand a host list and check that Slurm has these nodes.
+
+    Raises:
+        EnvironmentProblem: it is no host list, or a node is unknown.
+    """
+    there = list(dict.fromkeys(node.name for node in slurm.nodes))
+    try:
+        nodes = expand_hosts(words)
+    except ValueError as error:
+        raise EnvironmentProblem(f"--nodes {words}: {error}") from error
+    for node in nodes:
+        if node not in there:
+            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node{_near(node, there)}")
+    return nodes
+
+
+def srun(slurm: SlurmFacts, node: str, gpus: int | None, extra: Sequence[str]) -> list[str]:
+    """Return the command line of the job on one node ("": any), without its program.
+
+    Args:
+        gpus: how many it asks for; None: one where Slurm knows GPUs.
+        extra: further options.
+    """
+    name = (slurm.chosen or {}).get("PartitionName", "")
+    if gpus is None:
+        there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
+        gpus = int(any(read_gpus(one.gres) for one in there))
+    return commands.srun_alone("ftslurm-doctor", name, node, gpus, extra)
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _answer(*command: str) -> str:
+    answer = client.call(command)
+    if not answer.ok:
+        raise EnvironmentProblem(f"{' '.join(command)}: {answer.text}")
+    return answer.out
+
+
+def _munge(config: Mapping[str, str]) -> str:
+    """Return why a munge credential cannot be made and read here, "" if it can or Slurm does not use munge."""
+    if config.get("AuthType") != "auth/munge" or not shutil.which("munge"):
+        return ""
+    found = re.search(r"socket=([^,\s]+)", config.get("AuthInfo", ""))
+    pipe = ["sh", "-c", 'munge --no-input "$@" | unmunge "$@"', "munge", *([f"--socket={found[1]}"] if found else [])]
+    answer = client.call(pipe, MUNGE_S)
+    return "" if answer.ok else f"no credential can be made and read: {answer.text:.200}"
+
+
+def _accounts(config: Mapping[str, str]) -> list[dict[str, str]]:
+    if config.get("AccountingStorageType") != "accounting_storage/slurmdbd" or not shutil.which("sacctmgr"):
+        return []
+    fields = f"format={','.join(f'{name}%200' for name in ACCOUNT)}"
+    command = f"sacctmgr --parsable2 --noheader show association where user={getpass.getuser()} {fields}"
+    answer = client.call(command.split())
+    return read_accounts(answer.out, ACCOUNT) if answer.ok else []
+
+
+def _group(number: int) -> str:
+    with suppress(KeyError):
+        return grp.getgrgid(number).gr_name
+    return str(number)

@@ -1,0 +1,88 @@
+"""Find groups that make all others wait: those that need much longer for their own part of a step. Pure.
+
+All groups end a step together, so the time between two commits shows no slow one. Each worker reports the median of its
+own part of the last 50 steps (worker/pace.py), which ends where it begins to wait for the others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ftslurm.config.schema import role_of
+from ftslurm.core import drain
+from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP
+from ftslurm.core.state.model import Pace, Unit
+from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import pool_of
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import messages, records
+
+SLOW = 1.3  # times the median of the others' own parts: slow
+EVEN = 1.15  # and no longer slow
+MATTERS = 0.05  # of a step: what it costs the others, else it is no matter
+STEPS = 25  # so many steps in a row, after those that the medians need
+LOOK_S = 1.0  # between two comparisons; workers report once a second
+
+
+def reported(turn: Turn, said: messages.Progress, unit: Unit) -> None:
+    """Take in how fast a group is."""
+    if said.own_s is None or said.step_s is None:
+        return
+    before = unit.current.pace or Pace(said.own_s, said.step_s)
+    turn.attempt(unit, pace=replace(before, own_s=said.own_s, step_s=said.step_s))
+    turn.set(paced=True)
+
+
+def find(turn: Turn) -> None:
+    """Compare the groups, and tell which ones are slow."""
+    next_look = turn.state.compared + LOOK_S + LOOK_S_PER_GROUP * turn.table.groups
+    if not turn.state.paced or not turn.due(next_look):
+        return
+    turn.set(paced=False, compared=turn.now)
+    alike = dict[tuple[int, str], list[Unit]]()  # groups of the same hardware and script
+    for unit in turn.having(Trait.JOINED):
+        if unit.current.pace is not None:
+            role = role_of(turn.config.groups.roles, unit.group_id)
+            alike.setdefault((pool_of(unit.group, turn.config), role.name if role else ""), []).append(unit)
+    for peers in alike.values():
+        own = sorted(pace.own_s for unit in peers if (pace := unit.current.pace) is not None)
+        for unit in peers if len(peers) > 1 else ():
+            _judge(turn, unit, own)
+
+
+def median_without(one: float, times: Sequence[float]) -> float:
+    """Return the median of sorted times without one of them, of which there are at least two."""
+    at, left = bisect_left(times, one), len(times) - 1
+
+    def other(k: int) -> float:
+        return times[k] if k < at else times[k + 1]
+
+    return (other((left - 1) // 2) + other(left // 2)) / 2
+
+
+def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
+    pace, step = unit.current.pace, unit.current.step
+    if pace is None or step is None:
+        return
+    others_s = median_without(pace.own_s, own)
+    factor = EVEN if pace.told else SLOW
+    slow = pace.own_s > factor * others_s and pace.own_s - others_s > MATTERS * pace.step_s
+    since = (step if pace.since is None else pace.since) if slow else None
+    told = since is not None and (pace.told or step - since >= STEPS)
+    turn.attempt(unit, pace=replace(pace, since=since, told=told))
+    if told != pace.told:
+        line = records.GroupSlow(
+            group=unit.group_id,
+            attempt=unit.attempt,
+            nodes=unit.place.nodes if unit.place else (),
+            slow=told,
+            step=step,
+            own_s=pace.own_s,
+            others_s=round(others_s, 6),
+            step_s=pace.step_s,
+        )
+        turn.do(line)
+    if told and turn.config.health.on_slow == "drain":
+        drain.leave_out_slow(turn, unit)

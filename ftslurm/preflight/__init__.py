@@ -1,1 +1,0 @@
-"""`ftslurm-preflight`: checks the node that it runs on, for health.preflight. See docs/admin.md."""

@@ -1,0 +1,83 @@
+"""Measures how fast a group is by itself: all end a step together, so that a slow one makes the others wait."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from statistics import median
+from typing import Any
+
+STEPS = 50  # so many are one measurement
+WARM_UP = 10  # so many are left out at first: kernels are compiled, files are read for the first time
+
+
+class Pace:
+    """The times of one Manager's last steps.
+
+    A step begins after the commit before it. What the worker does alone ends at its first allreduce, in which it waits
+    for the others; its waits for a quorum before that (use_async_quorum=False, num_participants) do not count.
+    On a GPU the work is done later than it is ordered, so the GPU's clock is read as well.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float]] = deque(maxlen=STEPS)  # own time, whole time
+        self._left_out = 0
+        self._began: float | None = None
+        self._gpu_began: Any = None
+        self._gpu_reduced: Any = None
+        self._own_s: float | None = None  # of the present step; None: it has not come to its allreduce
+        self._waiting_since: float | None = None
+        self._waited_s = 0.0
+
+    def waits(self, now: float) -> None:
+        """The script waits for its quorum from now on."""
+        self._waiting_since = now
+
+    def goes_on(self, now: float) -> None:
+        """There is a quorum."""
+        if self._waiting_since is not None:
+            self._waited_s += now - self._waiting_since
+            self._waiting_since = None
+
+    def reduces(self, now: float) -> None:
+        """The script calls an allreduce."""
+        if self._own_s is None and self._began is not None:
+            self._own_s = now - self._began - self._waited_s
+            self._gpu_reduced = _gpu_time()
+
+    def ends(self, now: float, committed: bool) -> None:
+        """The step is over."""
+        if committed and self._began is not None and self._own_s is not None:
+            if self._left_out < WARM_UP:
+                self._left_out += 1
+            else:
+                self._steps.append((max(self._own_s, self._gpu_s() - self._waited_s), now - self._began))
+        self._began, self._own_s, self._waiting_since, self._waited_s = now, None, None, 0.0
+        self._gpu_began, self._gpu_reduced = _gpu_time(), None
+
+    def medians(self) -> tuple[float | None, float | None]:
+        """Return the medians of the own time and the whole time of the last STEPS steps in seconds; None: too few.
+
+        Evaluations, checkpoints and heals are few among them, so that a median leaves them out.
+        """
+        if len(self._steps) < STEPS:
+            return None, None
+        own, whole = zip(*self._steps, strict=True)
+        return round(median(own), 6), round(median(whole), 6)
+
+    def _gpu_s(self) -> float:
+        """Return the own time by the GPU's clock; 0: there is none, or it is not that far."""
+        began, reduced = self._gpu_began, self._gpu_reduced
+        if began is None or reduced is None or not reduced.query():
+            return 0.0
+        return float(began.elapsed_time(reduced)) / 1000
+
+
+def _gpu_time() -> Any:
+    """Return an event that gets the time when the GPU has done what it was ordered so far; None: no GPU is in use."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    event = cuda.Event(enable_timing=True)
+    event.record()
+    return event

@@ -1,0 +1,124 @@
+"""The Manager of a run: `from torchft import Manager` gives the script RunManager.
+
+It is torchft's, and each override calls torchft's own method. What it adds: progress.py and unhealed.py look on;
+lineage_guard.py checks each answer about a quorum before torchft uses it; quorum_ids.py tells quorums apart whose ids
+repeat; the first error of a step ends what the process group does (group_end.py). Import it late: it imports torchft.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ftslurm.worker import group_end, heal_transport
+from ftslurm.worker.closed_servers import Client
+
+if TYPE_CHECKING:
+    from ftslurm.worker.session import Watchers
+
+Base: Any = importlib.import_module("torchft.manager").Manager
+
+
+class RunManager(Base):  # type: ignore[misc]
+    """torchft's Manager, watched."""
+
+    _ftslurm: ClassVar[Watchers]  # the one name beside torchft's: scripts have names of their own in subclasses
+    _client: Any
+
+    @functools.wraps(Base.__init__)  # type: ignore[misc]  # some frameworks read its arguments
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        call = inspect.signature(Base).bind(*args, **kwargs)
+        choose(call)
+        self._ftslurm.unhealed.over = True
+        super().__init__(*call.args, **call.kwargs)
+        self._client = Client(self._client)
+
+    def start_quorum(self, *args: Any, **kwargs: Any) -> None:
+        """Load first what the last quorum's thread has fetched: torchft forgets it if the script has not voted."""
+        if self._quorum_future is not None:
+            self._quorum_future.result()
+        if self._healing and self._pending_state_dict is not None:
+            self._apply_pending_state_dict()
+        self._ftslurm.progress.seeks_quorum(self)
+        super().start_quorum(*args, **kwargs)
+
+    def _async_quorum(self, allow_heal: bool = True, *args: Any, **kwargs: Any) -> None:
+        watchers = self._ftslurm
+
+        def answered(quorum: Any) -> None:
+            watchers.lineage.check(self, allow_heal, quorum)
+            if watchers.repeated is not None:
+                watchers.repeated.tell_apart(self, quorum)
+
+        watchers.lineage.managers.add(self)
+        self._client.answered = answered
+        super()._async_quorum(allow_heal, *args, **kwargs)
+        watchers.progress.has_quorum(self)
+
+    def _apply_pending_state_dict(self) -> None:
+        super()._apply_pending_state_dict()
+        self._ftslurm.progress.has_healed(self)
+
+    def wait_quorum(self) -> None:
+        """Wait for the quorum."""
+        self._ftslurm.progress.waits(self)
+        super().wait_quorum()
+        self._ftslurm.progress.has_waited(self)
+
+    def allreduce(self, *args: Any, **kwargs: Any) -> Any:
+        """Average a tensor."""
+        self._ftslurm.progress.reduces(self)
+        return super().allreduce(*args, **kwargs)
+
+    def report_error(self, e: Exception) -> None:
+        """End what the process group does at the first error of a step; it is made anew for the next quorum.
+
+        Gloo's allreduce is a ring. Only the neighbours of a dead group see its connections close; torchft reports the
+        error and asks for the next quorum, but keeps its own connections. So a group further round the ring would wait
+        in the collective, and the others for it in the quorum: 10.2 s with four groups, the process group's time-out.
+        The same holds for rings of NCCL, and for process groups in a child process.
+        """
+        first = self.errored() is None
+        super().report_error(e)
+        if first:
+            group_end.end(self._pg)
+
+    def should_commit(self, *args: Any, **kwargs: Any) -> bool:
+        """Vote on the step."""
+        self._ftslurm.progress.votes(self)
+        committed = bool(super().should_commit(*args, **kwargs))
+        self._ftslurm.progress.has_voted(self, committed)
+        return committed
+
+
+def choose(call: inspect.BoundArguments) -> None:
+    """Set the arguments of a new Manager that the run decides.
+
+    torchft reads TORCHFT_CONNECT_TIMEOUT_SEC, but connects with the argument, except to heal. Its managers send ten
+    heartbeats a second, which nobody needs who is told of deaths: with steps of a second they are ten of eleven
+    requests to the Lighthouse (benchmarks/scale_lighthouse.py). torchft's own Lighthouse is not told of any, and a run
+    with it has no such variable.
+    """
+    by_script = {*call.arguments}
+    call.apply_defaults()
+    given = call.arguments
+    if (milliseconds := os.environ.get("FTSLURM_MANAGER_HEARTBEAT_MS")) and "heartbeat_interval" not in by_script:
+        given["heartbeat_interval"] = timedelta(milliseconds=int(milliseconds))
+    if seconds := os.environ.get("TORCHFT_CONNECT_TIMEOUT_SEC"):
+        given["connect_timeout"] = timedelta(seconds=int(seconds))
+    if given.get("checkpoint_transport", "") is None:
+        given["checkpoint_transport"] = heal_transport.transport(given["pg"], given["timeout"])
+
+
+def install(watchers: Watchers) -> None:
+    """Put RunManager in the place of torchft's class wherever a module has it by its name."""
+    RunManager._ftslurm = watchers
+    watchers.unhealed.install()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("Manager") is Base:
+            module.Manager = RunManager  # type: ignore[attr-defined]

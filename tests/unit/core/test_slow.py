@@ -1,0 +1,124 @@
+"""Groups that make the others wait."""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+import pytest
+import said
+from histories import RUNNING, Moment, Story, config, granted, killed, play, ready, store
+from steps import A0, B0, B1, C0
+
+from ftslurm.config.schema import Config
+from ftslurm.core.slow import median_without
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
+from ftslurm.core.state.model import Place, StepId
+
+EVEN = {A0: 0.2, B0: 0.2, C0: 0.2}
+THREE: tuple[Moment, ...] = (
+    (0, granted(4)),
+    (1, said.lighthouse_up(StepId("lighthouse", 0), "http://n1:1")),
+    (2, ready(A0), ready(B0), ready(C0)),
+    (3, store(A0), store(B0), store(C0)),
+)
+DRAIN = config(groups={"count": 3}, health={"on_slow": "drain"}, cluster={"kind": "slurm"})
+
+
+def paced(step: StepId, number: int, own_s: float | None, step_s: float = 0.5) -> ev.Event:
+    return said.progressed(
+        step, number, quorum_id=3, participants=3, committed=number, aborted=0, own_s=own_s, step_s=step_s
+    )
+
+
+def steps(own: dict[StepId, float], since: int, until: int, step_s: float = 0.5) -> list[Moment]:
+    """Return a report of each group every second, in which they take two steps."""
+    return [(10 + n / 2, [paced(id_, n, own_s, step_s) for id_, own_s in own.items()]) for n in range(since, until, 2)]
+
+
+def told(story: Story) -> list[tuple[int, bool]]:
+    return [(record["group"], record["slow"]) for record in story.records("group_slow")]
+
+
+def three(*moments: Moment, settings: Config | None = None) -> Story:
+    return play(*THREE, *moments, config=settings or config(groups={"count": 3}))
+
+
+def test_a_group_that_needs_longer_for_its_part_of_25_steps_is_told_once_and_when_it_is_over() -> None:
+    slow = EVEN | {B0: 0.28}
+    story = three(*steps(slow, 60, 84))
+    assert told(story) == []  # it may pass
+    story = three(*steps(slow, 60, 300), *steps(EVEN, 300, 400))
+    assert told(story) == [(1, True), (1, False)]
+    first = story.records("group_slow")[0]
+    assert first["step"] <= 60 + 28
+    assert (first["own_s"], first["others_s"], first["step_s"], first["nodes"]) == (0.28, 0.2, 0.5, ["n2"])
+
+
+@pytest.mark.parametrize(
+    ("own", "step_s"),
+    [
+        (EVEN | {B0: 0.25}, 0.5),  # a quarter
+        ({A0: 0.01, B0: 0.02, C0: 0.01}, 0.5),  # twice, of nearly nothing
+        ({A0: 0.3, B0: 0.2, C0: 0.3}, 0.5),  # a fast one
+    ],
+)
+def test_what_costs_the_others_little_is_not_told(own: dict[StepId, float], step_s: float) -> None:
+    assert told(three(*steps(own, 60, 600, step_s))) == []
+
+
+def test_of_two_groups_the_slow_one_is_told() -> None:
+    story = play(*RUNNING, *steps({A0: 0.3, B0: 0.2}, 60, 200))
+    assert told(story) == [(0, True)]
+
+
+def test_noise_around_the_limit_is_told_at_most_once_and_even_groups_never() -> None:
+    dice = random.Random(7)
+    even, edge = list[Moment](), list[Moment]()
+    for n in range(60, 1500, 2):
+        even += steps({id_: 0.2 * dice.uniform(0.88, 1.12) for id_ in EVEN}, n, n + 2)
+        edge += steps(EVEN | {B0: 0.2 * dice.uniform(1.2, 1.42)}, n, n + 2)
+    assert told(three(*even)) == []
+    assert told(three(*edge)) in ([], [(1, True)])
+
+
+def test_groups_of_other_hardware_and_other_roles_are_not_compared() -> None:
+    settings = config(groups={"count": 3, "roles": {"actor": 1, "learner": 2}})
+    assert told(three(*steps({A0: 0.9, B0: 0.2, C0: 0.2}, 60, 200), settings=settings)) == []
+
+
+def test_a_slow_group_moves_to_a_free_node_and_its_own_gets_nothing_any_more() -> None:
+    slow = EVEN | {B0: 0.28}
+    story = three(*steps(slow, 60, 100), (61, ev.Ended(B0, code=0)), (62,), settings=DRAIN)
+    assert story.records("node_drained") == [{"node": "n2", "by": "ftslurm: group 1 is slow there"}]
+    (launch,) = [launch for launch in story.all(act.Launch) if launch.id == B1]
+    assert launch.place == Place(("n4",))
+    assert [record["cause"] for record in story.records("step_exited")] == ["requested"]
+
+
+def test_without_a_free_node_it_stays_and_one_moves_at_a_time() -> None:
+    slow = {A0: 0.2, B0: 0.28, C0: 0.2}
+    full = play((0, granted(3)), *THREE[1:], *steps(slow, 60, 200), config=DRAIN)
+    assert (told(full), full.records("node_drained")) == ([(1, True)], [])
+    wide = config(groups={"count": 3}, health={"on_slow": "drain"}, cluster={"kind": "slurm"})
+    two = play((0, granted(5)), *THREE[1:], *steps({A0: 0.3, B0: 0.3, C0: 0.2}, 60, 200), config=wide)
+    assert told(two) == []  # two of three are no slow group: the third is a fast one
+
+
+def test_a_new_attempt_is_measured_anew() -> None:
+    slow = EVEN | {B0: 0.28}
+    story = three(*steps(slow, 60, 84), (55, killed(B0)), (56, ready(B1)), (57, store(B1)))
+    story.turn(70, [paced(B1, 90, None)])
+    assert story.unit(B1).current.pace is None
+    assert told(story) == []
+
+
+def test_the_median_of_the_others_is_that_of_the_rest() -> None:
+    dice = random.Random(3)
+    for _ in range(300):
+        times = sorted(dice.choice([0.1, 0.2, dice.random()]) for _ in range(dice.randrange(2, 12)))
+        one = dice.choice(times)
+        rest = list(times)
+        rest.remove(one)
+        assert median_without(one, times) == pytest.approx(median(rest))

@@ -1,0 +1,73 @@
+"""What a worker measures of its own part of a step."""
+
+from __future__ import annotations
+
+import random
+
+from ftslurm.worker.pace import STEPS, WARM_UP, Pace
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def passes(self, seconds: float) -> float:
+        self.now += seconds
+        return self.now
+
+
+def step(
+    pace: Pace,
+    clock: Clock,
+    own_s: float,
+    others_s: float,
+    quorum_s: float = 0.0,
+    committed: bool = True,
+    buckets: int = 1,
+) -> None:
+    """Take a step: compute, wait for the quorum, compute, reduce with the others, vote."""
+    pace.waits(clock.passes(own_s / 2))
+    pace.goes_on(clock.passes(quorum_s))
+    pace.reduces(clock.passes(own_s / 2))
+    for _ in range(buckets - 1):
+        pace.reduces(clock.passes(others_s))
+    pace.waits(clock.now)  # an allreduce waits for the quorum, too
+    pace.goes_on(clock.passes(others_s))
+    pace.ends(clock.passes(0.001), committed)
+
+
+def test_waits_for_others_are_no_part_of_the_own_time() -> None:
+    for seed in range(20):
+        dice, pace, clock = random.Random(seed), Pace(), Clock()
+        for _ in range(WARM_UP + STEPS + 1):
+            step(pace, clock, 0.2, dice.uniform(0, 3), dice.uniform(0, 3), buckets=dice.randrange(1, 4))
+        own_s, step_s = pace.medians()
+        assert own_s == 0.2
+        assert step_s is not None
+        assert step_s > 0.2
+
+
+def test_evaluations_heals_and_the_first_steps_are_left_out() -> None:
+    pace, clock = Pace(), Clock()
+    for number in range(400):
+        slow = number <= WARM_UP or number % 10 == 0
+        step(pace, clock, 30.0 if slow else 0.2, 0.1)
+        if number > WARM_UP + STEPS:
+            assert pace.medians()[0] == 0.2
+
+
+def test_nothing_is_said_of_too_few_steps_and_of_aborted_ones() -> None:
+    pace, clock = Pace(), Clock()
+    for _ in range(WARM_UP + STEPS):  # the first has no begin
+        step(pace, clock, 0.2, 0.1)
+        step(pace, clock, 7.0, 0.1, committed=False)
+        assert pace.medians() == (None, None)
+    step(pace, clock, 0.2, 0.1)
+    assert pace.medians()[0] == 0.2
+
+
+def test_a_script_that_only_votes_has_no_pace() -> None:
+    pace, clock = Pace(), Clock()
+    for _ in range(200):
+        pace.ends(clock.passes(1), True)
+    assert pace.medians() == (None, None)

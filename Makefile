@@ -32,7 +32,6 @@ test: $(STAMP) slurm lint  ## lint, then the tests, on a throwaway Slurm (instal
 	echo "==> tests: passed ($${SECONDS} s)"
 
 nightly: $(EXTRAS) slurm lint  ## the tests that take longer: frameworks, campaigns, benchmarks in small, four times the examples
-	command -v chromium chromium-browser google-chrome > /dev/null || tests/install-slurm.sh chromium
 	tests/install-slurm.sh gcc libc6-dev libslurm-dev slurmdbd mariadb-server-core mariadb-client-core
 	FTSLURM_EXAMPLES=1 $(SUITE) -m "nightly or hypothesis" $(ARGS)
 	echo "==> nightly: passed ($${SECONDS} s)"

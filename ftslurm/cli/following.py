@@ -13,7 +13,7 @@ from rich.console import Console
 from ftslurm.api import waiting
 from ftslurm.cli.interrupts import Interrupts
 from ftslurm.config.schema import Config
-from ftslurm.monitor import closed_output, keys, summary, table
+from ftslurm.monitor import closed_output, summary, table
 from ftslurm.monitor.status import RunStatus
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
@@ -50,22 +50,18 @@ def _shown(config: Config, run: RunDir, there: Callable[[], bool], follow: Calla
     """Show the run, on even if nobody reads the output any more: its exit code is still needed.
 
     Raises:
-        KeyboardInterrupt: the user has pressed q, or Ctrl-C.
+        KeyboardInterrupt: the user has pressed Ctrl-C.
         OSError: with EIO, the terminal is gone.
     """
     local = config.cluster.kind == "local"
     note = partial(jobs_of_run.silence, config, run, liveness.Watch())
-    pressed = keys.of_terminal(may_quit=not local)
     try:
         if not local:
             wait_for_start(run, there)
-        status = follow(note=note, keys=pressed)
+        return follow(note=note)
     except BrokenPipeError:
         closed_output.discard()
         return follow(note=note)
-    if pressed is not None and pressed.quit:
-        raise KeyboardInterrupt
-    return status
 
 
 def _interrupted(config: Config, run: RunDir, console: Console, follow: Callable[..., RunStatus]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ftslurm.api.brief import Brief
 from ftslurm.monitor import sentences
+from ftslurm.security.terminal import visible
 
 _STYLES = {
     "running": "green",
@@ -21,48 +22,64 @@ _STYLES = {
     "failed": "bold red",
     "unreadable": "dim",
 }
+NUMBERS = frozenset(("step", "rate", "left", "groups", "restarts", "rst", "age", "value"))
 WIDE = 120  # columns from which on users and notes have a column
 
 
-def render(rows: Sequence[Brief], width: int, chosen: str | None = None, headings: bool = False) -> RenderableType:
+def render(rows: Sequence[Brief], width: int, headings: bool = False) -> RenderableType:
     """Return the table, at most `width` columns wide; ids are never cut off.
 
     Args:
-        chosen: the folder of a marked run.
         headings: a line with the name of a sweep stands above its runs, which follow one another.
     """
-    now, wide = time.time(), width >= WIDE
-    users = len({row.user for row in rows}) > 1
+    names, cells = cells_of(rows, width)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("run", overflow="fold", min_width=24)
-    for name in ("state", "step", "rate", *(["left"] if wide else []), "groups", "restarts", "job", "age"):
-        right = name in ("step", "rate", "left", "groups", "restarts", "age")
-        table.add_column("rst" if name == "restarts" and not wide else name, justify="right" if right else "left")
-    values = any(row.value for row in rows)
-    if values:
-        table.add_column("value", justify="right")
-    if users:
-        table.add_column("user")
-    if wide:
-        table.add_column("note", overflow="fold")
+    table.add_column(names[0], overflow="fold", min_width=24)
+    for name in names[1:]:
+        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     sweep = None
     for row in rows:
         if headings and row.sweep is not None and row.sweep != sweep:
             table.add_row(Text(f"sweep {row.sweep}", "bold"))
         sweep = row.sweep
-        cells: list[str | Text] = [
-            f"  {row.id}" if headings and row.sweep else row.id,
-            Text(row.state, _STYLES.get(row.state, "")),
-            *_numbers(row, wide),
-            _job(row, wide),
-        ]
-        cells += [_age(now - row.created) if row.created else "-"]
-        cells += (
-            [" ".join("-" if number is None else f"{number:.6g}" for number in row.value or [None])] if values else []
-        )
-        more = ([row.user] if users else []) + ([row.note or ""] if wide else [])
-        table.add_row(*cells, *more, style="reverse" if row.dir == chosen else None)
+        first, *others = cells[row.dir]
+        table.add_row(Text("  ").append(first) if headings and row.sweep else first, *others)
     return table
+
+
+def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, list[Text]]]:
+    """Return the names of the columns for this width, and the cells of each run by its folder."""
+    now, wide = time.time(), width >= WIDE
+    names = [
+        "run",
+        "state",
+        "step",
+        "rate",
+        *(["left"] if wide else []),
+        "groups",
+        "restarts" if wide else "rst",
+        "job",
+    ]
+    more: dict[str, Callable[[Brief], str]] = {
+        "age": lambda row: _age(now - row.created) if row.created else "-",
+        "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
+        "user": lambda row: row.user,
+        "note": lambda row: row.note or "",
+    }
+    told = {"value": any(row.value for row in rows), "user": len({row.user for row in rows}) > 1, "note": wide}
+    more = {name: cell for name, cell in more.items() if told.get(name, True)}
+    cells = {
+        row.dir: [
+            Text(visible(row.id)),
+            Text(row.state, _STYLES.get(row.state, "")),
+            *(
+                Text(visible(words))
+                for words in (*_numbers(row, wide), _job(row, wide), *(f(row) for f in more.values()))
+            ),
+        ]
+        for row in rows
+    }
+    return [*names, *more], cells
 
 
 def _numbers(row: Brief, wide: bool) -> list[str]:

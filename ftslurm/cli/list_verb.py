@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from ftslurm.api import listing, sweeps
 from ftslurm.api.brief import Brief
 from ftslurm.cli import list_table
 from ftslurm.cli.parser import Parser
-from ftslurm.monitor import keys, table
+from ftslurm.monitor import table
 from ftslurm.submission.jobs_of_run import STATES
 
 EPILOG = """\
@@ -36,11 +34,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--state", choices=STATES, action="append", help="only these; may be given several times")
     parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
-    live = "until q: s sorts, up and down choose, enter opens a run; needs a terminal"
-    parser.add_argument("-w", "--watch", action="store_true", help=live)
     args = parser.parse_args(words)
-    if args.watch:
-        return _watch(parser, args)
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
     shown = sweeps.together(_wanted(args, rows))
     if args.json:
@@ -60,16 +54,3 @@ def main(words: list[str]) -> int:
 def _wanted(args: argparse.Namespace, rows: Iterable[Brief]) -> list[Brief]:
     rows = [row for row in rows if args.state is None or row.state in args.state]
     return [row for row in rows if args.sweep is None or row.sweep == args.sweep]
-
-
-def _watch(parser: Parser, args: argparse.Namespace) -> int:
-    """Show the runs until the user leaves."""
-    from ftslurm.cli import all_runs, status_verb
-
-    if args.json or args.user is not None:
-        parser.error("-w shows the runs below --root, as a table: leave --json and --user out")
-    pressed = keys.of_terminal(may_quit=True) if sys.stdout.isatty() else None
-    if pressed is None:
-        parser.error("-w needs a terminal: leave it out")
-    all_runs.show(Path(args.root), pressed, partial(_wanted, args), status_verb.show_live)
-    return 0

@@ -36,7 +36,8 @@ VERBS_BY_PURPOSE = {
         Verb("templates", "DIR", "write batch scripts, to call sbatch yourself"),
     ),
     "look at runs": (
-        Verb("list", "", "all runs under a folder, or --user U's; -w live"),
+        Verb("list", "", "all runs under a folder, or --user U's"),
+        Verb("top", "[RUN]", "runs, groups, logs on one screen with keys"),
         Verb("status", "[RUN]", "phase, step, node of each group; -w live"),
         Verb("logs", "[RUN]", "what the scripts printed, merged in time order"),
         Verb("events", "[RUN]", "what has happened, as lines: --since 22:00, -f"),
@@ -64,7 +65,7 @@ VERBS_BY_PURPOSE = {
 VERBS = tuple(verb.name for verbs in VERBS_BY_PURPOSE.values() for verb in verbs)
 # Words of other tools, with what does the same here.
 ELSEWHERE = {
-    **dict.fromkeys(("follow", "watch", "top", "show"), "status"),
+    **dict.fromkeys(("follow", "watch", "show"), "status"),
     **dict.fromkeys(("tail", "log", "output"), "logs -f"),
     **dict.fromkeys(("cancel", "kill", "end"), "stop"),
     **dict.fromkeys(("submit", "start", "launch", "train"), "run"),

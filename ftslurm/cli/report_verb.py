@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
         print(json.dumps(report.json, indent=2))
     else:
         console = table.console()
-        text = report_text.render(report.history, report.accounts, report.weight)
+        text = report_text.render(report.sheet)
         console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.begun)
     if args.html is not None or not args.json:
         page = args.html or run.files.report

@@ -7,10 +7,11 @@ from functools import partial
 
 from ftslurm.api.state import look
 from ftslurm.cli import following
+from ftslurm.cli.interrupts import Interrupts
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.monitor import keys, status_json, summary, table
+from ftslurm.monitor import status_json, summary, table
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import jobs_of_run
@@ -53,20 +54,17 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         console.print("", failures, sep="\n")
 
 
-def show_live(run: RunDir) -> bool:
-    """Show a run until it ends. Return True if the user has left before."""
+def show_live(run: RunDir) -> None:
+    """Show a run until it ends."""
     config = compose.load(run.config, own=False)
     there = jobs_of_run.still_there(config, run)
     if config.cluster.kind != "local" and jobs_of_run.never_started(config, run) is None:
         following.wait_for_start(run, there)
     if jobs_of_run.never_started(config, run) is not None:
-        _show_once(config, run, as_json=False)
-        return False
+        return _show_once(config, run, as_json=False)
     console = table.console()
     note = partial(jobs_of_run.silence, config, run, liveness.Watch())
-    pressed = keys.of_terminal(may_quit=True)
-    table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, keys=pressed, note=note)
-    if pressed is not None and pressed.quit:
-        return True
-    console.print(summary.summary(look(config, run).status, run))
-    return False
+    with Interrupts() as interrupts:
+        interrupts.heed()  # so that the terminal is as before
+        table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, note=note)
+    return console.print(summary.summary(look(config, run).status, run))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
@@ -21,7 +21,6 @@ from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_writer import TOLD_EVERY_S
-from ftslurm.security.terminal import visible
 
 PHASES = ("detect", "end", "wait", "start", "import", "assign", "join", "commit")  # of a recovery, in their order
 NEVER_S = 300 * 86400.0  # Slurm sets the end of a job without a time limit to a year from now
@@ -255,20 +254,6 @@ class RunStatus(Value):
     def longest_gap(self) -> tuple[float, int] | None:
         """Return the longest time between two commits of a group, in seconds, and the group."""
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
-
-
-def harmless(value: Any, lines: bool = False) -> Any:
-    """Return a status, or a part of it, with control characters written out, which could steer a terminal."""
-    if type(value) is str:
-        return visible(value, lines)
-    if isinstance(value, Mapping):
-        return {name: harmless(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        inner = map(harmless, value)
-        return type(value)(*inner) if hasattr(value, "_fields") else tuple(inner)
-    if isinstance(value, Value):
-        return type(value)(**{name: harmless(inner, name == "traceback") for name, inner in vars(value).items()})
-    return value
 
 
 def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.monitor.status import RunStatus, harmless
+from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol.records import Progress
 from ftslurm.run.directory import RunDir
@@ -10,6 +10,7 @@ from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import Reading
 from ftslurm.run.run_reader import RunReader
+from ftslurm.security.terminal import readable
 
 
 class Story:
@@ -28,10 +29,10 @@ class Story:
         self.reader, folding = RunReader(run), StatusFold()
         self.recent = list[Event]()  # the last progress of the groups that run
         for event in self.reader.up_to_now():
-            record, time = read(event), number(event, "time")
+            record, time = read(event if raw else readable(event)), number(event, "time")
             folding.take(record, time)
             if also is not None:
-                also.take(record, time or 0.0)
+                also.take(read(event), time or 0.0)
             if isinstance(record, Progress):
                 self.recent.append(event)
-        self.status: RunStatus = folding.status if raw else harmless(folding.status)
+        self.status: RunStatus = folding.status

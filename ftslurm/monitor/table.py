@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, ScreenContext
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
@@ -24,57 +24,61 @@ from rich.table import Table
 from rich.text import Text
 
 from ftslurm.monitor import sentences
-from ftslurm.monitor.group_rows import ORDERS, SHEET, STYLES, View, ordered, rows
-from ftslurm.monitor.keys import Keys
-from ftslurm.monitor.log_tail import LogPage
+from ftslurm.monitor.group_rows import SHEET, STYLES, rows
 from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.starting_lines import StartingLines
-from ftslurm.monitor.status import GroupStatus, LighthouseStatus, RunStatus, aged
+from ftslurm.monitor.status import LighthouseStatus, RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
-from ftslurm.run.journal_lines import read
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
 
-_LINE_STYLES: dict[type[records.JournalRecord], str] = {
-    records.StepExited: "red",
-    records.GroupGivenUp: "bold red",
-    records.NodeExcluded: "red",
-    records.NodeCheckFailed: "red",
-    records.NodeSilent: "yellow",
-    records.GroupSetAside: "yellow",
-    records.GroupHeardAgain: "green",
-    records.NodeShunned: "yellow",
-    records.HangFound: "red",
-    records.GroupSlow: "yellow",
-    records.Warned: "bold yellow",
-    records.NoFirstStep: "bold yellow",
-    records.GroupWaits: "yellow",
-    records.AllocationLost: "yellow",
-    records.AllocationRefused: "bold yellow",
-    records.AllocationPending: "yellow",
-    records.AllocationLeaving: "yellow",
-    records.AllocationRequeued: "yellow",
-    records.PilotRestarted: "yellow",
-    records.Scaled: "magenta",
-    records.ScaleRefused: "magenta",
-    records.FaultInjected: "magenta",
-    records.FaultRefused: "magenta",
-    records.RestartScheduled: "yellow",
-    records.LaunchRefused: "yellow",
-    records.RollOver: "yellow",
-    records.RunRequeued: "yellow",
-    records.StepLaunched: "yellow",
-    records.GroupJoined: "green",
+_STYLES = {
+    "red": (
+        records.StepExited,
+        records.NodeExcluded,
+        records.NodeCheckFailed,
+        records.HangFound,
+    ),
+    "bold red": (records.GroupGivenUp,),
+    "yellow": (
+        records.NodeSilent,
+        records.GroupSlow,
+        records.GroupSetAside,
+        records.NodeShunned,
+        records.GroupWaits,
+        records.AllocationLost,
+        records.AllocationPending,
+        records.AllocationLeaving,
+        records.AllocationRequeued,
+        records.PilotRestarted,
+        records.RestartScheduled,
+        records.LaunchRefused,
+        records.RollOver,
+        records.RunRequeued,
+        records.StepLaunched,
+    ),
+    "green": (
+        records.GroupHeardAgain,
+        records.GroupJoined,
+    ),
+    "bold yellow": (
+        records.Warned,
+        records.NoFirstStep,
+        records.AllocationRefused,
+    ),
+    "magenta": (
+        records.Scaled,
+        records.ScaleRefused,
+        records.FaultInjected,
+        records.FaultRefused,
+    ),
 }
+_LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
 NOTE_S = 5.0  # seconds between two calls of `note`
-_HELP = (
-    "s: sort by group, state, restarts, node",
-    "up, down: choose a group; enter, l: its log; escape: none",
-)
 
 
 def console() -> Console:
@@ -148,7 +152,6 @@ def follow(
     poll_s: float = 0.2,
     plain_every_s: float = 10.0,
     history: int | None = None,
-    keys: Keys | None = None,
     note: Callable[[], str | None] = lambda: None,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
@@ -162,7 +165,6 @@ def follow(
         plain_every_s: without a terminal, the least time between two lines about the progress.
         note: called every NOTE_S seconds; returns a problem of the run to show with it, or None.
         history: how many lines about earlier events are shown (default: all).
-        keys: the user's keys, for the live table; with `keys.quit` the user has left it.
 
     Returns:
         The status at the end.
@@ -175,7 +177,7 @@ def follow(
     starting = StartingLines()
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    with _Table(console, clock, run, keys) if live else _Lines(console, plain_every_s) as screen:
+    with _Table(console, clock, run) if live else _Lines(console, plain_every_s) as screen:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
@@ -193,9 +195,9 @@ def follow(
             if clock() - noted >= NOTE_S:
                 noted, current_note, hooks = clock(), note(), deliveries.read(run)
             screen.show(lines, replace(folding.status, hooks=hooks), current_note)
-            if last or folding.status.outcome != "running" or (keys is not None and keys.quit):
+            if last or folding.status.outcome != "running":
                 return folding.status
-            screen.wait(poll_s, sleep)
+            sleep(poll_s)
 
 
 class _Screen(AbstractContextManager["_Screen"]):
@@ -204,10 +206,6 @@ class _Screen(AbstractContextManager["_Screen"]):
     def line(self, event: Event, folding: StatusFold) -> str | None:
         """Return the line for an event that `folding` has applied; None: it has no line."""
         return None if event.get("event") == records.Progress.event else sentences.describe(event, folding.status)
-
-    def wait(self, seconds: float, sleep: Callable[[float], None]) -> None:
-        """Wait for the next round."""
-        sleep(seconds)
 
     @abstractmethod
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
@@ -253,104 +251,31 @@ class _Lines(_Screen):
 class _Table(_Screen):
     """Output to a terminal: events scroll by above a table of the groups."""
 
-    def __init__(self, console: Console, clock: Callable[[], float], run: RunDir, keys: Keys | None) -> None:
-        self._console, self._clock, self._run, self._keys = console, clock, run, keys
-        self._view, self._help = View(), False
+    def __init__(self, console: Console, clock: Callable[[], float], run: RunDir) -> None:
+        self._console, self._clock, self._run = console, clock, run
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn: object = None  # the values that the table on the screen was drawn from
-        self._page: LogPage | None = None  # shown instead of the table
-        self._screen: ScreenContext | None = None  # of that page
-        self._held: list[tuple[Event, str]] = []  # lines that are printed when the page is closed
-        self._status = RunStatus()
 
     def __enter__(self) -> _Table:
-        if self._keys is not None:
-            self._keys.__enter__()
         self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            self._close_page()
-            self._live.stop()
-        finally:
-            if self._keys is not None:
-                self._keys.__exit__(kind, error, tb)
+        self._live.stop()
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        self._status, size = status, self._console.size
-        self._held += lines
-        if self._page is not None and self._screen is not None:
-            self._screen.update(self._page.render(size.width, size.height))
-            return
-        for event, line in self._held:
-            record = read(event)
-            ok = isinstance(record, records.StepExited) and record.cause == "ok"
-            style = "blue" if ok else _LINE_STYLES.get(type(record), "")
+        for event, line in lines:
+            style = "blue" if event.get("cause") == "ok" else _LINE_STYLES.get(str(event.get("event")), "")
             # The terminal wraps the line, not rich, so that a path can be copied in one piece.
             text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
             self._console.print(text, soft_wrap=True, highlight=False)
-        self._held.clear()
-        now, view = self._clock(), replace(self._view, keys=self._about_keys())
-        drawn = (status, int(now), size, note, view)
+        now, size = self._clock(), self._console.size
+        drawn = (status, int(now), size, note)
         if drawn != self._drawn:  # redrawing is expensive over a slow connection
             shown = with_last_lines(status, self._run)
-            self._live.update(render(shown, now, size.width, size.height, note, view), refresh=True)
+            self._live.update(render(shown, now, size.width, size.height, note), refresh=True)
             self._drawn = drawn
-
-    def wait(self, seconds: float, sleep: Callable[[float], None]) -> None:
-        """Wait for the next round, or for keys."""
-        if self._keys is None:
-            return sleep(seconds)
-        for key in self._keys.wait(seconds):
-            self._press(key)
-        return None
-
-    def _press(self, key: str) -> None:
-        if self._page is not None:
-            if not self._page.press(key, self._console.size.height):
-                self._close_page()
-            return
-        groups = ordered(self._status, self._view)
-        numbers = [group.group for group in groups]
-        at = numbers.index(self._view.chosen) if self._view.chosen in numbers else None
-        if key == "s":
-            orders = list(ORDERS)
-            following = orders[(orders.index(self._view.order) + 1) % len(orders)]
-            self._view = replace(self._view, order=following)
-        elif key in ("up", "down", "k", "j") and numbers:
-            step = 1 if key in ("down", "j") else -1
-            at = min(max(at + step, 0), len(numbers) - 1) if at is not None else 0 if step > 0 else len(numbers) - 1
-            self._view = replace(self._view, chosen=numbers[at])
-        elif key == "escape":
-            self._view, self._help = replace(self._view, chosen=None), False
-        elif key in ("enter", "l") and numbers:
-            self._open_page(groups[at or 0])
-        elif key == "?":
-            self._help = not self._help
-        elif key == "q" and self._keys is not None and self._keys.may_quit:
-            self._keys.quit = True
-
-    def _about_keys(self) -> str | None:
-        if self._keys is None:
-            return None
-        leave = "q: leave, the run goes on" if self._keys.may_quit else "Ctrl-C: stop the run"
-        if self._help:
-            return "\n".join((*_HELP, leave))
-        return f"s: sort ({self._view.order})  up, down: choose  enter: log  ?: help  {leave.partition(',')[0]}"
-
-    def _open_page(self, group: GroupStatus) -> None:
-        self._page, self._drawn = LogPage(group, self._run), None
-        self._live.stop()
-        self._screen = self._console.screen(hide_cursor=True)
-        self._screen.__enter__()
-
-    def _close_page(self) -> None:
-        if self._screen is not None:
-            self._screen.__exit__(None, None, None)
-            self._page = self._screen = None
-            self._live.start()
 
 
 _NOTES = (
@@ -364,32 +289,34 @@ _NOTES = (
 
 
 def render(
-    status: RunStatus,
-    now: float,
-    width: int = 80,
-    height: int = 100,
-    note: str | None = None,
-    view: View | None = None,
+    status: RunStatus, now: float, width: int = 80, height: int = 100, note: str | None = None
 ) -> RenderableType:
     """Return the live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
-    width, status, view = width if width >= SHEET else min(width, 120), aged(status, now), view or View()
-    running = status.outcome == "running"
-    top = _title(status, now, width)
-    if note is not None and running:
-        top += _folded(note, width, "bold red")
-    low = height < 40  # then one line for each warning; the events above have printed it in full
-    for line in [*(f"warning: {words}" for words in status.cautions), *sentences.hook_lines(status)] if running else []:
-        cut = [Text(line, "yellow", no_wrap=True, overflow="ellipsis")]
-        top += cut if low else _folded(line, width, "yellow")
-    below = [] if status.lighthouse is None or not running else [Text(), _lighthouse(status, status.lighthouse)]
-    notes = [f(status) for f in _NOTES]
-    notes += [*sentences.unfit(status), *sentences.job_lines(status, now)]
-    for line in [line for line in notes if line] if running else []:
-        below += _folded(line, width, "")
-    about = view.keys.splitlines() if view.keys else []
-    below += [Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in about]
-    room = height - len(top) - len(below) - 3  # the bar, a blank line, and the line of the cursor
-    return Group(*top, _bar(status, width), Text(), *rows(status, now, width, max(3, room), view), *below)
+    width, status = width if width >= SHEET else min(width, 120), aged(status, now)
+    # One line for each warning of a low screen; the events above have printed it in full.
+    top, below = head(status, now, width, note, low=height < 40), foot(status, now, width)
+    room = height - len(top) - len(below) - 2  # a blank line, and the line of the cursor
+    return Group(*top, Text(), rows(status, now, width, max(3, room)), *below)
+
+
+def head(status: RunStatus, now: float, width: int, note: str | None, low: bool) -> list[RenderableType]:
+    """Return the lines above the groups: title, what is wrong, progress."""
+    lines: list[RenderableType] = [*_title(status, now, width)]
+    if status.outcome == "running":
+        lines += _folded(note, width, "bold red") if note is not None else []
+        for line in [*(f"warning: {words}" for words in status.cautions), *sentences.hook_lines(status)]:
+            cut = [Text(line, "yellow", no_wrap=True, overflow="ellipsis")]
+            lines += cut if low else _folded(line, width, "yellow")
+    return [*lines, _bar(status, width)]
+
+
+def foot(status: RunStatus, now: float, width: int) -> list[RenderableType]:
+    """Return the lines below the groups of a run that goes on."""
+    if status.outcome != "running":
+        return []
+    notes = [*(note(status) for note in _NOTES), *sentences.unfit(status), *sentences.job_lines(status, now)]
+    lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status, status.lighthouse)]
+    return [*lighthouse, *(text for line in notes if line for text in _folded(line, width, ""))]
 
 
 def _folded(words: str, width: int, style: str) -> list[Text]:
@@ -414,9 +341,7 @@ def _title(status: RunStatus, now: float, width: int) -> list[Text]:
         facts.append(sentences.clock((status.finished or now) - status.started))
     right = Text("  ".join(facts), "dim", no_wrap=True, overflow="ellipsis")
     gap = width - cell_len(left.plain) - cell_len(right.plain)
-    if gap < 2:
-        return [left, right]
-    return [Text.assemble(left, " " * (2 if width >= SHEET else gap), right, no_wrap=True)]
+    return [left, right] if gap < 2 else [left.append(" " * (2 if width >= SHEET else gap)).append_text(right)]
 
 
 def _bar(status: RunStatus, width: int) -> RenderableType:
@@ -441,7 +366,7 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
 
 
 def _lighthouse(status: RunStatus, unit: LighthouseStatus) -> Text:
-    text = Text.assemble("Lighthouse ", (unit.phase.value, STYLES[unit.phase]))
+    text = Text("Lighthouse ", no_wrap=True, overflow="ellipsis").append(unit.phase.value, STYLES[unit.phase])
     if unit.nodes:
         text.append(f" on {sentences.few(unit.nodes)}")
     if unit.attempt:

@@ -137,8 +137,9 @@ class HistoryFold(Fold):
         if record.after is None and again:
             self._nodes.job_ended(self._last)
         if record.after is not None:
-            lost = _failure(self._last, "controller", record.after)
-            self._failures.append(replace(lost, node=record.host or None, back=time, recovery_s=time - self._last))
+            who, cause, silent = "controller", "controller_lost", self._last
+            lost = Failure(silent, who, None, None, cause, record.after, record.host or None, None, False, None, None)
+            self._failures.append(replace(lost, back=time, recovery_s=time - silent))
 
     def _enter(self, count: int, time: float, roles: dict[str, int]) -> None:
         """Add groups up to this number."""
@@ -199,11 +200,21 @@ class HistoryFold(Fold):
         elif record.unit == LIGHTHOUSE or line is not None:
             if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
                 self._open.setdefault(record.unit, []).append(len(self._failures))
-                failed = _failure(noticed, record.unit, describe(record))
-                failed = replace(failed, group=record.group, attempt=record.attempt, cause=record.cause or "unknown")
-                failed = replace(failed, node=record.node, log=record.log, step=record.step)
-                moved = not is_failure(record.cause)
-                self._failures.append(replace(failed, moved=moved, drill=self._drills.pop(record.unit, None)))
+                self._failures.append(
+                    Failure(
+                        noticed,
+                        record.unit,
+                        record.group,
+                        record.attempt,
+                        record.cause or "unknown",
+                        describe(record),
+                        record.node,
+                        record.log,
+                        not is_failure(record.cause),
+                        self._drills.pop(record.unit, None),
+                        record.step,
+                    )
+                )
             if line is not None:
                 self._group_exited(record, line, noticed)
 
@@ -349,11 +360,6 @@ class HistoryFold(Fold):
         """Return the group of a record; None if the record is about no group, or not about its current attempt."""
         line = self._line(getattr(record, "group", None))
         return line if line is not None and line.attempt == getattr(record, "attempt", None) else None
-
-
-def _failure(time: float, unit: str, detail: str) -> Failure:
-    cause = f"{unit}_lost" if unit in (LIGHTHOUSE, "controller") else "unknown"
-    return Failure(time, unit, None, None, cause, detail, None, None, False, None, None)
 
 
 def fold_history(events: Iterable[Event], submitted: float | None = None, now: float | None = None) -> History:

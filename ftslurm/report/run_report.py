@@ -12,7 +12,7 @@ from ftslurm.report.accounting import Accounts, Weight, account, weight_of
 from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import ReportJson, to_json
-from ftslurm.report.report_page import page
+from ftslurm.report.tables import Sheet, sheet
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.run_reader import RunReader
@@ -31,14 +31,21 @@ class Report:
         """The report as `ftslurm report --json` prints it."""
         return to_json(self.history, self.accounts, self.weight)
 
+    @property
+    def sheet(self) -> Sheet:
+        """The report for a person."""
+        return sheet(self.history, self.accounts, self.weight)
+
     def write_page(self, path: Path) -> None:
         """Write report.html: only this user may read it, and a reader sees the old page or the new one.
 
         Raises:
             EnvironmentProblem: it cannot be written.
         """
+        from ftslurm.report.report_page import page  # every verb imports this module, and jinja2 takes 0.1 s
+
         try:
-            replace_text(path, page(self.history, self.json))
+            replace_text(path, page(self.history, self.sheet))
         except OSError as error:
             raise EnvironmentProblem(
                 f"{path} cannot be written: {error.strerror}; --html FILE writes the page elsewhere"

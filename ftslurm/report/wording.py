@@ -28,7 +28,7 @@ PHASES = {
 
 
 def amount(number: float) -> str:
-    """Return a number for a person, as page.js does: three digits, all of them before the point, never an exponent."""
+    """Return a number for a person: three digits, all of them before the point, never an exponent."""
     if number < 0.01:
         return "<0.01" if number > 0 else "0"
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

@@ -20,7 +20,7 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import RunNotFound
 from ftslurm.run.directory import RunDir, replace_text
 
-READERS = {"status", "logs", "events", "report", "wait", "attach", "stacks", "resume"}  # they take the newest
+READERS = {"status", "logs", "events", "report", "top", "wait", "attach", "stacks", "resume"}  # they take the newest
 MORE = {"drain": ["n1"], "undrain": ["n1"], "scale": ["2"], "restart": ["--group", "0"], "inject": ["kill", "--yes"]}
 GONE = 2**22 + 1  # no process can have this id
 

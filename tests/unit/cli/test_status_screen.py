@@ -1,4 +1,4 @@
-"""`status` as a person sees it: through a real pseudo-terminal, with keys; and what a pipe gets."""
+"""`status` as a person sees it: through a real pseudo-terminal; and what a pipe gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
 
 LIMITS = {"start": 600.0, "join": 1800.0, "first_step": 120.0}
-UP, DOWN = "\x1b[A", "\x1b[B"
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def status(run: RunDir) -> Iterator[Callable[..., Screen]]:
 
 def groups(screen: Screen) -> list[str]:
     """Return the numbers of the groups, in the order on the screen."""
-    rows = (re.match(r">? +(\d) +[A-Z]{6}", row) for row in screen.rows)
+    rows = (re.match(r" +(\d) +[A-Z]{6}", row) for row in screen.rows)
     return [row[1] for row in rows if row]
 
 
@@ -85,42 +84,12 @@ def test_a_group_that_starts_is_told_in_full_on_a_screen(columns: int, status: C
     assert "quorum" not in header
 
 
-def test_the_keys_sort_choose_and_open_the_log_of_a_group(status: Callable[..., Screen]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_the_terminal_is_as_before_after_a_signal(number: int, status: Callable[..., Screen]) -> None:
     screen = status()
-    assert groups(screen) == ["0", "1", "2", "3"]
-    screen.press("s")
-    screen.shows("sort (state)")
-    assert groups(screen) == ["2", "3", "1", "0"]
-    screen.press(DOWN)
-    screen.until(lambda: any(row.startswith(">   2 FAILED") for row in screen.rows), "group 2 is chosen")
-    screen.press("\r")
-    screen.shows("ValueError: x")
-    assert screen.rows[0].startswith("group 2 ")
-    assert "RUNNING" not in screen.text
-    screen.press(UP * 5)
-    screen.until(lambda: "ValueError: x" not in screen.text and "line 290" in screen.text, "scrolled up")
-    screen.press("q")
-    screen.shows("Lighthouse RUNNING")
-    screen.press("?")
-    screen.shows("sort by group, state, restarts, node")
-    screen.press("q")
-    screen.until(lambda: screen.process.poll() is not None, "the end")
-    assert screen.process.returncode == 0
-    assert screen.restored()
-
-
-@pytest.mark.parametrize(
-    ("number", "page"), [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGHUP, False), (signal.SIGHUP, True)]
-)
-def test_the_terminal_is_as_before_after_a_signal(number: int, page: bool, status: Callable[..., Screen]) -> None:
-    screen = status()
-    screen.until(lambda: not screen.restored(), "keys are read")
-    if page:
-        screen.press("l")
-        screen.shows("step 59")
     os.kill(screen.process.pid, number)
     screen.until(lambda: screen.process.poll() is not None, "the end")
-    assert screen.process.returncode == {signal.SIGINT: 130}.get(signal.Signals(number), 128 + number)
+    assert screen.process.returncode == 130
     assert screen.restored()
     screen.read()
     assert "Traceback" not in screen.text
@@ -131,7 +100,7 @@ def test_a_low_screen_tells_of_the_failed_group_first(status: Callable[..., Scre
     screen = status(lines=12)
     assert groups(screen)[0] == "2"
     assert "6 failures (restart.max_per_group=5)" in screen.text
-    assert "more RUNNING" in screen.text
+    assert re.search("more (RUNNING|STARTING|PENDING)", screen.text)
 
 
 def test_a_pipe_gets_plain_lines_without_padding_or_cuts(run: RunDir) -> None:
@@ -141,39 +110,8 @@ def test_a_pipe_gets_plain_lines_without_padding_or_cuts(run: RunDir) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
     assert not set("\x1b…━") & set(told)
     (row,) = [line for line in lines if re.match(" +1 +STARTING", line)]
-    assert re.search(
-        r" gpu-node-001.cluster waits for rank 2: imports, \d+ s of 600 s \(health.start_timeout_s\)$", row
-    )
-    assert '      last: "loading \\x1b]0;x\\x07the model"' in lines
-
-
-def test_all_runs_are_on_one_screen_from_which_each_can_be_opened(run: RunDir, tmp_path: Path) -> None:
-    other = ex.write(RunDir(tmp_path / "ddp-0930-over"), ex.one_kill())
-    other.config.write_text(run.config.read_text())
-    screen = Screen(["list", "-w", "--root", str(tmp_path)], 120)
-    try:
-        screen.shows("ddp-0930-over")
-        screen.shows("1 succeeded")
-        assert any(row.startswith("ddp-0930-k3") for row in screen.rows)
-        screen.press("ss")
-        screen.shows("sort (name)")
-        screen.press(DOWN)
-        screen.until(lambda: screen.screen.buffer[_row(screen)][0].reverse, "the first run is marked")
-        screen.press("\r")
-        screen.shows("Lighthouse RUNNING")
-        screen.shows("q: leave")
-        screen.press("q")
-        screen.shows("ddp-0930-over")
-        screen.press("q")
-        screen.until(lambda: screen.process.poll() is not None, "the end")
-        assert screen.process.returncode == 0
-        assert screen.restored()
-    finally:
-        screen.close()
-
-
-def _row(screen: Screen) -> int:
-    return next((n for n, row in enumerate(screen.rows) if row.startswith("ddp-0930-k3")), 0)
+    waits = r" gpu-node-001.cluster waits for rank 2: imports, \d+ s of 600 s \(health.start_timeout_s\) "
+    assert re.search(waits + re.escape(r'last: "loading \x1b]0;x\x07the model"') + "$", row)
 
 
 def test_without_w_a_terminal_gets_what_a_pipe_gets_once(run: RunDir) -> None:
@@ -184,14 +122,6 @@ def test_without_w_a_terminal_gets_what_a_pipe_gets_once(run: RunDir) -> None:
             assert screen.process.returncode == 0
         finally:
             screen.close()
-
-
-def test_what_cannot_be_watched_is_refused(run: RunDir) -> None:
-    for options in (["-w"], ["-w", "--json"], ["-w", "--user", "me"]):
-        words = [sys.executable, "-m", "ftslurm", "list", *options, "--root", str(run.root.parent)]
-        done = subprocess.run(words, capture_output=True, text=True)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("ftslurm: -w ")
 
 
 def test_all_runs_into_a_pipe_are_plain_lines(run: RunDir) -> None:

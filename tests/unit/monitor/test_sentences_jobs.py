@@ -113,9 +113,9 @@ def test_the_table_shows_the_job_of_a_group_its_time_left_and_what_one_waits_for
     lines += [pending(14, "83", "JobHeldUser"), waits(14, 1, "83", "Slurm job 83 (pending: JobHeldUser)")]
     table = drawn(after(*lines), 15)
     assert [line for line in table if re.match(r" +\d (RUN|PEND)", line)] == [
-        "    0 RUNNING     10      3       0        0     1.8 n1 job 82_0, 60 min left",
-        "    1 PENDING     10      -       0        0       - job 83: JobHeldUser, 4 s",
-        "    2 RUNNING     10      3       0        0     1.8 n3 job 82_2, 60 min left",
+        "    0 RUNNING   10      3        0 n1 job 82_0, 60 min left",
+        "    1 PENDING   10      -        0 job 83: JobHeldUser, 4 s",
+        "    2 RUNNING   10      3        0 n3 job 82_2, 60 min left",
     ]
     assert table[-2:] == [
         "jobs: 2 running, the first ends in 60 min (82_0), 1 waiting",

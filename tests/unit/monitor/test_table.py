@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import reduce
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,10 @@ def test_the_live_table_at_eighty_columns() -> None:
         "ddp-0930-k3                              2 of 3 groups stepping  1 restart  0:16",
         "━━━━━━━━━━━━━━━━━╸                   step 61/120  5.0 steps/s  0:12 left",
         "",
-        "group phase     step groups attempt restarts steps/s node",
-        "    0 RUNNING     61      3       0        0     5.0 n1",
-        "    1 STARTING    61      -       1        1       - n2 waits for workers, 1 s",
-        "    2 RUNNING     61      3       0        0     5.0 n3",
+        "group phase    step groups restarts node",
+        "    0 RUNNING    61      3        0 n1",
+        "    1 STARTING   61      -        1 n2 waits for workers, 1 s",
+        "    2 RUNNING    61      3        0 n3",
         "",
         "Lighthouse RUNNING on n1, quorum 1 has 3 groups",
     ]
@@ -191,19 +192,39 @@ def test_a_run_of_which_nothing_is_known_yet_can_be_drawn() -> None:
 
 
 def test_sixty_four_groups_fit_into_a_low_terminal_those_that_do_not_step_first() -> None:
-    lines = drawn(render(many(), ex.START + 12, 80, 16))
-    assert len(lines) <= 15
-    assert [line.split()[:2] for line in lines[4:10]] == [
-        *(["9", "FAILED"], ["killed", "(signal"], ["7", "PENDING"], ["waits", "for"], ["60", "STARTING"]),
-        ["61", "STARTING"],
-    ]
-    assert lines[12] == "  ...  58 more RUNNING"
+    lines = drawn(render(many(), ex.START + 12, 80, 17))
+    assert len(lines) <= 16
+    rows = [line.split()[:2] for line in lines if re.match(r" +\d+ [A-Z]", line)]
+    assert rows[:3] == [["9", "FAILED"], ["7", "PENDING"], ["60", "STARTING"]]
+    assert [phase for _, phase in rows[3:]] == ["STARTING"] * 3 + ["RUNNING"] * (len(rows) - 6)
+    told = " ".join(" ".join(lines).split())
+    assert "gpu-node-009 killed (signal 9) on n10; 4 failures in 600 s" in told
+    assert f"... {64 - len(rows)} more RUNNING" in told
 
 
 def test_when_not_even_those_fit_they_are_counted() -> None:
     lines = drawn(render(many(), ex.START + 12, 80, 12))
     assert len(lines) <= 11
     assert lines[-3] == "  ...  58 more RUNNING, 3 more STARTING"
+
+
+def test_a_reason_that_does_not_fit_is_cut_and_the_most_urgent_group_is_still_there() -> None:
+    words = "the script failed: " + "because of this and that, " * 40
+    status = fold(many(), ex.event(13, "group_given_up", group=9, reason=words))
+    for height in range(4, 30):
+        lines = drawn(render(status, ex.START + 13, 80, height))
+        assert any(line.startswith("    9 FAILED") for line in lines)
+        assert any(line.endswith(("...", "…")) for line in lines)
+        assert len(lines) < max(height, 12)
+
+
+def test_columns_are_dropped_in_their_order_so_that_reasons_have_room() -> None:
+    tables = [drawn(render(many(), ex.START + 12, width), width) for width in (120, 80, 44)]
+    names = [next(line.split() for line in lines if line.startswith("group ")) for lines in tables]
+    assert names[0] == ["group", "phase", "step", "groups", "attempt", "restarts", "steps/s", "node"]
+    for wide, narrow in pairwise(names):
+        assert set(narrow) < set(wide)
+    assert {"group", "phase", "step", "node"} <= set(names[-1])
 
 
 def test_sixty_four_groups_have_a_line_each_in_a_high_terminal() -> None:
@@ -384,7 +405,7 @@ def test_groups_that_stand_still_say_for_how_long() -> None:
     lines = drawn(render(at(15.15), ex.START + 32))
     assert "0 of 3 groups stepping" in lines[0]
     assert lines[1].endswith("step 61/120  still for 17 s")
-    assert lines[4].split()[-6:] == ["-", "n1", "still", "for", "17", "s"]
+    assert lines[4].split()[-5:] == ["n1", "still", "for", "17", "s"]
 
 
 def test_a_warning_is_there_as_long_as_the_run_and_takes_one_line_of_a_low_terminal() -> None:

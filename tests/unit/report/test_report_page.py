@@ -1,66 +1,84 @@
-"""report.html in a real browser: it opens offline, shows what it should, and runs nothing that comes from the run."""
+"""report.html: what it shows is what the text shows, nothing in it runs, and it stays small."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import random
 import re
-import runpy
 import stat
-from collections.abc import Callable, Iterator
+import time
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import example_journal as ex
 import pytest
-from browser import Browser, browser, program
+import random_journal
 
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.report.accounting import Weight, account
+from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
-from ftslurm.report.report_json import to_json
+from ftslurm.report.picture import STATES, Bar, picture
 from ftslurm.report.report_page import page
+from ftslurm.report.tables import Sheet, sheet
 from ftslurm.run.directory import RunDir
 
-PICTURE = Path(__file__).parents[3] / "docs" / "report_picture.py"
-EVIL = "</script><script>window.owned=1</script><img src=x onerror=window.owned=1>"
+EVIL = "</title></style></svg></td><script>x</script><img src=x onerror=x>\"'&{{ 7*7 }}\x1b]0;x\x07\u202e"
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "b", "span", "div", "dl", "dt", "dd"),
+    *("table", "thead", "tr", "th", "td", "svg", "rect", "text"),
+}
+RUNS = pytest.mark.parametrize("lines", [ex.one_kill(), ex.lost_node(), ex.old(ex.one_kill())])
 
 
-def in_browser(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that needs Chromium, which `make nightly` installs."""
-    skips = pytest.mark.skipif(program() is None, reason="there is no Chromium (apt install chromium)")
-    return pytest.mark.nightly(skips(test))
+class Parsed(HTMLParser):
+    """The tags and texts of a page; a tag that is not closed where it should be is an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []  # (tag that holds it, text)
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open += [] if tag == "meta" else [tag]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((self._open[-1], data.strip()))
 
 
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
+def sheet_of(history: History) -> Sheet:
+    return sheet(history, account(history), Weight("GPU-hours", 8))
 
 
-def written(folder: Path, lines: list[ex.Line], weight: Weight | None = None) -> Path:
+def shown(lines: list[ex.Line]) -> str:
     history = fold_history(lines)
-    path = folder / "report.html"
-    path.write_text(page(history, to_json(history, account(history), weight or Weight())))
-    return path
+    return page(history, sheet_of(history))
 
 
-def run_of(folder: Path, lines: list[ex.Line]) -> RunDir:
-    run = ex.new_run(folder, lines)
-    run.config.write_text(compose.dump(Config()))
-    return run
-
-
-def evil() -> list[ex.Line]:
-    """Return a run whose nodes, errors, logs and names hold markup."""
-    lines = [line for line in ex.one_kill() if line["time"] < ex.START + 15.3]
-    lines += [ex.exited(15.3, 1, cause="user_error", node=EVIL, error=EVIL, log=EVIL)]
-    lines += [ex.launched(15.4, 1, 1, node=EVIL), ex.joined(17, 1, 72, 1), ex.finished(30, "failed", reason=EVIL)]
-    return [line | {"run_id": EVIL} if line["event"] == "run_started" else line for line in lines]
+def evil(value: Any, name: str = "") -> Any:
+    """Return a line with all its texts replaced that a reader does not choose its way by."""
+    if isinstance(value, dict):
+        return {key: inner if key in ("event", "unit") else evil(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [evil(inner, name) for inner in value]
+    return f"{name}:{EVIL}" if isinstance(value, str) else value
 
 
 def many(groups: int, lines: int) -> list[ex.Line]:
@@ -83,28 +101,129 @@ def many(groups: int, lines: int) -> list[ex.Line]:
     return [*sorted(out, key=lambda line: line["time"]), ex.finished(now + 60)]
 
 
-def test_the_page_allows_only_its_own_script_and_style_to_run(tmp_path: Path) -> None:
-    text = written(tmp_path, evil()).read_text()
-    policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)[0]
-    assert "default-src 'none'" in policy
-    for name in ("style", "script"):
-        body = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
-        assert len(body) == 1
-        assert f"{name}-src 'sha256-{base64.b64encode(hashlib.sha256(body[0].encode()).digest()).decode()}'" in policy
-    assert "<img" not in text
-    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+@pytest.mark.parametrize("lines", [ex.one_kill(), ex.lost_node()])
+def test_markup_in_any_text_of_a_journal_stays_text(lines: list[ex.Line]) -> None:
+    text = shown([evil(line) for line in lines] + [evil(ex.finished(40, "failed"))])
+    parsed = Parsed(text)
+    assert {tag for tag, _ in parsed.tags} <= TAGS
+    assert not {name for _, attributes in parsed.tags for name in attributes if name.startswith(("on", "src", "href"))}
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
+    said = " ".join(words for _, words in parsed.texts)
+    assert "<script>x</script><img" in said
+    assert "{{ 7*7 }}" in said
+    for name in ("run_id", "reason", "node", "cause", "log"):
+        assert f"{name}:<" in said, name
 
 
-def test_the_data_in_the_page_is_the_report(tmp_path: Path) -> None:
-    text = written(tmp_path, ex.one_kill()).read_text()
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
-    assert data["report"]["failures"][0]["cause"] == "killed"
-    lanes = data["lanes"]
-    assert {lanes["phases"][n] for row in lanes["rows"] for n in row["spans"][2::6]} >= {"training", "import", "queued"}
+@RUNS
+def test_the_page_has_one_style_and_its_policy_allows_nothing_else(lines: list[ex.Line]) -> None:
+    text = shown(lines)
+    parsed = Parsed(text)
+    policy = next(str(a["content"]) for tag, a in parsed.tags if tag == "meta" and "http-equiv" in a)
+    style = re.findall("<style>(.*?)</style>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'"
+    assert len(style) == 1
+    assert "url(" not in style[0]
+    assert not any("style" in attributes for _, attributes in parsed.tags)
+    assert "://" not in text
+    assert {tag for tag, _ in parsed.tags} == TAGS
+
+
+@RUNS
+def test_the_page_shows_every_fact_and_cell_of_the_report(lines: list[ex.Line]) -> None:
+    history = fold_history(lines)
+    report = sheet_of(history)
+    texts = Parsed(page(history, report)).texts
+    cells = [cell for listing in report.listings for row in listing.rows for cell in row]
+    assert [words for tag, words in texts if tag == "td"] == [cell.text for cell in cells if cell.text]
+    assert [words for tag, words in texts if tag == "dd"] == [s for f in report.facts for s in (f.value, f.meaning)]
+    assert [words for tag, words in texts if tag == "div"] == [note for cell in cells for note in cell.notes]
+    assert [words for tag, words in texts if tag == "th"] == [c for one in report.listings for c in one.columns]
+
+
+def test_what_a_group_did_is_told_where_the_mouse_points() -> None:
+    titles = [words for tag, words in Parsed(shown(ex.one_kill())).texts if tag == "title"]
+    recovery = next(title for title in titles if title.startswith("group 1: recovers 2.1 s, from "))
+    assert "because: killed" in recovery
+    assert "import: torch, torchft: 0.9 s" in recovery
+    failure = next(title for title in titles if title.startswith("group 1 attempt 0: killed (signal 9) on n2"))
+    assert "back after: 2.1 s\na drill: kill" in failure
+    assert any(title.startswith("2 groups in the quorum, from ") for title in titles)
+    assert any(title.endswith(" steps per second, from " + title.rpartition(", from ")[2]) for title in titles)
+
+
+@pytest.mark.parametrize("lines", [ex.one_kill(), ex.lost_node()])
+def test_every_beginning_of_a_run_has_a_page(lines: list[ex.Line]) -> None:
+    for cut in range(0, len(lines) + 1, 2):
+        assert "ftslurm report" in Parsed(shown(lines[:cut])).texts[0][1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_page_of_any_run_is_whole_and_its_shares_add_up(seed: int) -> None:
+    dice = random.Random(seed)
+    lines = list(random_journal.history(dice, groups=dice.randrange(1, 40), lines=300, failures=0.2))
+    history = fold_history(lines)
+    assert {tag for tag, _ in Parsed(page(history, sheet_of(history))).tags} <= TAGS
+    drawn = picture(history)
+    assert sum(bar.wide for bar in drawn.shares) == pytest.approx(100, abs=0.01)
+    for chart in drawn.charts:
+        for bar in chart.bars:
+            assert 0 <= bar.x <= 100
+            assert 0 <= bar.y <= bar.y + bar.high <= chart.high + 0.1
+            assert bar.x + bar.wide <= 100.3
+
+
+def ends(bar: Bar) -> tuple[float, float]:
+    return bar.x, bar.x + bar.wide
+
+
+@RUNS
+def test_the_bars_of_a_group_leave_no_gap_and_the_shares_add_up(lines: list[ex.Line]) -> None:
+    drawn = picture(fold_history(lines))
+    assert sum(bar.wide for bar in drawn.shares) == pytest.approx(100, abs=0.01)
+    chart = drawn.charts[-1]
+    for place in sorted({bar.y for bar in chart.bars}):
+        bars = sorted(ends(bar) for bar in chart.bars if bar.y == place)
+        covered = 0.0
+        for begin, end in bars:
+            assert begin <= covered + 0.01
+            covered = max(covered, end)
+        assert covered == pytest.approx(100, abs=0.2)
+    assert {bar.colour for bar in chart.bars} <= {state.colour for state in STATES.values()}
+
+
+def test_a_short_loss_of_a_group_is_seen_among_ten_thousand_quorums() -> None:
+    sizes = [(ex.START + n, 8 - n % 2) for n in range(10_000)]
+    sizes[5001] = (ex.START + 5001, 3)
+    history = replace(fold_history(ex.one_kill()), begin=ex.START, end=ex.START + 10_000, quorum=tuple(sizes))
+    chart = picture(history).charts[0]
+    assert len(chart.bars) <= 3000
+    assert any(bar.title.startswith("3 groups in the quorum") for bar in chart.bars)
+
+
+def test_the_rate_is_the_mean_of_each_interval_and_a_step_back_counts_as_none() -> None:
+    reached = ((ex.START, 0), (ex.START + 10, 20), (ex.START + 20, 10), (ex.START + 30, 40))
+    known = fold_history(ex.one_kill())
+    history = replace(known, begin=ex.START, end=ex.START + 30, reached=reached, typical_step_s=10 / 3)
+    chart = next(chart for chart in picture(history).charts if chart.title == "Steps per second")
+    assert [bar.title.partition(",")[0] for bar in chart.bars] == ["2 steps per second", "3 steps per second"]
+    assert [bar.x for bar in chart.bars] == pytest.approx([0, 200 / 3])
+    for few in ((), reached[:1]):
+        assert all(chart.title != "Steps per second" for chart in picture(replace(history, reached=few)).charts)
+
+
+@pytest.mark.parametrize(("outcome", "words"), [("running", "has not started yet"), ("stopped", "never started")])
+def test_the_page_of_a_run_without_a_start_has_one_sentence(outcome: str, words: str) -> None:
+    history = replace(fold_history([]), run_id="wait-1", outcome=outcome, reason="Slurm job 81 ...")
+    texts = Parsed(page(history, sheet_of(history))).texts
+    assert ("b", f"{words}: Slurm job 81 ...") in texts
+    assert not [tag for tag, _ in texts if tag in ("dd", "td")]
 
 
 def test_the_verb_writes_the_page_for_this_user_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = run_of(tmp_path, ex.one_kill())
+    run: RunDir = ex.new_run(tmp_path, ex.one_kill())
+    run.config.write_text(compose.dump(Config()))
     assert cli.main(["report", str(run.root)]) == 0
     assert f"page: {run.report}" in capsys.readouterr().out
     assert stat.S_IMODE(run.report.stat().st_mode) == 0o600
@@ -113,90 +232,12 @@ def test_the_verb_writes_the_page_for_this_user_only(tmp_path: Path, capsys: pyt
     assert f"{elsewhere} cannot be written" in capsys.readouterr().err
 
 
-@in_browser
-@pytest.mark.parametrize("width", [390, 1400])
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("lines", [[], ex.one_kill(), ex.lost_node(), evil()], ids=["empty", "kill", "node", "evil"])
-def test_the_page_opens_without_an_error_and_fits(
-    lines: list[ex.Line], dark: bool, width: int, tab: Browser, tmp_path: Path
-) -> None:
-    tab.look(width, dark=dark, touch=width < 500)
-    tab.open(written(tmp_path, lines))
-    assert tab.run("document.documentElement.dataset.drawn !== undefined"), tab.errors()
-    assert tab.errors() == []
-    assert [url for url in tab.requests() if not url.endswith("/report.html")] == []
-    assert tab.run("document.documentElement.scrollWidth <= innerWidth")
-    assert tab.run("window.owned === undefined && document.querySelectorAll('img').length === 0")
-
-
-@in_browser
-@pytest.mark.parametrize(("outcome", "words"), [("running", "has not started yet"), ("stopped", "never started")])
-def test_the_page_of_a_run_without_a_start_has_one_sentence(
-    outcome: str, words: str, tab: Browser, tmp_path: Path
-) -> None:
-    history = replace(fold_history([]), run_id="wait-1", outcome=outcome, reason="Slurm job 81 ...")
-    (tmp_path / "report.html").write_text(page(history, to_json(history, account(history), Weight())))
-    tab.look(1400)
-    tab.open(tmp_path / "report.html")
-    assert (
-        tab.run("document.querySelector('main').innerText.trim().split('\\n').at(-1)") == f"{words}: Slurm job 81 ..."
-    )
-    assert tab.errors() == []
-
-
-@in_browser
-@pytest.mark.parametrize("width", [390, 800, 1400])
-def test_long_values_stay_within_their_cards(width: int, tab: Browser, tmp_path: Path) -> None:
-    lines = [ex.started(total_steps=123_456_789_012), *ex.one_kill()[1:-1], ex.finished(28, steps=98_765_432_101)]
-    tab.look(width)
-    tab.open(written(tmp_path, lines))
-    assert "/ 123,456,789,012" in tab.run("document.querySelector('.cards').textContent")
-    wider = "[...document.querySelectorAll('.card')].filter((card) => card.scrollWidth > card.clientWidth)"
-    assert tab.run(f"{wider}.map((card) => card.textContent)") == []
-
-
-@in_browser
-def test_little_lost_time_has_no_exponent_on_its_card(tab: Browser, tmp_path: Path) -> None:
-    tab.look(1400)
-    tab.open(written(tmp_path, ex.one_kill(), Weight("GPU-hours", 0.02)))
-    assert "<0.01GPU-hours lost of <0.01" in tab.run("document.querySelector('.cards').textContent")
-
-
-@in_browser
-def test_the_arrow_keys_and_the_finger_show_a_failure(tab: Browser, tmp_path: Path) -> None:
-    tab.look(1400)
-    tab.open(written(tmp_path, ex.one_kill()))
-    shown = "document.getElementById('tip').hidden ? null : document.getElementById('tip').textContent"
-    assert tab.run(shown) is None
-    tab.run("[...document.querySelectorAll('.plot')].at(-1).focus()")
-    tab.press("ArrowRight")
-    assert "group 1, attempt 0: killed (signal 9) on n2" in tab.run(shown)
-    assert "back after" in tab.run(shown)
-    tab.press("Escape")
-    assert tab.run(shown) is None
-    tab.look(390, touch=True)
-    tab.open(tmp_path / "report.html")
-    tab.run("[...document.querySelectorAll('.plot')].at(-1).scrollIntoView({block: 'center'})")
-    box = tab.run("[...document.querySelectorAll('.plot')].at(-1).getBoundingClientRect().toJSON()")
-    x, y = box["left"] + box["width"] / 2, box["top"] + 12
-    tab.tap(x, y)
-    assert "group 0, attempt 0: trains" in tab.run(shown)
-
-
-@in_browser
-def test_a_run_of_256_groups_and_10000_events_opens_in_two_seconds(tab: Browser, tmp_path: Path) -> None:
-    tab.look(1400)
-    path, took = written(tmp_path, many(256, 10_000)), []
-    for _ in range(3):  # the machine may be busy
-        tab.open(path)
-        took.append(tab.run("Number(document.documentElement.dataset.drawn)"))
-    assert tab.errors() == []
-    assert min(took) < 2000, took
-
-
-@in_browser
-def test_the_picture_of_the_documentation_is_drawn_by_its_command(tmp_path: Path) -> None:
-    run = run_of(tmp_path, ex.one_kill())
-    runpy.run_path(str(PICTURE))["main"]([str(run.root), str(tmp_path / "report.png")])
-    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
-    assert (PICTURE.parent / "report.png").read_bytes().startswith(b"\x89PNG")
+def test_a_thousand_groups_and_ten_thousand_events_take_two_seconds_and_5_mb() -> None:
+    history, took = fold_history(many(1000, 10_000)), list[float]()
+    while len(took) < 3 and min(took, default=2.0) >= 2.0:  # the machine may be busy
+        began = time.process_time()
+        text = page(history, sheet_of(history))
+        took.append(time.process_time() - began)
+    assert min(took) < 2.0
+    assert len(text.encode()) < 5_000_000
+    assert text.count("<rect ") > 7000

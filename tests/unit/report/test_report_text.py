@@ -19,13 +19,14 @@ from ftslurm.report.accounting import Weight, account
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import to_json
 from ftslurm.report.report_text import WIDTH, render
+from ftslurm.report.tables import sheet
 from ftslurm.run.directory import RunDir
 
 
 def text(lines: list[ex.Line]) -> str:
     history = fold_history(lines)
     console = Console(width=WIDTH, file=io.StringIO(), record=True)
-    console.print(render(history, account(history), Weight("GPU-hours", 8)))
+    console.print(render(sheet(history, account(history), Weight("GPU-hours", 8))))
     return console.export_text()
 
 
@@ -65,7 +66,7 @@ def test_amounts_are_written_without_exponents() -> None:
 def test_little_lost_time_is_shown_as_less_than_a_hundredth_of_an_hour() -> None:
     history = fold_history(ex.one_kill())
     console = Console(width=WIDTH, file=io.StringIO(), record=True)
-    console.print(render(history, account(history), Weight("GPU-hours", 0.01)))
+    console.print(render(sheet(history, account(history), Weight("GPU-hours", 0.01))))
     shown = console.export_text()
     assert "<0.01" in shown
     assert "e-0" not in shown
@@ -81,7 +82,7 @@ def test_the_json_fits_its_schema(lines: list[ex.Line]) -> None:
 def test_the_verb_prints_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of(tmp_path, ex.one_kill())
     assert cli.main(["report", str(run.root)]) == 0
-    assert "lost time by cause" in capsys.readouterr().out
+    assert "Lost time by cause" in capsys.readouterr().out
     assert cli.main(["report", str(run.root), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["outcome"], report["steps"]["reached"], len(report["failures"])) == ("succeeded", 120, 1)

@@ -1,0 +1,27 @@
+"""`ftslurm top`: all runs, and the groups of one with their logs, on one screen with keys."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.run.entries import entries
+
+
+def main(words: list[str]) -> int:
+    """Show the runs below a folder, or one run, until the user leaves."""
+    parser = parser_for("top", "Show all runs on one screen, or RUN: sort them, open them, read their logs.")
+    args = parser.parse_args(words)
+    if find_spec("textual") is None:
+        raise EnvironmentProblem("top needs textual: pip install 'ftslurm[top]'; without it there is status -w")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise EnvironmentProblem("top needs a terminal; status and list print the same as text")
+    from ftslurm.cli.top_screens import Top
+
+    root = Path(args.root)
+    entries(root)  # says why, if they cannot be read
+    Top(root, None if args.run is None else find_run(args).files).run()
+    return 0

@@ -1,0 +1,172 @@
+"""What a report says, as values: facts and tables. The text and the page show the same ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ftslurm.monitor.sentences import ended, few, plural, run_name, seconds, short_log
+from ftslurm.report import wording
+from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
+from ftslurm.report.history import Failure, History
+
+
+class Fact(NamedTuple):
+    """One number about the whole run."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+class Cell(NamedTuple):
+    """What one cell of a table says."""
+
+    text: str
+    notes: tuple[str, ...] = ()  # further lines
+    bad: bool = False  # a failure
+    share: float | None = None  # of the longest bar of this table
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A table: the names of its columns and its rows, the most important first."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numbers: frozenset[int]  # columns that are aligned at the right
+    short: int  # so many rows say enough on a terminal
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A whole report."""
+
+    run_id: str
+    outcome: str
+    lines: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    listings: tuple[Listing, ...] = ()
+
+
+def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
+    """Return the report."""
+    if not history.begun:
+        words = "has not started yet" if history.outcome == "running" else "never started"
+        return Sheet(history.run_id, words + (f": {history.reason}" if history.reason else ""))
+    lost = (
+        _lost("cause", accounts.by_cause, wording.cause, accounts, weight),
+        _lost("phase", accounts.by_phase, wording.phase, accounts, weight),
+        _lost("node", accounts.by_node, lambda name: name or "no node", accounts, weight),
+        _lost("group", _worst(accounts.by_group), lambda name: f"group {name}", accounts, weight),
+    )
+    tables = (*(lost if accounts.lost_s else ()), _failures(history), _nodes(accounts))
+    return Sheet(
+        history.run_id,
+        ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
+        tuple(_lines(history)),
+        tuple(_facts(history, accounts, weight)),
+        tuple(table for table in tables if table.rows),
+    )
+
+
+def moment(when: float) -> str:
+    """Return a moment for a person."""
+    return time.strftime("%d %b %H:%M:%S", time.localtime(when))
+
+
+def percent(value: float | None) -> str:
+    """Return a ratio for a person."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def who(failure: Failure) -> str:
+    """Return what failed."""
+    return failure.unit if failure.group is None else f"group {failure.group} attempt {failure.attempt}"
+
+
+def back(failure: Failure) -> str:
+    """Return how long it was away."""
+    return "not back" if failure.back is None else seconds(failure.recovery_s)
+
+
+def _lines(history: History) -> list[str]:
+    total = "" if history.total_steps is None else f" of {history.total_steps}"
+    steps = f"step {history.steps}{total} in {seconds(history.end - history.begin)}"
+    if history.starts > 1:
+        steps += f", {plural(history.starts, 'job start')}"
+    if history.undone_steps:
+        steps += f"; {plural(history.undone_steps, 'step')} undone by full restarts"
+    return [*([f"resumes {run_name(history.parent)}"] if history.parent is not None else []), steps]
+
+
+def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
+    up, size = seconds(accounts.trained_s + accounts.lost_s), len(history.groups)
+    facts = [Fact("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
+    if accounts.queued_s:
+        waited = f"the same, with {seconds(accounts.queued_s)} of waiting for nodes"
+        facts.append(Fact("with the queue", percent(accounts.effective), waited))
+    facts.append(Fact("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
+    if accounts.participation is not None:
+        mean = f"{wording.amount(accounts.participation)} of {size}"
+        facts.append(Fact("participation", mean, "groups in the quorum, on average"))
+        rate = percent(accounts.training_efficiency)
+        facts.append(Fact("training efficiency", rate, "step efficiency × participation"))
+    moves = f", {plural(accounts.moves, 'move')}" if accounts.moves else ""
+    failures = f"mean time to failure; {plural(accounts.failures, 'failure')}{moves}"
+    facts.append(Fact("MTTF", seconds(accounts.mttf_s), failures))
+    if accounts.recovery_median_s is not None:
+        longest = f"median; the longest took {seconds(accounts.recovery_worst_s)}"
+        facts.append(Fact("recovery", seconds(accounts.recovery_median_s), longest))
+    spent = wording.amount(weight.hours(accounts.total_s - accounts.finished_s))
+    facts.append(Fact("lost", wording.amount(weight.hours(accounts.lost_s)), f"{weight.unit} of {spent}"))
+    return facts
+
+
+def _worst(accounts: Sequence[Account]) -> list[Account]:
+    return sorted(accounts, key=lambda one: -one.seconds)
+
+
+def _lost(
+    what: str, lost: Sequence[Account], word: Callable[[str], str], accounts: Accounts, weight: Weight
+) -> Listing:
+    most = max((one.seconds for one in lost), default=0.0)
+
+    def row(one: Account) -> tuple[Cell, ...]:
+        amounts = [f"{one.seconds:,.1f}", wording.amount(weight.hours(one.seconds))]
+        failures = [str(one.failures)] if what != "phase" else []
+        texts = [*amounts, percent(one.seconds / accounts.lost_s if accounts.lost_s else None), *failures]
+        return Cell(word(one.name), share=one.seconds / most if most else 0.0), *map(Cell, texts)
+
+    columns = (what, "seconds", weight.unit, "share", *(["failures"] if what != "phase" else []))
+    short = 8 if what in ("node", "group") else len(lost)
+    return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 5)), short)
+
+
+def _failures(history: History) -> Listing:
+    def row(failure: Failure) -> tuple[Cell, ...]:
+        phases = ((name, value) for name, value in (failure.phases or {}).items() if value and value >= 0.01)
+        took = ", ".join(f"{name} {seconds(value)}" for name, value in phases)
+        log = short_log(failure.log) if failure.log else ""
+        what = failure.detail + (f" (drill: {failure.drill})" if failure.drill is not None else "")
+        notes = tuple(note for note in (took, log) if note)
+        return Cell(moment(failure.time)), Cell(who(failure)), Cell(back(failure)), Cell(what, notes, not failure.moved)
+
+    columns = ("at", "who", "back after", "what")
+    rows = tuple(map(row, reversed(history.failures)))
+    return Listing("Failures and moves, newest first", columns, rows, frozenset({2}), 20)
+
+
+def _nodes(accounts: Accounts) -> Listing:
+    def row(node: NodeScore) -> tuple[Cell, ...]:
+        notes = [few([wording.cause(cause) for cause in node.causes])] if node.causes else []
+        notes += [f"MTTF {seconds(node.mttf_s)}"] if node.failures else []
+        notes += [f"excluded {plural(node.excluded, 'time')}"] if node.excluded else []
+        times = (seconds(s) if s else "-" for s in (node.held_s, node.group_s, node.standby_s, node.idle_s))
+        return tuple(map(Cell, (node.node, *times, str(node.failures), "; ".join(notes))))
+
+    columns = ("node", "held", "at work", "standby", "idle", "failures", "causes")
+    return Listing("Nodes", columns, tuple(map(row, accounts.nodes)), frozenset(range(1, 6)), 8)

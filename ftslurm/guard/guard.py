@@ -353,7 +353,7 @@ class Guard:
             self.say(messages.Injected(fault))
             time.sleep(0.2)  # slurmstepd passes the answer on before it is killed
             faults.lose_node(dict(os.environ))
-        self.say(messages.Injected(fault, faults.inflict(fault, self.worker)))
+        self.say(messages.Injected(fault, faults.inflict(fault, self.worker, self.task.position)))
 
     def signal_worker(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -49,6 +49,7 @@ _LINE_STYLES: dict[type[records.JournalRecord], str] = {
     records.GroupHeardAgain: "green",
     records.NodeShunned: "yellow",
     records.HangFound: "red",
+    records.ReplicasDiffer: "red",
     records.Warned: "bold yellow",
     records.NoFirstStep: "bold yellow",
     records.GroupWaits: "yellow",

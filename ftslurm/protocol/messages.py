@@ -23,6 +23,7 @@ from ftslurm.protocol.field_types import (
     Check,
     Count,
     ExitStatus,
+    Hexadecimal,
     Key,
     Lenient,
     Multiline,
@@ -138,6 +139,14 @@ class Progress(Report, kind="progress"):
     aborted: Count
     healed: AnyCount
     gap_s: AnySeconds
+
+
+class Digest(Report, kind="digest"):
+    """What a rank's weights and optimizer are after a step, in 64 bits (worker/digest.py)."""
+
+    step: Count
+    rank: Count
+    digest: Hexadecimal
 
 
 class Serving(Report, kind="serving"):
@@ -488,6 +497,7 @@ FromWorker = (
     | Room
     | FirstQuorum
     | Progress
+    | Digest
     | Serving
     | Served
     | SessionOpened

@@ -107,6 +107,16 @@ class GroupGivenUp(OfGroup):
     reason: str
 
 
+class GroupsDiffer(Occurrence):
+    """Groups have other weights than each other, and no majority shows which are wrong."""
+
+    kind: ClassVar[str] = "replicas_differ"
+    step: int
+    groups: tuple[int, ...]
+    nodes: tuple[str, ...]  # of each of these groups
+    reason: str
+
+
 class AllRestart(Occurrence):
     """No group holds the training's state any more: all start again from a checkpoint."""
 
@@ -142,7 +152,7 @@ OCCURRENCES: Mapping[str, type[Occurrence]] = {
     one.kind: one
     for one in (
         *(RunBegins, RunPauses, RunEnds, GroupStarting, GroupStarted, GroupRestarted, GroupFailed, GroupShutDown),
-        *(GroupGivenUp, AllRestart, SavedCheckpoint, NodeLeftOut, Caution),
+        *(GroupGivenUp, GroupsDiffer, AllRestart, SavedCheckpoint, NodeLeftOut, Caution),
     )
 }
 _OTHERS = (record.event for record in records.EVENTS if record is not records.Progress)  # which is no event
@@ -164,6 +174,8 @@ def of(record: records.JournalRecord) -> Occurrence | None:
             return RunEnds(outcome=record.outcome, reason=reason, step=record.steps, restarts=record.restarts)
         case records.FullRestart():
             return AllRestart(step=record.step, checkpoint_step=record.checkpoint_step)
+        case records.ReplicasDiffer(equal=0):  # else groups fail for it
+            return GroupsDiffer(step=record.step, groups=record.groups, nodes=record.nodes, reason=record.reason)
         case records.CheckpointSaved():
             return SavedCheckpoint(group=record.group, step=record.step, path=record.path)
         case records.NodeExcluded() | records.NodeCheckFailed():

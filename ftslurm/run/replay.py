@@ -278,6 +278,8 @@ class Reading:
                 | records.GroupSetAside()
                 | records.GroupHeardAgain()
                 | records.HangFound()
+                | records.ReplicasDiffer()
+                | records.CheckpointsDistrusted()
                 | records.QuorumRefused()
                 | records.CheckpointFailed()
                 | records.CheckpointRestored()

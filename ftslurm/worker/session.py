@@ -55,6 +55,7 @@ class Watchers:
     unhealed: Any  # unhealed.Watch
     quorums: Any  # quorum_abort.BrokenQuorums
     sessions: parameter_sessions.Observer
+    compared: Any  # comparison.Comparison; None: health.compare_every is 0
     left_out: list[str]  # sentences for the user, about patches that do not fit the installed torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
 
@@ -267,6 +268,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         unhealed=unhealed.Watch(channel.warn),
         quorums=quorum_abort.BrokenQuorums(lineage.managers, task.position, healing),
         sessions=parameter_sessions.Observer(),
+        compared=compare(task, channel),
         left_out=left_out,
     )
     for name, means, patch in (
@@ -278,7 +280,20 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     ):
         with patch_fit.optional(left_out, name, means):
             patch.install()
+    if watchers.compared is not None:
+        with patch_fit.optional(left_out, "compare", "groups are not compared (health.compare_every)"):
+            watchers.compared.install()
     return watchers
+
+
+def compare(task: Task, channel: Channel) -> Any:
+    """Return what takes this worker's digests, None if groups are not compared."""
+    every = int(os.environ.get("FTSLURM_COMPARE_EVERY", "0"))
+    if every == 0:
+        return None
+    from ftslurm.worker.comparison import Comparison
+
+    return Comparison(channel.warn, task.position, every, os.environ["FTSLURM_COMPARE_PARTS"].split())
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:
@@ -328,6 +343,8 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
             channel.warn(text)
         else:
             print_warning(text)
+    if watchers.compared is not None:
+        watchers.compared.report = lambda step, digest: channel.say(messages.Digest(step, rank, digest))
     if rank != 0:
         watchers.progress.report = lambda _: None
     elif assign.lighthouse:

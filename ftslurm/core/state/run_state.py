@@ -11,6 +11,7 @@ from immutables import Map
 from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import (
     Allocation,
+    Comparisons,
     Drills,
     Ending,
     JobPool,
@@ -40,6 +41,7 @@ class RunState(Value):
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
     drills: Drills = field(default=Drills())
+    comparisons: Comparisons = field(default=Comparisons())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another
     waited_for: int = 0  # until released: number of a group that the others wait for

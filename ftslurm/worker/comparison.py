@@ -1,0 +1,133 @@
+"""Reports a digest of what all groups have in common after every so many steps; the controller compares them.
+
+It is taken when the script asks for the quorum of the next step: between the optimizer's last change and its next one,
+in the main thread, where the state may be read. A thread computes it beside that step, on the device where the tensors
+lie. Whatever may change them waits for it: a heal, and the commit after which the optimizer takes its step.
+
+Only a step that this process has committed counts. So a group that heals reports none before the step after, and the
+random weights before the first step are never compared. Nor are groups that train apart between syncs, as LocalSGD and
+DiLoCo do: these take torchft's lock of the state before each step of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from threading import Thread
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+
+from ftslurm.checkpoint.devices import on_this_device
+from ftslurm.protocol.position import Position
+from ftslurm.worker import digest, patch_fit
+
+METHODS = ("start_quorum()", "should_commit()", "_apply_pending_state_dict()", "disallow_state_dict_read()")
+NOTHING = (
+    "groups are not compared (health.compare_every): no tensor of the state that the Manager heals others with is a "
+    "weight that an optimizer of torch trains; name what to compare with health.compare_parts"
+)
+
+
+class Comparison:
+    """Takes the digests of this process.
+
+    Args:
+        warn: told of what keeps it from comparing, once.
+        position: where the guard leaves the drills.
+        every: steps from one digest to the next.
+        parts: as in digest.chosen.
+    """
+
+    def __init__(self, warn: Callable[[str], None], position: Position, every: int, parts: Sequence[str] = ()) -> None:
+        self.report: Callable[[int, str], None] = lambda *_: None  # step, digest; called in a thread
+        self._warn: Callable[[str], None] | None = warn
+        self._position, self._every, self._parts = position, every, parts
+        self._committed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # the last step, of each Manager
+        self._apart = False
+        self._optimizers: WeakSet[Any] = WeakSet()
+        self._thread: Thread | None = None
+
+    def install(self, module: Any = None) -> None:
+        """Watch every Manager of this process; `module` is torchft.manager by default.
+
+        Raises:
+            patch_fit.Misfit: this torchft's Manager lacks something; nothing is changed.
+        """
+        optim = importlib.import_module("torch.optim.optimizer")
+        module = module or importlib.import_module("torchft.manager")
+        patch_fit.require(optim, "register_optimizer_step_post_hook()")
+        patch_fit.require(module, *(f"Manager.{name}" for name in (*METHODS, "_user_state_dicts", "_step")))
+        optim.register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
+        for method, before in zip(METHODS, (self._between, self._wait, self._wait, self._apart_from_now), strict=True):
+            name = method.removesuffix("()")
+            setattr(module.Manager, name, self._watched(getattr(module.Manager, name), before))
+
+    def _watched(self, original: Callable[..., Any], before: Callable[[Any], None]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                before(manager)
+            except Exception as error:
+                self._tell(f"groups are not compared at step {manager._step} (health.compare_every): {error!r}")
+            result = original(manager, *args, **kwargs)
+            if original.__name__ == "should_commit" and result:
+                self._committed[manager] = manager._step
+            return result
+
+        return method
+
+    def _wait(self, _: Any) -> None:
+        """Wait for the digest: what follows changes the state."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _apart_from_now(self, _: Any) -> None:
+        self._apart = True
+
+    def _between(self, manager: Any) -> None:
+        """Do what is due between two steps; of several Managers only one that is alone is compared."""
+        self._wait(manager)
+        step, drilled = manager._step, self._position.corrupt
+        due = step % self._every == 0 and self._committed.get(manager) == step
+        if self._apart or len(self._committed) > 1 or not (due or drilled):
+            return
+        state = {key: read() for key, read in manager._user_state_dicts.items()}
+        tensors = digest.chosen(state, self._optimizers, self._parts)
+        if not tensors:
+            self._tell(NOTHING)
+            return
+        if drilled:
+            self._position.corrupt = 0
+            name = digest.flip_bit(tensors)
+            print(f"ftslurm: drill: after step {step} one bit of {name} is flipped", flush=True)
+        if due:
+            self._committed[manager] = -1  # it may be repeated, if the next step is not committed
+            self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _stream()))
+            self._thread.start()
+
+    def _take(self, step: int, tensors: dict[str, Any], stream: Any) -> None:
+        try:
+            with stream or nullcontext():
+                found = digest.digest(tensors)
+            self.report(step, found)
+        except Exception as error:
+            self._tell(f"groups are not compared at step {step} (health.compare_every): {error!r}")
+
+    def _tell(self, text: str) -> None:
+        if self._warn is not None:
+            warn, self._warn = self._warn, None
+            warn(text)
+
+
+def _stream() -> Any:
+    """Return a stream of the GPU that goes on from here, beside the script's; None: there is no GPU."""
+    if not torch.accelerator.is_available():
+        return None
+    ready, stream = torch.accelerator.current_stream().record_event(), torch.Stream()
+    stream.wait_event(ready)
+    return stream

@@ -26,10 +26,13 @@ from ftslurm.protocol.position import Position
 from ftslurm.worker import digest, patch_fit
 
 METHODS = ("start_quorum()", "should_commit()", "_apply_pending_state_dict()", "disallow_state_dict_read()")
+_NOT = "groups are not compared (health.compare_every)"
 NOTHING = (
-    "groups are not compared (health.compare_every): no tensor of the state that the Manager heals others with is a "
-    "weight that an optimizer of torch trains; name what to compare with health.compare_parts"
+    f"{_NOT}: no tensor of the state that the Manager heals others with is a weight that an optimizer of torch trains; "
+    "name what to compare with health.compare_parts"
 )
+APART = f"{_NOT}: between two syncs of LocalSGD or DiLoCo they have other weights"
+SEVERAL = f"{_NOT}: the script has several Managers"
 
 
 class Comparison:
@@ -72,7 +75,7 @@ class Comparison:
             try:
                 before(manager)
             except Exception as error:
-                self._tell(f"groups are not compared at step {manager._step} (health.compare_every): {error!r}")
+                self._tell(f"{_NOT} at step {manager._step}: {error!r}")
             result = original(manager, *args, **kwargs)
             if original.__name__ == "should_commit" and result:
                 self._committed[manager] = manager._step
@@ -90,25 +93,26 @@ class Comparison:
         self._apart = True
 
     def _between(self, manager: Any) -> None:
-        """Do what is due between two steps; of several Managers only one that is alone is compared."""
+        """Begin the digest that is due, after the drill: the rounding of a later step might hide the bit again."""
         self._wait(manager)
-        step, drilled = manager._step, self._position.corrupt
-        due = step % self._every == 0 and self._committed.get(manager) == step
-        if self._apart or len(self._committed) > 1 or not (due or drilled):
+        step = manager._step
+        if step % self._every or self._committed.get(manager) != step:
+            return
+        if self._apart or len(self._committed) > 1:
+            self._tell(APART if self._apart else SEVERAL)
             return
         state = {key: read() for key, read in manager._user_state_dicts.items()}
         tensors = digest.chosen(state, self._optimizers, self._parts)
         if not tensors:
             self._tell(NOTHING)
             return
-        if drilled:
+        if self._position.corrupt:
             self._position.corrupt = 0
             name = digest.flip_bit(tensors)
             print(f"ftslurm: drill: after step {step} one bit of {name} is flipped", flush=True)
-        if due:
-            self._committed[manager] = -1  # it may be repeated, if the next step is not committed
-            self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _stream()))
-            self._thread.start()
+        self._committed[manager] = -1  # it may be repeated, if the next step is not committed
+        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _stream()))
+        self._thread.start()
 
     def _take(self, step: int, tensors: dict[str, Any], stream: Any) -> None:
         try:
@@ -116,7 +120,7 @@ class Comparison:
                 found = digest.digest(tensors)
             self.report(step, found)
         except Exception as error:
-            self._tell(f"groups are not compared at step {step} (health.compare_every): {error!r}")
+            self._tell(f"{_NOT} at step {step}: {error!r}")
 
     def _tell(self, text: str) -> None:
         if self._warn is not None:

@@ -60,16 +60,13 @@ def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:
     reported = sum(map(len, alike.values()))
     there = max(reported, len(turn.table.having_trait(Trait.JOINED))) if last else reported
     most = max(alike.values(), key=len)
-    if 2 * len(most) > there:
-        _condemn(
-            turn,
-            rank,
-            compared.step,
-            [pair for group in alike.values() if group is not most for pair in group],
-            len(most),
-        )
+    majority = 2 * len(most) > there
+    differ = [pair for pairs in alike.values() if pairs is not most or not majority for pair in pairs]
+    differ.sort(key=lambda pair: pair[0].group_id)
+    if majority:
+        _condemn(turn, rank, compared.step, differ, len(most))
     elif reported == there:
-        _tell(turn, rank, compared.step, [pair for group in alike.values() for pair in group])
+        _tell(turn, rank, compared.step, differ)
 
 
 def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], equal: int) -> None:

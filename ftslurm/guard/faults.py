@@ -8,21 +8,16 @@ import signal
 from typing import NoReturn
 
 from ftslurm.guard import processes
-from ftslurm.protocol.position import Position
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
-CORRUPT = "corrupt"  # the worker does it to itself, between two steps
 
 
-def inflict(fault: str, pid: int, position: Position) -> str | None:
+def inflict(fault: str, pid: int) -> str | None:
     """Inject a fault other than `node`. Return why that is not possible, or None."""
     if processes.state(pid) in (None, "Z"):
         return "the worker has ended"
-    if fault == CORRUPT:
-        position.corrupt = 1
-        return None
     if fault not in SIGNALS:
-        return f"{fault!r} is no fault of a worker; there are {', '.join([*SIGNALS, CORRUPT, 'node'])}"
+        return f"{fault!r} is no fault of a worker; there are {', '.join([*SIGNALS, 'corrupt', 'node'])}"
     try:
         os.kill(pid, SIGNALS[fault])
     except OSError as error:

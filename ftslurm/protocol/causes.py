@@ -110,7 +110,7 @@ ROWS: Mapping[Cause, Row] = {
     ),
     Cause.DIVERGED: Row(
         "other weights than the rest",
-        "its weights or optimizer differ from those of most groups after the same step (`health.compare_every`)",
+        "its weights or optimizer differ from those of most groups",
         "the node is left out; the next attempt heals elsewhere, at once",
         blame=Blame.BROKEN,
         telling=True,

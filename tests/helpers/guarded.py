@@ -189,6 +189,7 @@ if __name__ == "__main__":
             _Watch(),
             quorum_abort.BrokenQuorums((), task.position, transfers.Transfers()),
             parameter_sessions.Observer(),
+            None,
             [words for words in [os.environ.get("LEFT_OUT", "")] if words],
         )
         session.host_store = lambda _: ("127.0.0.1", 1)

@@ -23,6 +23,7 @@ def worker(missing: tuple[str, ...], then: str, output: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     warnings.simplefilter("ignore")
+    os.environ |= {"FTSLURM_COMPARE_EVERY": "1", "FTSLURM_COMPARE_PARTS": ""}
     for name in missing:
         module, _, path = name.partition(":")
         *parts, last = path.split(".")
@@ -63,6 +64,7 @@ def test_every_patch_fits_the_installed_torchft() -> None:
         ("process_group:create_store_client", "broken", "survivors may wait"),
         ("manager:Manager._apply_pending_state_dict", "history", "only the Lighthouse keeps"),
         ("manager:Manager.allreduce", "observe", "steps, quorums and hangs are not seen"),
+        ("manager:Manager.disallow_state_dict_read", "compare", "groups are not compared"),
         ("manager:Manager.report_error", "abort-on-error", "may wait for the process group's time-out"),
         ("ddp:DistributedDataParallel._comm_hook", "ddp-comm-hook", "may end the scripts of the others"),
     ],

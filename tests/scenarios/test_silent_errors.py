@@ -59,7 +59,9 @@ def test_a_flipped_bit_is_found_and_the_run_ends_with_the_weights_of_one_without
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_the_rank_of_a_sharded_group_that_is_wrong_is_named_and_two_groups_are_both_told(backend: Backend) -> None:
     drill = f"faults.plan=[{{kind: corrupt, group: 1, at: {DRILL}, rank: 1}}]"
-    run = train(backend, "hsdp", "groups.count=2", f"health.compare_every={EVERY}", drill, hold=10**6, steps=STEPS).finish()
+    run = train(
+        backend, "hsdp", "groups.count=2", f"health.compare_every={EVERY}", drill, hold=10**6, steps=STEPS
+    ).finish()
     (found,) = run.named("replicas_differ")
     assert (found["groups"], found["rank"], found["equal"]) == ([0, 1], 1, 0)
     assert {e["cause"] for e in run.named("step_exited") if e["group"] is not None} == {"ok"}

@@ -5,9 +5,9 @@
     python benchmarks/digest.py --device cuda        on a GPU
 
 One process trains the example's GPT with AdamW, with real forward and backward passes and no network, so that nothing
-else is measured. Steps with a digest and steps without take turns; the cost is the difference of their means, by 100
-steps, the default of job=ddp. The digest alone, with all else at rest, is timed too, beside one read of the same bytes
-(a sum of them as floats), which is what memory allows.
+else is measured. Steps with a digest and steps without take turns; the cost is the difference of their medians, by
+100 steps, the default of job=ddp. On a machine that does other work, the seconds of CPU say more. The digest alone is
+timed too, beside one read of the same bytes (a sum of them as floats), which is what memory allows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,7 +32,7 @@ from ftslurm.protocol.position import Position
 from ftslurm.worker import digest
 from ftslurm.worker.comparison import Comparison
 
-MODELS = {"example": (64, 4, 4, 64, 8), "1 GB": (1792, 7, 28, 128, 2)}  # dim, heads, layers, context, batch
+MODELS = {"example": (128, 4, 3, 128, 16), "1 GB": (1792, 7, 6, 128, 2)}  # dim, heads, layers, context, batch
 
 
 class Manager:
@@ -69,11 +70,11 @@ def measure(name: str, device: torch.device, steps: int) -> None:
     compared = Comparison(sys.exit, Position(), every=2)
     compared.report = lambda _, one: found.append(one)
     compared.install(SimpleNamespace(Manager=Manager))
-    took: dict[bool, list[float]] = {True: [], False: []}
+    took: dict[bool, list[tuple[float, float]]] = {True: [], False: []}  # seconds, and seconds of CPU
     for step in range(steps + 3):
         blocks = torch.randint(0, 256, (batch, context + 1), device=device)
         wait(device)
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         manager.start_quorum()
         model(blocks).backward()
         if manager.should_commit():
@@ -81,36 +82,36 @@ def measure(name: str, device: torch.device, steps: int) -> None:
         optimizer.zero_grad()
         wait(device)
         if step > 2:
-            took[step % 2 == 0].append(time.perf_counter() - began)
+            took[step % 2 == 0].append((time.perf_counter() - began, time.process_time() - cpu))
     assert len(found) == len(set(found)) == (steps + 2) // 2, "a digest is missing, or two steps have the same one"
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     tensors = digest.chosen(state, [optimizer], [])
     size = sum(one.nbytes for one in tensors.values()) / 1e9
-    alone = timed(lambda: digest.digest(tensors), device)
-    read = timed(lambda: [one.sum() for one in tensors.values()], device)
-    plain, with_digest = (statistics.mean(took[kind]) for kind in (False, True))
-    print(
-        f"{name}: {len(tensors)} tensors, {size:.3f} GB (weights and AdamW's moments), {device}, "
-        f"{torch.get_num_threads()} threads"
+    alone, alone_cpu = timed(lambda: digest.digest(tensors), device)
+    read, read_cpu = timed(lambda: [one.sum() for one in tensors.values()], device)
+    (plain, plain_cpu), (beside, beside_cpu) = (
+        map(statistics.median, zip(*took[kind], strict=True)) for kind in (False, True)
     )
-    print(f"  digest alone {alone:.4f} s ({size / alone:.2f} GB/s); one read of the same bytes {read:.4f} s")
-    print(f"  a step {plain:.4f} s; with a digest beside it {with_digest:.4f} s (means of {len(took[True])})")
-    print(
-        f"  every 100 steps: {(with_digest - plain) / plain:.2f} % of the time; "
-        f"if nothing overlapped {alone / plain:.2f} %"
-    )
+    what = f"{len(tensors)} tensors, {size:.3f} GB (weights and AdamW's moments)"
+    print(f"{name}: {what}, {device}, {torch.get_num_threads()} threads; medians, in brackets seconds of CPU")
+    print(f"  digest alone {alone:.4f} s ({alone_cpu:.4f}), one read of the same bytes {read:.4f} s ({read_cpu:.4f})")
+    print(f"  a step {plain:.4f} s ({plain_cpu:.4f}), with a digest beside it {beside:.4f} s ({beside_cpu:.4f})")
+    shares = ((beside - plain) / plain, (beside_cpu - plain_cpu) / plain_cpu, alone_cpu / plain_cpu)
+    text = "{:.3f} % of the time, {:.3f} % of the CPU; from the digest alone {:.3f} %".format(*shares)
+    print(f"  every 100 steps: {text}", flush=True)
 
 
-def timed(call: object, device: torch.device, times: int = 3) -> float:
-    """Return the least seconds of some calls."""
-    seconds = []
+def timed(call: Callable[[], object], device: torch.device, times: int = 3) -> tuple[float, float]:
+    """Return the least seconds of some calls, and the least seconds of CPU."""
+    seconds, cpu = [], []
     for _ in range(times):
         wait(device)
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         call()
         wait(device)
         seconds.append(time.perf_counter() - began)
-    return min(seconds)
+        cpu.append(time.process_time() - used)
+    return min(seconds), min(cpu)
 
 
 def main() -> None:
@@ -120,7 +121,7 @@ def main() -> None:
     options.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     args = options.parse_args()
     for name in args.models:
-        measure(name, args.device, args.steps if name == "example" else min(args.steps, 10))
+        measure(name, args.device, args.steps if name == "example" else min(args.steps, 6))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A digest of tensors as they lie in memory: equal for equal bits, on whatever devices they are.
 
-Each tensor is read as integers, in rows of 65,536. A row becomes the sum of its integers, each times an odd constant of
+Each tensor is read as integers, in rows of 16,384. A row becomes the sum of its integers, each times an odd constant of
 its place, modulo 2**64; names, types, shapes and sums go through BLAKE2b. So a change of one element in a row is always
 found, but for a collision of BLAKE2b (1 in 2**64); of several unless the constants cancel what has changed, at worst
 1 in 2**32 (two sign bits). NaNs and -0.0 are bits like others. Only integers are added, so the order, the device and
@@ -18,9 +18,11 @@ from typing import Any
 
 import torch
 
-ROW = 1 << 16  # integers that are added up; their constants, half a megabyte, stay in a cache
-BLOCK = {"cpu": 2 * ROW}  # integers that are read at once: as many as fit into the cache of a core,
-_BLOCK = 64 * ROW  # or keep a GPU busy
+ROW = 1 << 14  # integers that are added up
+# Integers that are read at once. On a CPU so few that torch needs one thread (its limit is 32,768): several would wait
+# for each other wherever the cores are busy with the step.
+BLOCK = {"cpu": ROW}
+_BLOCK = 256 * ROW
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
 
 
@@ -37,7 +39,7 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
         integers = tensor.contiguous().reshape(-1).view(_INTEGERS[min(4, tensor.element_size())])
         rows = integers[: integers.numel() // ROW * ROW]
         for block in rows.split(BLOCK.get(tensor.device.type, _BLOCK)) if rows.numel() else ():
-            sums = (block.view(-1, ROW) * _constants(tensor.device)).sum(1)
+            sums = block.to(torch.int64).view(-1, ROW).mul_(_constants(tensor.device)).sum(1)
             total.update("".join(f"{one} " for one in sums.tolist()).encode())
         rest = integers[rows.numel() :]
         if length + rest.numel() > ROW:

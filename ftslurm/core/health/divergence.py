@@ -14,6 +14,7 @@ from ftslurm.core.state.model import Compared, Evidence, Phase, Unit
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -24,6 +25,8 @@ NAMED = 8  # groups that a sentence names
 
 def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
     """Fold the digest of a rank of a group into the state; bring down the groups that differ from the others."""
+    if said.rank >= tasks_of(unit, turn.config):
+        return  # no rank of it: what is kept must have a bound
     known = turn.state.comparisons
     steps = known.steps.get(said.rank, ())
     old = next((one for one in steps if one.step == said.step), None)

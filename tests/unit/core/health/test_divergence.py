@@ -157,6 +157,17 @@ def test_the_same_ranks_are_compared() -> None:
     assert (found["groups"], found["nodes"], found["rank"]) == ([2], ["n6"], 1)
 
 
+def test_what_is_kept_has_a_bound() -> None:
+    story = play(*trains(), config=settings())
+    for number in range(10, 300, 10):
+        story.turn(number, reports(number, [GOOD, GOOD, GOOD]))
+        story.turn(number + 1, [said.digested(A0, number, GOOD, rank=number)])  # which there is not
+    kept = story.state.comparisons
+    assert list(kept.steps) == [0]
+    assert len(kept.steps[0]) == KEPT
+    assert kept.told == frozenset()
+
+
 def test_a_group_that_is_back_and_one_that_never_reports_are_no_reason_to_wait_for_ever() -> None:
     story = play(*trains(3), (10, reports(10, [GOOD, BAD, None])), config=settings())
     assert story.records("replicas_differ") == []
@@ -171,8 +182,13 @@ def test_what_an_attempt_before_has_reported_is_not_compared() -> None:
         (10, reports(10, [None, BAD, None])),
         (11, killed(B0)),
         (12, reports(10, [GOOD, None, GOOD])),
+        (13, ready(attempt(1, 1), "n2")),
+        (14, said.store_up(attempt(1, 1), "n2", 29500)),
+        (15, stepped(attempt(1, 1), 11)),
+        (16, reports(10, [GOOD, None, GOOD])),
         config=settings(),
     )
+    assert story.unit(B0).joined
     assert story.records("replicas_differ") == []
     assert wrong(story) == []
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 FORMAT = "ftslurm-checkpoint-2"
 POSITIONS = "positions"
 OWNER = ".owner"
+DISTRUSTED = "diverged"  # a file in a part: the group that has saved it had other weights than the rest
 BLOCK = 1 << 20  # bytes that a checksum is for
 ABANDONED_S = 24 * 3600.0  # no save takes as long; and no two clocks of a cluster are so far apart
 PART = re.compile(r"data-(?P<step>\d{8,18})-(?P<run>\w+)-(?P<group>\d+)-(?P<attempt>\d+)-(?P<ns>\d+)", re.ASCII)
@@ -87,12 +88,19 @@ def damage(files: Files, there: Mapping[str, int]) -> str | None:
     Args:
         there: the files that there are, with their sizes.
     """
+    if DISTRUSTED in there:
+        return f"{DISTRUSTED} says that the group which saved it had other weights than the others"
     for name, (size, _) in files.items():
         if name not in there:
             return f"{name} is missing"
         if there[name] != size:
             return f"{name} has {there[name]} bytes, {size} were written"
     return None
+
+
+def is_of(part: re.Match[str], writer: Writer) -> bool:
+    """Return whether an attempt of a group has saved a part."""
+    return (part["run"], int(part["group"]), int(part["attempt"])) == (_word(writer.run), writer.group, writer.attempt)
 
 
 def is_dead(part: re.Match[str], me: Writer, now_ns: int) -> bool:

@@ -169,6 +169,17 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             self.files.rm(self.path(part), recursive=True)
 
+    def distrust(self, writer: Writer, after: int) -> None:
+        """Have nobody restore what an attempt of a group has saved after a step.
+
+        Raises:
+            OSError: the store cannot be read or written.
+        """
+        for name in self._names():
+            part = layout.PART.fullmatch(name)
+            if part and layout.is_of(part, writer) and int(part["step"]) > after:
+                self.files.pipe_file(self.path(name, layout.DISTRUSTED), b"")
+
     def prune(self, step: int, keep: int, me: Writer) -> None:
         """Remove all but `keep` checkpoints up to the one that has just been saved (0: none), and what is abandoned.
 
@@ -212,12 +223,15 @@ def _last(path: object) -> str:
 
 
 def main() -> None:
-    """Print what is below a URL (look URL), or note a run as its owner (take URL RUN)."""
+    """Print what is below a URL (look URL), or write there: take URL RUN; distrust URL RUN GROUP ATTEMPT AFTER."""
     what, url, *run = sys.argv[1:]
     try:
         store = Store(url)
         if what == "take":
             store.take(run[0])
+        elif what == "distrust":
+            group, attempt, after = map(int, run[1:])
+            store.distrust(Writer(run[0], group, attempt), after)
         else:
             print(json.dumps([store.summary(), store.owner()]))
     except (OSError, EnvironmentProblem) as error:

@@ -14,6 +14,7 @@ HARM = {
     "kill": "SIGKILL to one rank, as the kernel or an admin would do it",
     "term": "SIGTERM to one rank",
     "stop": "SIGSTOP to one rank: it stands still until its group is found to hang (health.hang_after_s)",
+    "corrupt": "one bit of one rank's weights flips: do the others find it? (health.compare_every)",
     "node": "the node of one rank is lost: all that this run has there stops at once (locally it is back at once)",
     "cancel": "scancel of the whole step of one group; a local run has none and refuses",
     "lighthouse": "SIGKILL to the Lighthouse; no group should notice more than a pause",

@@ -241,6 +241,16 @@ class HealthConfig:
     # from the steps of this run. A number must be longer than the longest pause of a single group (evaluation, a
     # checkpoint), and than a heal.
     hang_after_s: Any = AUTO
+    # Steps from one comparison of the groups to the next: all must have the same weights and the same state of the
+    # optimizer, bit by bit. 0: off. Not for groups that differ: on GPUs of several kinds, or between syncs of LocalSGD
+    # and DiLoCo, which are left out. The page "silent-errors" has more.
+    compare_every: int = limited(0, 0)
+    # What is compared: patterns of the names in the state that the Manager heals others with, as [default.model.*].
+    # Default: the weights that an optimizer of torch trains, and their state in it.
+    compare_parts: list[str] = field(default_factory=list)
+    # What to do if groups differ, and no majority shows which are wrong (there are two, say). warn: tell people, train
+    # on. stop: end the run.
+    on_divergence: str = one_of("warn", "stop")
     # A group whose own part of a step takes more than 1.3 times as long as the others' (the median of 50 steps), so
     # that all wait for it, is told. drain: it also leaves its node, which gets nothing any more, once there is another.
     on_slow: str = one_of("warn", "drain")
@@ -315,7 +325,7 @@ class MetricsConfig:
 class Fault:
     """One fault of a drill."""
 
-    kind: str = "kill"  # kill, term, stop, exit, oom, hang (one rank); node, cancel (its Slurm step); lighthouse
+    kind: str = "kill"  # kill, term, stop, corrupt (one rank); node, cancel (its Slurm step); lighthouse
     group: int = 0  # the fault happens when this group reaches the step
     at: float = MISSING  # a step (1 or more), or a fraction of job.total_steps (below 1)
     rank: int = 0  # of the group; for kind=node its node is meant

@@ -29,7 +29,7 @@ from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
 
 # What a drill can do: to one rank (the first six), its node, the Slurm step of its group, or the Lighthouse.
-FAULTS = ("kill", "term", "stop", "node", "cancel", "lighthouse")
+FAULTS = ("kill", "term", "stop", "corrupt", "node", "cancel", "lighthouse")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[^\s-]\S*")
 _MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")
@@ -53,6 +53,7 @@ def check(config: Config) -> None:
         _check_container,
         _check_segment,
         _check_times,
+        _check_comparison,
         _check_faults,
         check_receivers,
         check_preflight,
@@ -335,6 +336,14 @@ def time_limit_s(text: str) -> float:
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
+def _check_comparison(config: Config) -> None:
+    if config.health.compare_every > 0 and config.lighthouse.kind == "none":
+        raise ConfigError(
+            f"health.compare_every={config.health.compare_every} with lighthouse.kind=none: without a Lighthouse "
+            f"groups have no weights in common; leave it out"
+        )
+
+
 def _check_faults(config: Config) -> None:
     size, alone = config.groups.nodes * config.groups.workers, config.lighthouse.kind == "none"
     kinds = fault_kinds(config)
@@ -345,6 +354,8 @@ def _check_faults(config: Config) -> None:
             "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) steps are not "
             "reported; use faults.random, or `ftslurm inject`"
         )
+    if "corrupt" in kinds and config.health.compare_every == 0:
+        raise ConfigError("faults: 'corrupt' with health.compare_every=0: nothing would find it")
     for kind in kinds:
         if kind not in FAULTS:
             raise ConfigError(f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}")

@@ -25,7 +25,7 @@ from ftslurm.launchers.scheduler import AskOwnNodes, SubmitSuccessor
 from ftslurm.launchers.step_processes import Children
 from ftslurm.protocol import messages
 from ftslurm.protocol.records import JournalRecord
-from ftslurm.run import exclude_file
+from ftslurm.run import exclude_file, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.security import sharing
 
@@ -57,6 +57,8 @@ class Executor:
                 self.children.send(step, assignment(self.config, self.run, action))
             case act.NoteBroken(node, reason):
                 exclude_file.write(self.config, self.run, node, reason)
+            case act.DistrustCheckpoints(group, attempt, after):
+                stored_checkpoints.distrust(self.config, self.run, group, attempt, after)
             case act.Probe():  # while slurmctld is away a probe that does not come back proves nothing
                 return [*self.ask(action, now), *self.ask(AskOwnNodes(), now)]
             case act.AskNodes():

@@ -15,6 +15,7 @@ from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.reports import since
 from ftslurm.core.groups.verdict import after_abort
 from ftslurm.core.health import (
+    divergence,
     hangs,
     lost_connections,
     node_health,
@@ -153,6 +154,7 @@ def _asked(turn: Turn, event: Asked) -> None:
 
 OF_GROUPS = (
     messages.Progress
+    | messages.Digest
     | messages.Room
     | messages.CanSave
     | messages.Checkpointed
@@ -194,6 +196,8 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
             standby.told_room(turn, said, unit)
         case messages.Progress():
             _progressed(turn, said, unit)
+        case messages.Digest():
+            divergence.compare(turn, said, unit)
         case messages.Serving() | messages.Served() | messages.SessionOpened():
             orders.server_said(turn, said, unit)
         case messages.Trace(text, task=task):

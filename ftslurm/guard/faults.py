@@ -17,7 +17,7 @@ def inflict(fault: str, pid: int) -> str | None:
     if processes.state(pid) in (None, "Z"):
         return "the worker has ended"
     if fault not in SIGNALS:
-        return f"{fault!r} is no fault of a worker; there are {', '.join([*SIGNALS, 'node'])}"
+        return f"{fault!r} is no fault of a worker; there are {', '.join([*SIGNALS, 'corrupt', 'node'])}"
     try:
         os.kill(pid, SIGNALS[fault])
     except OSError as error:

@@ -354,6 +354,10 @@ class Guard:
             self.say(messages.Injected(fault))
             time.sleep(0.2)  # slurmstepd passes the answer on before it is killed
             faults.lose_node(dict(os.environ))
+        if fault == "corrupt":  # the worker does it to itself, between two steps
+            self.task.position.corrupt = 1
+            self.say(messages.Injected(fault))
+            return
         self.say(messages.Injected(fault, faults.inflict(fault, self.worker)))
 
     def signal_worker(self, number: int) -> None:

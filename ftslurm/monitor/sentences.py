@@ -378,6 +378,10 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
             return f"group {record.group} hangs{_because(record.reason)}"
         case records.GroupSlow():
             return _slow(record)
+        case records.ReplicasDiffer():
+            return record.reason
+        case records.CheckpointsDistrusted():
+            return f"what group {record.group} has saved after step {record.step} is not restored: it had diverged"
         case records.QuorumRefused():
             return f"the Lighthouse{_because(record.reason or 'no quorum for now')}"
         case records.CheckpointFailed():
@@ -436,7 +440,7 @@ def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
         return f"the node {drill.node or ''}".rstrip() + (f" lost, with {whom}" if whom else " lost")
     if kind == "cancel":
         return "scancel of the step" + (f" of group {group}" if group is not None else "")
-    what = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP"}.get(kind, kind)
+    what = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP", "corrupt": "a flipped bit"}.get(kind, kind)
     return what + (f" of {whom}" if whom else "")
 
 

@@ -412,6 +412,10 @@ class StatusFold(Fold):
         back, restarts = record.checkpoint_step, (*self._run.full_restarts, (record.step or 0, record.checkpoint_step))
         self._run = replace(self._run, checkpoint=back, full_restarts=restarts, no_step=None)
 
+    def replicas_differ(self, record: records.ReplicasDiffer) -> None:
+        if record.equal == 0:  # else groups end for it
+            self._warn(record.reason)
+
     def hang_limit(self, record: records.HangLimit) -> None:
         if record.in_step_s is not None and record.between_s is not None:
             limit = HangLimit(record.in_step_s, record.between_s, record.steps or 0, record.longest_s or 0.0)

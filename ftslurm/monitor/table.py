@@ -42,6 +42,7 @@ _STYLES = {
         records.NodeExcluded,
         records.NodeCheckFailed,
         records.HangFound,
+        records.ReplicasDiffer,
     ),
     "bold red": (records.GroupGivenUp,),
     "yellow": (

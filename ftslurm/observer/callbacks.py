@@ -66,5 +66,11 @@ class RunCallback:
     def on_node_excluded(self, excluded: records.NodeExcluded | records.NodeCheckFailed) -> None:
         """No further step is placed on a node."""
 
+    def on_replicas_differ(self, differ: records.ReplicasDiffer) -> None:
+        """Groups have other weights than each other, and no majority shows which are wrong."""
+
+    def on_group_slow(self, slow: records.GroupSlow) -> None:
+        """A group makes the others wait in each step."""
+
     def on_warning(self, warned: records.Warned) -> None:
         """There is something that the user should know."""

@@ -25,6 +25,7 @@ class Cause(str, Enum):
     TIME_LIMIT = "time_limit"
     LIGHTHOUSE_LOST = "lighthouse_lost"
     HARDWARE = "hardware"
+    DIVERGED = "diverged"
     NETWORK = "network"
     REQUESTED = "requested"
     CANCELLED = "cancelled"
@@ -53,6 +54,7 @@ class Blame(Enum):
     NOTHING = 0
     IF_AGAIN = 1  # a group that fails twice there, and nowhere else, makes it suspect
     AT_ONCE = 2  # it is left out already
+    BROKEN = 3  # it is left out for the rest of the run, if there are others
 
 
 class Again(Enum):
@@ -113,9 +115,16 @@ ROWS: Mapping[Cause, Row] = {
         "broken hardware",
         "the node's hardware is broken, see below",
         "the node is left out; the next attempt starts elsewhere at once",
-        blame=Blame.AT_ONCE,
+        blame=Blame.BROKEN,
         telling=True,
         hopeless=True,
+    ),
+    Cause.DIVERGED: Row(
+        "other weights than the rest",
+        "its weights or optimizer differ from those of most groups",
+        "the node is left out; the next attempt heals elsewhere, at once",
+        blame=Blame.BROKEN,
+        telling=True,
     ),
     Cause.NETWORK: Row("network error", "NCCL reports a network error, and no other rank has failed", telling=True),
     Cause.NODE_LOST: Row(

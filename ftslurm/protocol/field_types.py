@@ -17,7 +17,7 @@ from ftslurm.security.names import is_node, is_step
 
 MOST_TEXT = 2000  # characters of a text that are kept: twice the longest line that a worker sends
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_KEY = re.compile("[0-9a-f]{64}")
+_KEY, _DIGEST = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{16}")
 
 
 class Check(NamedTuple):
@@ -102,6 +102,12 @@ def _key(value: object) -> str:
     return _plain(value)
 
 
+def _hexadecimal(value: object) -> str:
+    if not _DIGEST.fullmatch(_plain(value)):
+        raise ValueError(f"not 16 hexadecimal digits: {brief(value)}")
+    return _plain(value)
+
+
 def _store(value: object) -> tuple[str, int]:
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(f"not a host and a port: {brief(value)}")
@@ -115,6 +121,7 @@ QuorumId = Annotated[int, _whole(-1)]  # torchft's manager has -1 before its fir
 Port = Annotated[int, _PORT]
 ExitStatus = Annotated[int, _whole(0, 255)]
 SignalNumber = Annotated[int, _whole(1, 64)]
+Hexadecimal = Annotated[str, Check("16 hexadecimal digits", _hexadecimal)]
 Truth = Annotated[bool, Check("true or false", bool)]
 Text = Annotated[str, Check("a text", _text)]
 Multiline = Annotated[str, Check("a text of several lines", lambda value: _text(value, keep="\n"))]

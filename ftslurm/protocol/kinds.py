@@ -8,7 +8,7 @@ from ftslurm.protocol.causes import is_failure
 _DETAILS = ("group_starting", "group_started", "group_shut_down")
 DEFAULT_EVENTS = (
     *("run_started", "run_requeued", "run_finished", "group_restarted", "group_failed", "group_given_up"),
-    *("full_restart", "checkpoint_saved", "node_excluded", "warning"),
+    *("full_restart", "checkpoint_saved", "node_excluded", "replicas_differ", "group_slow", "warning"),
 )
 KINDS = DEFAULT_EVENTS + _DETAILS
 _OTHERS = (record.event for record in records.EVENTS if record is not records.Progress)  # which is no event
@@ -24,6 +24,8 @@ def kind(record: records.JournalRecord) -> str | None:
             return record.event
         case records.NodeCheckFailed():
             return "node_excluded"
+        case records.GroupSlow(slow=True) | records.ReplicasDiffer(equal=0):  # else groups fail for it
+            return record.event
         case records.StepLaunched(group=int(), standby=None):
             return "group_starting"
         case records.StepLaunched(group=int()) | records.StepReady(group=int()):

@@ -23,6 +23,7 @@ from ftslurm.protocol.field_types import (
     Check,
     Count,
     ExitStatus,
+    Hexadecimal,
     Key,
     Lenient,
     Multiline,
@@ -149,6 +150,14 @@ class Progress(Report, kind="progress"):
     gap_s: AnySeconds
     own_s: AnySeconds = None
     step_s: AnySeconds = None
+
+
+class Digest(Report, kind="digest"):
+    """What a rank's weights and optimizer are after a step, in 64 bits (worker/digest.py)."""
+
+    step: Count
+    rank: Count
+    digest: Hexadecimal
 
 
 class Serving(Report, kind="serving"):
@@ -497,6 +506,7 @@ FromWorker = (
     | Room
     | FirstQuorum
     | Progress
+    | Digest
     | Serving
     | Served
     | SessionOpened

@@ -14,7 +14,7 @@ from ftslurm.protocol.stages import Stage
 
 _PLACE = struct.Struct("@QQQ")  # step and stage in one, when, and both mixed: a torn read does not add up
 _SIZE = 4096
-_LOG, _REACHED, _WANTED = 64, 72, 80  # where the other numbers lie
+_LOG, _REACHED, _WANTED, _CORRUPT = 64, 72, 80, 88  # where the other numbers lie
 
 
 class Place(NamedTuple):
@@ -92,3 +92,12 @@ class Position:
     @wanted.setter
     def wanted(self, step: int) -> None:
         struct.pack_into("@Q", self._page, _WANTED, step)
+
+    @property
+    def corrupt(self) -> int:
+        """A drill: one bit of the worker's weights is to be flipped; 0: no. See worker/comparison.py."""
+        return int(struct.unpack_from("@Q", self._page, _CORRUPT)[0])
+
+    @corrupt.setter
+    def corrupt(self, wanted: int) -> None:
+        struct.pack_into("@Q", self._page, _CORRUPT, wanted)

@@ -633,6 +633,25 @@ class HangLimit(JournalRecord):
     longest_s: Annotated[float | None, "the longest one"] = None
 
 
+class ReplicasDiffer(JournalRecord):
+    """Groups that must have the same weights after a step have not (health.compare_every)."""
+
+    step: Annotated[int, "the step", KEY]
+    rank: Annotated[int | None, "the rank in each of these groups"]
+    groups: Annotated[tuple[int, ...], "those that differ from the majority; without one, all that were compared"]
+    nodes: Annotated[tuple[str, ...], "the node of the rank in each of these groups"]
+    equal: Annotated[int, "how many groups are the majority; 0: there is none"]
+    reason: Annotated[str, "what has happened, for a person"]
+
+
+class CheckpointsDistrusted(JournalRecord):
+    """What an attempt has saved after this step is not restored: the group had diverged."""
+
+    group: Group
+    attempt: Attempt
+    step: Annotated[int, "the last step after which it was equal to the others", KEY]
+
+
 class QuorumRefused(JournalRecord):
     """The Lighthouse forms no quorum for now, or refuses a manager. Written when the reason changes."""
 
@@ -684,7 +703,7 @@ class FullRestart(JournalRecord):
 class FaultInjected(JournalRecord):
     """A drill: a fault is injected."""
 
-    kind: Annotated[str, "kill, term, stop, exit, oom, hang, cancel, node or lighthouse"]
+    kind: Annotated[str, "kill, term, stop, corrupt, cancel, node or lighthouse"]
     group: GroupOfUnit
     attempt: Annotated[int | None, "number of the attempt"]
     rank: Annotated[int | None, "the rank"]
@@ -771,6 +790,8 @@ TrainingEvent = (
     | HangFound
     | GroupSlow
     | HangLimit
+    | ReplicasDiffer
+    | CheckpointsDistrusted
     | QuorumRefused
     | CheckpointSaved
     | CheckpointFailed

@@ -231,6 +231,8 @@ class Reading(Past):
                 | records.GroupHeardAgain()
                 | records.HangFound()
                 | records.GroupSlow()
+                | records.ReplicasDiffer()
+                | records.CheckpointsDistrusted()
                 | records.QuorumRefused()
                 | records.CheckpointFailed()
                 | records.CheckpointRestored()

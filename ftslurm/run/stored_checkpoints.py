@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 from pathlib import Path
+from threading import Thread
 
+from ftslurm.checkpoint.layout import Writer
+from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.config.store_url import is_url
 from ftslurm.core.state.model import Saved
@@ -14,6 +18,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files, programs
 
+log = logging.getLogger("ftslurm.stored_checkpoints")
 ANSWER_S = 90.0  # the client libraries try again by themselves
 
 
@@ -55,6 +60,28 @@ def take(config: Config, run: RunDir) -> None:
         EnvironmentProblem: the store cannot be written.
     """
     _ask(config, "take", str(url(config)), str(run.root))
+
+
+def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) -> None:
+    """Have nobody restore what an attempt of a group has saved after a step.
+
+    An object store is written in the background.
+    """
+    if url(config) is None:
+        folder = config.checkpoint.dir or str(run.checkpoints)
+        try:
+            Store(folder).distrust(Writer(run.root.name, group, attempt), after)
+        except OSError as error:
+            log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
+        return
+
+    def ask() -> None:
+        try:
+            _ask(config, "distrust", str(url(config)), run.root.name, str(group), str(attempt), str(after))
+        except EnvironmentProblem as error:
+            log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
+
+    Thread(target=ask, daemon=True).start()
 
 
 def _ask(config: Config, *words: str) -> str:

@@ -115,6 +115,14 @@ class Patch(Enum):
             "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
         },
     )
+    COMPARE = (
+        "groups are compared by digests of their state: comparison.py",
+        "groups are not compared (health.compare_every)",
+        {
+            "torchft.manager:Manager": "disallow_state_dict_read() _user_state_dicts _step",
+            "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
+        },
+    )
     BROKEN = (
         "nobody waits for a member that its quorum has lost",
         "survivors may wait for a dead group until the process group's time-out",

@@ -44,6 +44,8 @@ class RunManager(Base):  # type: ignore[misc]
             self._quorum_future.result()
         if self._healing and self._pending_state_dict is not None:
             self._apply_pending_state_dict()
+        if self._ftslurm.compared is not None:
+            self._ftslurm.compared.step_begins(self)
         self._ftslurm.progress.seeks_quorum(self)
         super().start_quorum(*args, **kwargs)
 
@@ -60,7 +62,15 @@ class RunManager(Base):  # type: ignore[misc]
         super()._async_quorum(allow_heal, *args, **kwargs)
         watchers.progress.has_quorum(self)
 
+    def disallow_state_dict_read(self) -> None:
+        """Forbid that a group heals from this one, between two syncs of LocalSGD and DiLoCo."""
+        if self._ftslurm.compared is not None:
+            self._ftslurm.compared.trains_apart(self)
+        super().disallow_state_dict_read()
+
     def _apply_pending_state_dict(self) -> None:
+        if self._ftslurm.compared is not None:
+            self._ftslurm.compared.state_changes(self)
         super()._apply_pending_state_dict()
         self._ftslurm.progress.has_healed(self)
 
@@ -90,8 +100,13 @@ class RunManager(Base):  # type: ignore[misc]
 
     def should_commit(self, *args: Any, **kwargs: Any) -> bool:
         """Vote on the step."""
+        compared = self._ftslurm.compared
+        if compared is not None:
+            compared.state_changes(self)
         self._ftslurm.progress.votes(self)
         committed = bool(super().should_commit(*args, **kwargs))
+        if compared is not None and committed:
+            compared.has_committed(self)
         self._ftslurm.progress.has_voted(self, committed)
         return committed
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
 from ftslurm.errors import complain
@@ -48,6 +48,9 @@ from ftslurm.worker.progress import Observer
 from ftslurm.worker.quorum_abort import BrokenQuorums
 from ftslurm.worker.quorum_ids import RepeatedIds
 from ftslurm.worker.transfers import Transfers
+
+if TYPE_CHECKING:
+    from ftslurm.worker.comparison import Comparison
 from ftslurm.worker.unhealed import Watch
 
 _MOST_ERROR = 300  # characters of an exception's first line
@@ -64,6 +67,7 @@ class Watchers:
     unhealed: Watch
     quorums: BrokenQuorums
     sessions: Sessions
+    compared: Comparison | None = None  # None: health.compare_every is 0
     repeated: RepeatedIds | None = None  # with a Lighthouse whose quorum ids repeat
     left_out: list[str] = field(default_factory=list)  # sentences about patches that do not fit the installed torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
@@ -270,6 +274,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         unhealed=Watch(channel.warn),
         quorums=BrokenQuorums(lineage.managers, task.position, healing),
         sessions=Sessions(),
+        compared=compare(task, channel),
         repeated=RepeatedIds() if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft" else None,
     )
     installs = torchft_patches.INSTALLS | {
@@ -278,10 +283,21 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
         Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach, healing),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
+        Patch.COMPARE: watchers.compared.install if watchers.compared is not None else lambda: None,
         Patch.BROKEN: watchers.quorums.install,
     }
     patch_fit.apply(installs, watchers.left_out)
     return watchers
+
+
+def compare(task: Task, channel: Channel) -> Comparison | None:
+    """Return what takes this worker's digests, None if groups are not compared."""
+    every = int(os.environ.get("FTSLURM_COMPARE_EVERY", "0"))
+    if every == 0:
+        return None
+    from ftslurm.worker.comparison import Comparison  # imports torch
+
+    return Comparison(channel.warn, task.position, every, os.environ["FTSLURM_COMPARE_PARTS"].split())
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:
@@ -330,6 +346,8 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
             channel.warn(text)
         else:
             complain(f"warning: {text}")
+    if watchers.compared is not None:
+        watchers.compared.report = lambda step, digest: channel.say(messages.Digest(step, rank, digest))
     if rank != 0:
         watchers.progress.report = lambda _: None
     elif assign.lighthouse:

@@ -70,6 +70,10 @@ def progressed(
     return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, None, gap_s, own_s, step_s))
 
 
+def digested(step: StepId, number: int, digest: str, rank: int = 0) -> Heard:
+    return Heard(step, msg.Digest(number, rank, digest, task=rank))
+
+
 def serving(step: StepId, url: str) -> Heard:
     return Heard(step, msg.Serving(url))
 

@@ -32,6 +32,7 @@ def worker(missing: tuple[str, ...], then: str, output: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     warnings.simplefilter("ignore")
+    os.environ |= {"FTSLURM_COMPARE_EVERY": "1", "FTSLURM_COMPARE_PARTS": ""}
     for name in missing:
         module, _, path = name.partition(":")
         *owners, last = path.split(".")
@@ -136,6 +137,7 @@ def test_each_private_name_that_the_code_uses_is_in_the_table() -> None:
         ("torchft.manager:Manager.report_error", "manager", "may wait for the process group's time-out"),
         ("torch.optim.optimizer:register_optimizer_step_post_hook", "manager", "steps, quorums and hangs are not seen"),
         ("torchft.ddp:DistributedDataParallel._comm_hook", "comm hook", "may end the scripts of the others"),
+        ("torchft.manager:Manager.disallow_state_dict_read", "compare", "groups are not compared"),
     ],
 )
 def test_a_patch_that_does_not_fit_is_left_out_and_said(missing: str, patch: str, means: str) -> None:

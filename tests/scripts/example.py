@@ -5,6 +5,7 @@ KILL     GROUP RANK STEP METHOD: this rank's first attempt dies when it calls th
          GROUP may be `all`: all groups die as soon as there is a checkpoint
 HOLD     STEP: from this step on no group asks for a quorum until all ranks of the next attempt are about to ask for
          one, and each waits a second per step until that attempt has joined
+PACE     seconds that each step takes longer; default: 0
 """
 
 import atexit
@@ -36,6 +37,7 @@ def die(manager, *args, **kwargs):
 
 
 def hold(manager, *args, **kwargs):
+    time.sleep(float(os.environ.get("PACE", "0")))
     if attempt > 0:
         with contextlib.suppress(FileNotFoundError):
             mark = back[int(os.environ["RANK"])]

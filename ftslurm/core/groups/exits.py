@@ -6,7 +6,7 @@ from ftslurm.core.groups import fault_drills, placement, reports, restart
 from ftslurm.core.groups.reports import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import NoteBroken
+from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
 from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Unit
 from ftslurm.core.state.run_state import RunState
@@ -16,7 +16,7 @@ from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import places, serves, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause, Says
+from ftslurm.protocol.causes import Blame, Cause, Says
 
 PATIENT_STARTS = 3  # launches that reached no node before the same error from all groups ends the run
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
@@ -36,6 +36,10 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
         verdict = _alone(turn, verdict, unit)
     unit = reports.told(turn, unit)
     unit = _written(turn, unit, verdict)
+    if unit.current.agreed is not None:
+        group, attempt, step = unit.group_id, unit.attempt, unit.current.agreed
+        turn.do(records.CheckpointsDistrusted(group=group, attempt=attempt, step=step))
+        turn.do(DistrustCheckpoints(group, attempt, step))
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
     if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
         queue.doubt(turn, unit.place.allocation)
@@ -183,7 +187,7 @@ def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
     if not turn.goes_on:
         give_up(turn, unit)
         return
-    if verdict.cause is Cause.HARDWARE:
+    if verdict.cause.row.blame is Blame.BROKEN:
         _blame(turn, unit)
     own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # earlier lost nodes do not count
     answer = restart.judge(own, turn.config.restart, turn.config.health.start_timeout_s)
@@ -258,15 +262,15 @@ def _blame(turn: Turn, unit: Unit) -> None:
     if turn.local or turn.state.allocation is None:
         return
     number = _STANDBYS if unit.group is None else unit.group
-    last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause is Cause.HARDWARE}
+    last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause.row.blame is Blame.BROKEN}
     node = placement.suspect(unit.exits, restart.WINDOW_S)
     for other in sorted(turn.nodes.out(Out.BLAMED) - broken - {node}):
         if turn.nodes.of(other).group == number:
             turn.take_back(other, f"group {unit.group} fails elsewhere too")
             turn.do(NoteBroken(other))
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
-    if last.cause is Cause.HARDWARE and last.node is not None:
-        node, reason = last.node, f"broken hardware: {last.error}"
+    if last.cause.row.blame is Blame.BROKEN and last.node is not None:
+        node, reason = last.node, f"{last.cause.row.words}: {last.error}"
     if node is None or turn.nodes.of(node).out:
         return
     if node in broken or _is_place_without(turn, unit, node):

@@ -181,6 +181,8 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
 def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:
     """Return why a fault cannot be inflicted now; None: it can."""
     allocation = turn.state.allocation
+    if kind == "corrupt" and turn.config.health.compare_every == 0:
+        return "nothing would find it: groups are not compared (health.compare_every=0)"
     if kind == "cancel" and allocation is not None and allocation.name == LOCAL_ALLOCATION:
         return "scancel needs Slurm, and this run is local"
     if target.phase is not Phase.RUNNING:

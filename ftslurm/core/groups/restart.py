@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.state.model import Exit
-from ftslurm.protocol.causes import Again, Cause
+from ftslurm.protocol.causes import Again, Blame, Cause
 
 LAUNCH_AGAIN_S = 2.0
 WINDOW_S = 3600.0  # older failures do not count
@@ -95,9 +95,9 @@ def _moves(exit_: Exit, recent: Sequence[Exit]) -> bool:
 
     It returns to a node with broken hardware only if there is no other; when it fails there again, it waits.
     """
-    if exit_.cause is not Cause.HARDWARE:
+    if exit_.cause.row.blame is not Blame.BROKEN:
         return exit_.cause is Cause.NODE_LOST
-    return not any((e.cause, e.node) == (Cause.HARDWARE, exit_.node) and e.time < exit_.time for e in recent)
+    return not any((e.cause, e.node) == (exit_.cause, exit_.node) and e.time < exit_.time for e in recent)
 
 
 def _is_failure(exit_: Exit) -> bool:

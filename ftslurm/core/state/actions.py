@@ -78,6 +78,14 @@ class NoteBroken(Value):
     reason: str = ""
 
 
+class DistrustCheckpoints(Value):
+    """Have nobody restore what an attempt of a group has saved after a step: it had diverged."""
+
+    group: int
+    attempt: int
+    after: int
+
+
 class Probe(Ask):
     """Probe a node: whether it answers, and which of the run's processes are there. The answer is Looked."""
 
@@ -133,4 +141,6 @@ class Finish(Value):
     reason: str
 
 
-Action = JournalRecord | Send | Ask | Launch | Attach | Assign | Kill | Cancel | NoteBroken | Finish
+Action = (
+    JournalRecord | Send | Ask | Launch | Attach | Assign | Kill | Cancel | NoteBroken | DistrustCheckpoints | Finish
+)

@@ -267,6 +267,7 @@ class Attempt(Value):
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
     restored: int | None = None  # the step of the checkpoint that it has loaded
     pace: Pace | None = None  # None: it has taken too few steps
+    agreed: int | None = None  # STOPPING, because it has diverged: the last step after which it had not
     aborted: int = 0  # number of steps it has tried and not committed, as last reported
     floor: int = 0  # a first committed step that is not above this one means a new history
     wanted: int = 0  # its last requested checkpoint is of this step or a later one
@@ -546,6 +547,22 @@ class Standstill(Value):
     seen: int = 0  # such times
     learnt: float = -inf  # when the last one was added
     told_s: float = 0.0  # the limit inside a step that the journal has
+
+
+class Compared(Value):
+    """The digests of one rank of each group after a step; see health/divergence.py."""
+
+    step: int
+    digests: Map[tuple[str, int], tuple[str, int]] = Map()  # (unit, attempt) -> digest, task
+    differs: bool = False  # they are not all equal
+
+
+class Comparisons(Value):
+    """The comparisons of the groups."""
+
+    steps: Map[int, tuple[Compared, ...]] = Map()  # of each rank, those that were reported last
+    equal: Map[int, int] = Map()  # of each rank, the last step after which it was equal in all groups
+    told: frozenset[tuple[str, int]] = frozenset()  # attempts that differ without a majority, as people know
 
 
 class Drills(Value):

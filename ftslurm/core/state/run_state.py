@@ -11,6 +11,7 @@ from immutables import Map
 from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import (
     Allocation,
+    Comparisons,
     Drills,
     Ending,
     JobPool,
@@ -42,6 +43,7 @@ class RunState(Value):
     paced: bool = False  # a group has reported how fast it is since all were compared (health/slow.py)
     compared: float = -inf  # when they were
     drills: Drills = field(default=Drills())
+    comparisons: Comparisons = field(default=Comparisons())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another
     waited_for: int = 0  # until released: number of a group that the others wait for

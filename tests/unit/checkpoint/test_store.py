@@ -359,3 +359,21 @@ class History:
             assert self.store.files.cat_file(self.store.path(name)) == content
         for _, part, files in self.writing.values():
             assert layout.damage(files, self.store._sizes(part)) is None
+
+
+@both
+def test_what_a_group_has_saved_while_it_had_diverged_is_not_restored(store: Store) -> None:
+    other = Writer(ME.run, ME.group + 1, ME.attempt)
+    first = save(store, 10)
+    for step in (20, 30):
+        save(store, step)
+    saved = save(store, 25, me=other)
+    again = save(store, 40, me=Writer(ME.run, ME.group, ME.attempt + 1))
+    store.distrust(ME, after=10)
+    assert (store.newest(), store.newest(39), store.newest(24)) == (again, saved, first)
+    assert [found.step for found in store.survey() if "other weights" in str(found.damage)] == [30, 20]
+    assert store.summary() == (f"{store.name}/step-00000040.json", 40, None)
+    mended = save(store, 30, me=other)  # the run comes there again
+    assert store.newest(39) == mended
+    store.distrust(Writer("another-run", other.group, other.attempt), after=0)
+    assert store.newest(39) == mended

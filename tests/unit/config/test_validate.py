@@ -141,6 +141,11 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({**SERVED, "groups__serve": ["ps", "x"]}, ["groups.serve", "'x'", "ps, work"]),
         ({**SERVED, "groups__serve": ["ps", "work"]}, ["groups.serve", "every role"]),
         ({**SERVED, "groups__min": 2}, ["groups.min=2", "groups.serve"]),
+        # comparisons
+        ({"lighthouse__kind": "none", "health__compare_every": 1}, ["health.compare_every=1", "lighthouse.kind=none"]),
+        ({"faults__plan": [Fault(kind="corrupt", group=0, at=5)]}, ["faults", "corrupt", "health.compare_every=0"]),
+        ({"health__on_divergence": "maybe"}, ["health.on_divergence=maybe"]),
+        ({"health__compare_every": -1}, ["health.compare_every=-1"]),
         # drills
         (
             {"lighthouse__kind": "none", "faults__random": RandomFaults(60, ["lighthouse"])},

@@ -49,6 +49,14 @@ def test_a_stopped_worker_is_seen_to_be_stopped_and_can_be_killed(tmp_path: Path
         assert task.until("exited")["signal"] == 9
 
 
+def test_a_bit_is_flipped_by_the_worker_itself(tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.begin(TRAINING)
+        assert inject(task, "corrupt") is None
+        task.send("where")
+        assert task.until("alive")["state"] in "RSD"
+
+
 def test_a_fault_that_cannot_be_is_refused_and_nobody_suffers(tmp_path: Path) -> None:
     with step(tmp_path / "run") as task:
         task.get_ready()

@@ -19,6 +19,7 @@ DRILLS = [
     ("kill", "SIGKILL of rank 2 of group 1"),
     ("term", "SIGTERM of rank 2 of group 1"),
     ("stop", "SIGSTOP of rank 2 of group 1"),
+    ("corrupt", "a flipped bit of rank 2 of group 1"),
     ("node", "the node n2 lost, with rank 2 of group 1"),
     ("cancel", "scancel of the step of group 1"),
     ("meteor", "meteor of rank 2 of group 1"),

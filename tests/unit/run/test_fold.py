@@ -20,7 +20,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(*ANSWERS, records.ControllerLeft, records.RollOver, records.PilotRestarted, records.AllocationRequeued),
         *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
         *(records.StacksTaken, records.HangFound, records.QuorumRefused, records.CheckpointFailed),
-        records.FaultInjected,
+        *(records.FaultInjected, records.CheckpointsDistrusted),
     },
     (HistoryFold, NodeIntervals): {
         *(*ANSWERS, records.ControllerLeft, records.ControllerError, records.Command, records.RollOver, records.Warned),
@@ -31,7 +31,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
         *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangFound, records.HangLimit, records.GroupSlow, records.QuorumRefused),
-        *(records.CheckpointFailed, records.CheckpointRestored),
+        *(records.CheckpointFailed, records.CheckpointRestored, records.ReplicasDiffer, records.CheckpointsDistrusted),
     },
 }
 

@@ -43,7 +43,7 @@ def acts(story: Story) -> list[act.Action]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_has_its_action_and_its_record(fault: str) -> None:
-    story = play(*RUNNING, (30, asked(fault, 1)))
+    story = play(*RUNNING, (30, asked(fault, 1)), config=config(health={"compare_every": 100}))
     expected: dict[str, act.Action] = {"cancel": act.Cancel(B0), "lighthouse": act.Send(LIGHT0, msg.Inject("kill", 0))}
     assert acts(story) == [expected.get(fault, act.Send(B0, msg.Inject(fault, 0)))]
     (done,) = story.records("fault_injected")
@@ -75,6 +75,7 @@ def test_the_rank_is_found_where_slurm_has_put_it() -> None:
         pytest.param([(29, killed(B0))], asked("kill", 1), "group 1 does not run", id="a group that is starting"),
         pytest.param([(29, finished(B0))], asked("kill", 1), "group 1 does not run", id="a group that has finished"),
         pytest.param([(29, killed(A0), killed(B0))], asked("kill"), "no group runs", id="nobody"),
+        pytest.param([], asked("corrupt", 1), "nothing would find it", id="groups that are not compared"),
         pytest.param([], asked("kill", 1, 5), "it has no rank 5", id="no such rank"),
         pytest.param([], asked("kill", 1, -1), "it has no rank -1", id="a rank below 0"),
         pytest.param([(29, killed(LIGHT0))], asked("lighthouse"), "lighthouse does not run", id="no Lighthouse"),
@@ -84,7 +85,7 @@ def test_the_rank_is_found_where_slurm_has_put_it() -> None:
 def test_what_cannot_be_done_is_refused_and_says_why(before: list[Any], drill: ev.InjectAsked, reason: str) -> None:
     story = play(*RUNNING, *before, (30, drill))
     assert acts(story) == []
-    assert [refused["reason"] for refused in story.records("fault_refused")] == [reason]
+    assert [reason in refused["reason"] for refused in story.records("fault_refused")] == [True]
     assert story.records("fault_injected") == []
 
 

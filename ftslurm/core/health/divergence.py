@@ -1,0 +1,108 @@
+"""Compare the groups: after a committed step all hold the same weights, bit by bit (health.compare_every). Pure.
+
+The same ranks of all groups are compared, each after the same step, as soon as more than half of the groups that train
+are equal, or all have reported. Groups that differ from a majority are brought down; they heal from it elsewhere.
+Without a majority nobody knows which are wrong: people are told. What an attempt has reported counts while it runs, so
+a group that is back, and a history that a full restart has undone, are not compared with what was before.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from ftslurm.core.state.model import Compared, Evidence, Phase, Unit
+from ftslurm.core.state.transitions import stop
+from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import tasks_of
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import messages, records
+from ftslurm.protocol.causes import Cause
+
+KEPT = 3  # steps whose digests are kept for each rank, those that were reported last
+NAMED = 8  # groups that a sentence names
+
+
+def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
+    """Fold the digest of a rank of a group into the state; bring down the groups that differ from the others."""
+    if said.rank >= tasks_of(unit, turn.config):
+        return  # no rank of it: what is kept must have a bound
+    known = turn.state.comparisons
+    steps = known.steps.get(said.rank, ())
+    old = next((one for one in steps if one.step == said.step), None)
+    new = old or Compared(said.step)
+    differs = new.differs or any(digest != said.digest for digest, _ in islice(new.digests.values(), 1))
+    digests = new.digests.set((unit.name, unit.attempt), (said.digest, said.task))
+    new = replace(new, digests=digests, differs=differs)
+    steps = (*steps, new)[-KEPT:] if old is None else tuple(new if one is old else one for one in steps)
+    equal = known.equal
+    if not new.differs and len(new.digests) >= len(turn.table.having_trait(Trait.JOINED)):
+        equal = equal.set(said.rank, said.step)
+    turn.set(comparisons=replace(known, steps=known.steps.set(said.rank, steps), equal=equal))
+    for one in steps:
+        if one.differs and turn.goes_on:
+            _judge(turn, said.rank, one, last=one is steps[-1])
+
+
+def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:
+    """Tell who is wrong among groups that differ, unless that waits for groups which have not reported yet.
+
+    Args:
+        turn: the decision.
+        rank: the rank that is compared.
+        compared: its digests.
+        last: whether no later step has been reported, so that more may come.
+    """
+    alike: dict[str, list[tuple[Unit, int]]] = {}
+    for (name, attempt), (digest, task) in compared.digests.items():
+        unit = turn.table.by_name.get(name)
+        if unit is not None and unit.attempt == attempt and unit.phase is Phase.RUNNING:
+            alike.setdefault(digest, []).append((unit, task))
+    if len(alike) < 2:
+        return
+    reported = sum(map(len, alike.values()))
+    there = max(reported, len(turn.table.having_trait(Trait.JOINED))) if last else reported
+    most = max(alike.values(), key=len)
+    majority = 2 * len(most) > there
+    differ = [pair for pairs in alike.values() if pairs is not most or not majority for pair in pairs]
+    differ.sort(key=lambda pair: pair[0].group_id)
+    if majority:
+        _condemn(turn, rank, compared.step, differ, len(most))
+    elif reported == there:
+        _tell(turn, rank, compared.step, differ)
+
+
+def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], equal: int) -> None:
+    """Bring the groups down that differ from the majority."""
+    alone = f"weights or optimizer differ from those of {equal} groups, which are equal, after step {step}"
+    _write(turn, rank, step, wrong, equal, f"{_named(wrong, rank)}: {alone}")
+    for unit, task in wrong:
+        sign = Evidence(task, unit.current.hosts[task], error=alone, cause=Cause.DIVERGED)
+        turn.attempt(stop(turn, unit, Cause.DIVERGED, sign), agreed=turn.state.comparisons.equal.get(rank, 0))
+
+
+def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]]) -> None:
+    """Tell people once that groups differ, and that nothing shows which are right."""
+    who = frozenset((unit.name, unit.attempt) for unit, _ in differ)
+    known = turn.state.comparisons
+    if who <= known.told:
+        return
+    turn.set(comparisons=replace(known, told=known.told | who))
+    reason = (
+        f"after step {step} weights or optimizer differ, and no majority shows which are wrong: {_named(differ, rank)}"
+    )
+    _write(turn, rank, step, differ, 0, reason)
+    if turn.config.health.on_divergence == "stop":
+        turn.fail(f"{reason} (health.on_divergence=stop)")
+
+
+def _write(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]], equal: int, reason: str) -> None:
+    groups = tuple(unit.group_id for unit, _ in differ)
+    nodes = tuple(str(unit.current.hosts[task]) for unit, task in differ)
+    turn.do(records.ReplicasDiffer(step=step, rank=rank, groups=groups, nodes=nodes, equal=equal, reason=reason))
+
+
+def _named(differ: list[tuple[Unit, int]], rank: int) -> str:
+    """Return the groups with the nodes of a rank: "group 1 (rank 0 on n2), group 2 (rank 0 on n3)"."""
+    named = [f"group {unit.group} (rank {rank} on {unit.current.hosts[task]})" for unit, task in differ]
+    return ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")

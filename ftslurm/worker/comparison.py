@@ -1,0 +1,140 @@
+"""Reports a digest of what all groups have in common after every so many steps; the controller compares them.
+
+It is taken when the script asks for the quorum of the next step: between the optimizer's last change and its next one,
+in the main thread, where the state may be read. A thread computes it beside that step, on the device where the tensors
+lie. Whatever may change them waits for it: a heal, and the commit after which the optimizer takes its step.
+
+Only a step that this process has committed counts. So a group that heals reports none before the step after, and the
+random weights before the first step are never compared. Nor are groups that train apart between syncs, as LocalSGD and
+DiLoCo do: these take torchft's lock of the state before each step of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from threading import Thread
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+
+from ftslurm.checkpoint.devices import on_this_device
+from ftslurm.protocol.position import Position
+from ftslurm.worker import digest
+
+_NOT = "groups are not compared (health.compare_every)"
+NOTHING = (
+    f"{_NOT}: no tensor of the state that the Manager heals others with is a weight that an optimizer of torch trains; "
+    "name what to compare with health.compare_parts"
+)
+APART = f"{_NOT}: between two syncs of LocalSGD or DiLoCo they have other weights"
+SEVERAL = f"{_NOT}: the script has several Managers"
+
+
+def _carefully(look: Callable[[Comparison, Any], None]) -> Callable[[Comparison, Any], None]:
+    """Make a method do nothing before `install`, and warn of an error instead of raising it."""
+
+    @functools.wraps(look)
+    def method(comparison: Comparison, manager: Any) -> None:
+        if comparison._on:
+            try:
+                look(comparison, manager)
+            except Exception as error:
+                comparison._tell(f"{_NOT} at step {manager._step}: {error!r}")
+
+    return method
+
+
+class Comparison:
+    """Takes the digests of this process.
+
+    Args:
+        warn: told of what keeps it from comparing, once.
+        position: where the guard leaves the drills.
+        every: steps from one digest to the next.
+        parts: as in digest.chosen.
+    """
+
+    def __init__(self, warn: Callable[[str], None], position: Position, every: int, parts: Sequence[str] = ()) -> None:
+        self.report: Callable[[int, str], None] = lambda *_: None  # step, digest; called in a thread
+        self._warn: Callable[[str], None] | None = warn
+        self._position, self._every, self._parts = position, every, parts
+        self._committed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # the last step, of each Manager
+        self._on = False
+        self._apart = False
+        self._optimizers: WeakSet[Any] = WeakSet()
+        self._thread: Thread | None = None
+
+    def install(self) -> None:
+        """Begin to compare. Every optimizer of torch that takes a step is noted from now on."""
+        optim = importlib.import_module("torch.optim.optimizer")
+        optim.register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
+        self._on = True
+
+    @_carefully
+    def state_changes(self, _: Any) -> None:
+        """Wait for the digest: what follows changes the state."""
+        self._wait()
+
+    @_carefully
+    def has_committed(self, manager: Any) -> None:
+        """Note that a step of this process is committed."""
+        self._committed[manager] = manager._step
+
+    @_carefully
+    def trains_apart(self, _: Any) -> None:
+        """Note that groups have other weights than each other between syncs."""
+        self._apart = True
+
+    @_carefully
+    def step_begins(self, manager: Any) -> None:
+        """Begin the digest that is due, after the drill: the rounding of a later step might hide the bit again."""
+        self._wait()
+        step = manager._step
+        if step % self._every or self._committed.get(manager) != step:
+            return
+        if self._apart or len(self._committed) > 1:
+            self._tell(APART if self._apart else SEVERAL)
+            return
+        state = {key: read() for key, read in manager._user_state_dicts.items()}
+        tensors = digest.chosen(state, self._optimizers, self._parts)
+        if not tensors:
+            self._tell(NOTHING)
+            return
+        if self._position.corrupt:
+            self._position.corrupt = 0
+            name = digest.flip_bit(tensors)
+            print(f"ftslurm: drill: after step {step} one bit of {name} is flipped", flush=True)
+        self._committed[manager] = -1  # it may be repeated, if the next step is not committed
+        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _stream()))
+        self._thread.start()
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _take(self, step: int, tensors: dict[str, Any], stream: Any) -> None:
+        try:
+            with stream or nullcontext():
+                found = digest.digest(tensors)
+            self.report(step, found)
+        except Exception as error:
+            self._tell(f"{_NOT} at step {step}: {error!r}")
+
+    def _tell(self, text: str) -> None:
+        if self._warn is not None:
+            warn, self._warn = self._warn, None
+            warn(text)
+
+
+def _stream() -> Any:
+    """Return a stream of the GPU that goes on from here, beside the script's; None: there is no GPU."""
+    if not torch.accelerator.is_available():
+        return None
+    ready, stream = torch.accelerator.current_stream().record_event(), torch.Stream()
+    stream.wait_event(ready)
+    return stream

@@ -1,0 +1,114 @@
+"""A digest of tensors as they lie in memory: equal for equal bits, on whatever devices they are.
+
+Each tensor is read as integers, in rows of 16,384. A row becomes the sum of its integers, each times an odd constant of
+its place, modulo 2**64; names, types, shapes and sums go through BLAKE2b. So a change of one element in a row is always
+found, but for a collision of BLAKE2b (1 in 2**64); of several unless the constants cancel what has changed, at worst
+1 in 2**32 (two sign bits). NaNs and -0.0 are bits like others. Only integers are added, so the order, the device and
+the kernel make no difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+import torch
+
+ROW = 1 << 14  # integers that are added up
+# Integers that are read at once. On a CPU so few that torch needs one thread (its limit is 32,768): several would wait
+# for each other wherever the cores are busy with the step.
+BLOCK = {"cpu": ROW}
+_BLOCK = 256 * ROW
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return 16 hexadecimal digits. Reads in pieces: it needs memory for one piece, and waits for each.
+
+    A tensor that is not contiguous is copied, one at a time.
+    """
+    total = hashlib.blake2b(digest_size=8)
+    short, length = list[torch.Tensor](), 0
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        integers = tensor.contiguous().reshape(-1).view(_INTEGERS[min(4, tensor.element_size())])
+        rows = integers[: integers.numel() // ROW * ROW]
+        for block in rows.split(BLOCK.get(tensor.device.type, _BLOCK)) if rows.numel() else ():
+            sums = block.to(torch.int64).view(-1, ROW).mul_(_constants(tensor.device)).sum(1)
+            total.update("".join(f"{one} " for one in sums.tolist()).encode())
+        rest = integers[rows.numel() :]
+        if length + rest.numel() > ROW:
+            total.update(f"{_sum(short)} ".encode())
+            short, length = [], 0
+        short.append(rest)
+        length += rest.numel()
+    total.update(f"{_sum(short)} ".encode())
+    return total.hexdigest()
+
+
+def _sum(pieces: Iterable[torch.Tensor]) -> int:
+    """Return the sum of a row of pieces, which may lie on several devices."""
+    alike, begin = defaultdict[Any, list[tuple[torch.Tensor, torch.Tensor]]](list), 0
+    for piece in pieces:
+        places = _constants(piece.device)[begin : begin + piece.numel()]
+        alike[piece.device, piece.dtype].append((piece, places))
+        begin += piece.numel()
+    sums = (
+        (torch.cat(read) * torch.cat(places)).sum()
+        for read, places in (zip(*one, strict=True) for one in alike.values())
+    )
+    return sum(map(int, sums)) % (1 << 64)
+
+
+@cache
+def _constants(device: torch.device) -> torch.Tensor:
+    """Return an odd number for each place in a row, the same everywhere."""
+    drawn = hashlib.shake_256(b"ftslurm: constants of a digest").digest(8 * ROW)
+    return (torch.frombuffer(bytearray(drawn), dtype=torch.int64) | 1).to(device)
+
+
+def named(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a state by their names, as `default.model.weight`; of a sharded one the local part."""
+    if hasattr(tree, "__tensor_flatten__"):
+        tree = {part: getattr(tree, part) for part in tree.__tensor_flatten__()[0]}
+    if isinstance(tree, torch.Tensor):
+        yield name, tree
+    elif isinstance(tree, Mapping | list | tuple):
+        for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            yield from named(value, f"{name}.{key}" if name else str(key))
+
+
+def chosen(
+    state: Mapping[str, Any], optimizers: Iterable[torch.optim.Optimizer], parts: Iterable[str]
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of a state that all groups have in common.
+
+    Those are what the optimizers train, and what they know of it. Buffers of a module (the averages of BatchNorm),
+    random states and the like may differ between groups that are well.
+
+    Args:
+        parts: patterns of names; the tensors with these names instead, whatever they are.
+    """
+    tensors = dict(named(state))
+    if patterns := list(parts):
+        return {name: one for name, one in tensors.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    trained = {
+        one.untyped_storage().data_ptr()
+        for optimizer in optimizers
+        for tree in (optimizer.param_groups, list(optimizer.state.values()))
+        for _, one in named(tree)
+    }
+    return {name: one for name, one in tensors.items() if one.untyped_storage().data_ptr() in trained - {0}}
+
+
+def flip_bit(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Flip the lowest bit of the first element of the largest tensor, of equal ones the first. Return its name."""
+    name = max(sorted(tensors), key=lambda one: tensors[one].numel())
+    element = tensors[name].detach()[(0,) * tensors[name].dim()]
+    element.view(_INTEGERS[element.element_size()]).bitwise_xor_(1)
+    return name

@@ -1,0 +1,231 @@
+"""Groups that must be equal: who is wrong, who is told, and what is never taken for a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import said
+from histories import Moment, Story, config, granted, killed, play, ready, stepped, store
+from steps import A0, B0, C0, LIGHT0, URL
+
+from ftslurm.core.health.divergence import KEPT
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
+from ftslurm.core.state.model import Phase, StepId
+from ftslurm.protocol import messages as msg
+
+GOOD, BAD, WORSE = "a" * 16, "b" * 16, "c" * 16
+
+
+def attempt(group: int, number: int = 0) -> StepId:
+    return StepId(f"group-{group:04d}", number)
+
+
+def settings(groups: int = 3, workers: int = 1, **health: Any) -> Any:
+    groups_of = {"count": groups, "nodes": workers}
+    return config(groups=groups_of, health={"compare_every": 10, **health}, standby={"count": 0})
+
+
+def trains(groups: int = 3, nodes: int | None = None) -> list[Moment]:
+    """Return a run whose groups have all committed a step; group 0 is on n1."""
+    steps = [attempt(group) for group in range(groups)]
+    return [
+        (0, granted(nodes or groups + 1)),
+        (1, said.lighthouse_up(LIGHT0, URL)),
+        (2, *[ready(step) for step in steps]),
+        (3, [store(step) for step in steps]),
+        (5, [stepped(step, 1) for step in steps]),
+    ]
+
+
+def reports(number: int, digests: Sequence[str | None], attempts: Sequence[int] = ()) -> list[ev.Event]:
+    """Return what the groups report after a step; None: nothing."""
+    numbers = [*attempts, *[0] * len(digests)]
+    return [said.digested(attempt(n, numbers[n]), number, one) for n, one in enumerate(digests) if one]
+
+
+def wrong(story: Story) -> list[int]:
+    return [unit.group_id for unit in story.state.groups if unit.phase is Phase.STOPPING]
+
+
+@pytest.mark.parametrize(
+    ("digests", "stopped", "told"),
+    [
+        ([GOOD, GOOD, GOOD], [], []),
+        ([GOOD, BAD, GOOD], [1], [(1,)]),
+        ([BAD, GOOD, GOOD], [0], [(0,)]),
+        ([BAD, GOOD, GOOD, WORSE, GOOD], [0, 3], [(0,), (3,)]),
+        ([BAD, GOOD, GOOD, BAD, GOOD], [0, 3], [(0,), (3,)]),
+        ([GOOD, BAD], [], [(0, 1)]),
+        ([GOOD, BAD, WORSE], [], [(0, 1, 2)]),
+        ([GOOD, BAD, BAD, GOOD], [], [(0, 1, 2, 3)]),
+        ([GOOD, BAD, None], [], []),  # the third will tell
+        ([GOOD, GOOD, None], [], []),
+        ([GOOD, GOOD, BAD, None], [], []),
+        ([GOOD, GOOD, GOOD, BAD, None], [3], [(3,)]),  # a majority of all five
+        ([GOOD], [], []),
+    ],
+)
+def test_a_majority_shows_who_is_wrong(
+    digests: list[str | None], stopped: list[int], told: list[tuple[int, ...]]
+) -> None:
+    for seed in range(5):  # in whatever order they report
+        order = reports(10, digests)
+        Random(seed).shuffle(order)
+        story = play(
+            *trains(len(digests)),
+            *((10 + n / 8, event) for n, event in enumerate(order)),
+            config=settings(len(digests)),
+        )
+        assert wrong(story) == stopped
+        found = story.records("replicas_differ")
+        named = sorted(group for record in found for group in record["groups"])
+        assert named == sorted(group for groups in told for group in groups)
+        assert all(record["equal"] == (digests.count(GOOD) if stopped else 0) for record in found)
+
+
+def test_the_group_leaves_its_node_heals_at_once_and_its_checkpoints_are_not_restored() -> None:
+    story = play(
+        *trains(),
+        (10, reports(10, [GOOD, GOOD, GOOD])),
+        (20, reports(20, [GOOD, BAD, GOOD])),
+        (21, ev.Ended(B0, code=137)),
+        config=settings(),
+    )
+    assert story.times(act.Kill, B0) == [20]
+    (evicted,) = story.sent(msg.Evict)
+    assert (evicted.group, evicted.attempt) == (1, 0)
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["node"], exited["rank"]) == ("diverged", "n2", 0)
+    assert [record["node"] for record in story.records("node_excluded")] == ["n2"]
+    assert [(note.node, "other weights" in note.reason) for note in story.all(act.NoteBroken)] == [("n2", True)]
+    again = story.all(act.Launch)[-1]
+    assert (again.id, again.place.nodes) == (attempt(1, 1), ("n4",))
+    assert story.times(act.Launch, again.id) == [21]
+    (distrusted,) = story.all(act.DistrustCheckpoints)
+    assert (distrusted.group, distrusted.attempt, distrusted.after) == (1, 0, 10)
+    assert [record["step"] for record in story.records("checkpoints_distrusted")] == [10]
+    assert story.phases()[0] is story.phases()[2] is Phase.RUNNING
+
+
+def test_the_next_controller_goes_on_and_trusts_nothing_that_it_has_not_compared() -> None:
+    story = play(*trains(), (20, reports(20, [GOOD, BAD, GOOD])), (21, ev.Ended(B0, code=137)), config=settings())
+    assert [one.after for one in story.all(act.DistrustCheckpoints)] == [0]
+
+
+@pytest.mark.parametrize("cause", [{"code": 137}, {"code": 0}, {"signal": 9, "code": None}])
+def test_a_cause_that_comes_later_does_not_hide_it(cause: dict[str, Any]) -> None:
+    story = play(*trains(), (20, reports(20, [GOOD, BAD, GOOD])), (21, ev.Ended(B0, **cause)), config=settings())
+    assert [record["cause"] for record in story.records("step_exited")] == ["diverged"]
+
+
+def test_without_a_majority_people_are_told_once_and_the_training_goes_on() -> None:
+    later = [(10.0 * n, reports(10 * n, [GOOD, BAD])) for n in range(1, 9)]
+    story = play(*trains(2), *later, config=settings(2))
+    (found,) = story.records("replicas_differ")
+    assert (found["groups"], found["nodes"], found["step"]) == ([0, 1], ["n1", "n2"], 10)
+    assert "n1" in found["reason"]
+    assert "n2" in found["reason"]
+    assert wrong(story) == []
+    assert story.outcome() is None
+
+
+def test_without_a_majority_the_run_ends_if_the_user_wants_that() -> None:
+    story = play(*trains(2), (10, reports(10, [GOOD, BAD])), config=settings(2, on_divergence="stop"))
+    assert story.outcome() == "failed"
+    assert "health.on_divergence" in story.reason()
+
+
+def test_the_same_ranks_are_compared() -> None:
+    ranks = [*ready(A0, "n1", "n2"), *ready(B0, "n3", "n4"), *ready(C0, "n5", "n6")]
+    begun = [
+        (0, granted(8)),
+        (1, said.lighthouse_up(LIGHT0, URL)),
+        (2, ranks),
+        (3, [store(step) for step in (A0, B0, C0)]),
+        (5, [stepped(step, 1) for step in (A0, B0, C0)]),
+    ]
+    equal = [said.digested(step, 10, one, rank) for step in (A0, B0, C0) for rank, one in enumerate((GOOD, BAD))]
+    story = play(*begun, (10, equal), config=settings(workers=2))
+    assert story.records("replicas_differ") == []
+    odd = [said.digested(step, 20, one, 1) for step, one in ((A0, GOOD), (B0, GOOD), (C0, BAD))]
+    story.turn(20, [*odd, *[said.digested(step, 20, GOOD) for step in (A0, B0, C0)]])
+    (found,) = story.records("replicas_differ")
+    assert (found["groups"], found["nodes"], found["rank"]) == ([2], ["n6"], 1)
+
+
+def test_what_is_kept_has_a_bound() -> None:
+    story = play(*trains(), config=settings())
+    for number in range(10, 300, 10):
+        story.turn(number, reports(number, [GOOD, GOOD, GOOD]))
+        story.turn(number + 1, [said.digested(A0, number, GOOD, rank=number)])  # which there is not
+    kept = story.state.comparisons
+    assert list(kept.steps) == [0]
+    assert len(kept.steps[0]) == KEPT
+    assert kept.told == frozenset()
+
+
+def test_a_group_that_is_back_and_one_that_never_reports_are_no_reason_to_wait_for_ever() -> None:
+    story = play(*trains(3), (10, reports(10, [GOOD, BAD, None])), config=settings())
+    assert story.records("replicas_differ") == []
+    story.turn(20, reports(20, [GOOD, None, None]))  # the third has had its time
+    assert [record["step"] for record in story.records("replicas_differ")] == [10]
+
+
+def test_what_an_attempt_before_has_reported_is_not_compared() -> None:
+    """Group 1 reports a step and dies; the run goes back, and all reach that step again with other weights."""
+    story = play(
+        *trains(),
+        (10, reports(10, [None, BAD, None])),
+        (11, killed(B0)),
+        (12, reports(10, [GOOD, None, GOOD])),
+        (13, ready(attempt(1, 1), "n2")),
+        (14, said.store_up(attempt(1, 1), "n2", 29500)),
+        (15, stepped(attempt(1, 1), 11)),
+        (16, reports(10, [GOOD, None, GOOD])),
+        config=settings(),
+    )
+    assert story.unit(B0).joined
+    assert story.records("replicas_differ") == []
+    assert wrong(story) == []
+
+
+def test_thousands_of_comparisons_with_deaths_between_find_only_what_differs() -> None:
+    """Groups die, come back, miss steps and report late or never; all live ones are equal, so nobody is accused."""
+    for seed in range(6):
+        draw, groups = Random(seed), 5
+        story = play(*trains(groups, nodes=9), config=settings(groups))
+        now, numbers = 10.0, [0] * groups
+        for number in range(10, 400, 10):
+            digest = f"{number + 1000 * seed:016x}"
+            events = [
+                said.digested(attempt(n, numbers[n]), number, digest) for n in range(groups) if draw.random() < 0.9
+            ]
+            draw.shuffle(events)
+            if draw.random() < 0.3:
+                victim = draw.randrange(groups)
+                unit = story.state.groups[victim]
+                if unit.phase is Phase.RUNNING and len([u for u in story.state.groups if u.joined]) > 2:
+                    step = attempt(victim, numbers[victim])
+                    events += killed(step)
+            for event in events:
+                now += 0.05
+                story.wait(now)
+                story.turn(now, [event])
+            for n, unit in enumerate(story.state.groups):
+                if unit.phase is Phase.STARTING and draw.random() < 0.6:
+                    numbers[n] = unit.attempt
+                    step = attempt(n, unit.attempt)
+                    node = unit.place.nodes[0] if unit.place else "n1"
+                    now += 1
+                    story.wait(now)
+                    story.turn(now, ready(step, node))
+                    story.turn(now + 0.1, [said.store_up(step, node, 29500)])
+                    now += 0.2
+                    story.turn(now, [stepped(step, number + 1)])
+            now += 60
+        assert story.records("replicas_differ") == [], seed
+        assert len(story.state.comparisons.steps[0]) <= KEPT

@@ -1,0 +1,184 @@
+"""When a worker takes the digest of its state, and that nothing changes the state meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ftslurm.protocol.position import Position
+from ftslurm.worker import digest, patch_fit
+from ftslurm.worker.comparison import Comparison
+
+
+class Training:
+    """A model with torchft's Manager as far as the comparison sees it: no network, and the test says what commits."""
+
+    def __init__(self, every: int = 2, parts: tuple[str, ...] = (), size: int = 8) -> None:
+        class Manager:
+            _step = 0
+
+            def __init__(self) -> None:
+                self._user_state_dicts = {"default": lambda: training.state()}
+
+            def start_quorum(self, heal_to: int | None = None) -> None:
+                if heal_to is not None:
+                    self._step = heal_to
+                    self._apply_pending_state_dict()
+
+            def _apply_pending_state_dict(self) -> None:
+                with torch.no_grad():
+                    training.weight.fill_(7.0)
+
+            def should_commit(self, commit: bool = True) -> bool:
+                self._step += commit
+                return commit
+
+            def disallow_state_dict_read(self) -> None:
+                pass
+
+        training = self
+        self.kind, self.reports, self.warnings, self.position = (
+            Manager,
+            list[tuple[int, str]](),
+            list[str](),
+            Position(),
+        )
+        self.compared = Comparison(self.warnings.append, self.position, every, parts)
+        self.compared.report = lambda *told: self.reports.append(told)
+        self.compared.install(SimpleNamespace(Manager=Manager))
+        self.weight = torch.nn.Parameter(torch.arange(float(size)))
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.5, momentum=0.9)
+        self.manager = Manager()
+
+    def state(self) -> Any:
+        return {"model": {"weight": self.weight.detach()}, "optimizer": self.optimizer.state_dict()}
+
+    def step(self, commit: bool = True, **quorum: Any) -> None:
+        self.manager.start_quorum(**quorum)
+        self.weight.grad = torch.ones_like(self.weight)
+        if self.manager.should_commit(commit):
+            self.optimizer.step()
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def now(self) -> str:
+        return digest.digest(digest.chosen({"default": self.state()}, [self.optimizer], []))
+
+
+def test_each_second_committed_step_is_reported_as_it_was_before_the_next() -> None:
+    training, expected = Training(), list[tuple[int, str]]()
+    for step in range(1, 8):
+        training.step()
+        expected += [(step, training.now())] if step % 2 == 0 else []
+    training.step()
+    assert training.reports == expected
+    assert len({one for _, one in expected}) == 3
+    assert training.warnings == []
+
+
+def test_two_trainings_that_do_the_same_report_the_same_and_one_flipped_bit_is_seen() -> None:
+    one, other = Training(), Training()
+    one.train(3)
+    other.train(3)
+    assert one.reports == other.reports != []
+    other.position.corrupt = 1
+    one.train(2)
+    other.train(2)
+    assert other.position.corrupt == 0
+    assert [step for step, _ in one.reports] == [step for step, _ in other.reports] == [2, 4]
+    assert one.reports[1] != other.reports[1]
+
+
+def test_what_is_large_is_complete_before_the_optimizer_or_a_heal_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, begun = digest.digest, threading.Event()
+
+    def slow(tensors: Any) -> str:
+        begun.set()
+        threading.Event().wait(0.2)
+        return real(tensors)
+
+    monkeypatch.setattr(digest, "digest", slow)
+    for change in ({}, {"heal_to": 9}):
+        training = Training(size=300_000)
+        training.train(2)
+        tensors = digest.chosen({"default": training.state()}, [training.optimizer], [])
+        before = real(tensors)
+        begun.clear()
+        training.step(**change)
+        assert begun.is_set()
+        assert training.reports == [(2, before)]
+        assert real(digest.chosen({"default": training.state()}, [training.optimizer], [])) != before
+
+
+def test_a_step_that_is_repeated_is_reported_once_and_a_heal_is_no_commit() -> None:
+    training = Training()
+    training.train(2)
+    training.step(commit=False)
+    training.step(commit=False)
+    training.step()
+    assert [step for step, _ in training.reports] == [2]
+    training.step(heal_to=8)  # the state of step 8 is not this group's own
+    assert [step for step, _ in training.reports] == [2]
+    training.train(2)
+    assert [step for step, _ in training.reports] == [2, 10]
+
+
+def test_nothing_is_reported_before_the_first_step_nor_by_groups_that_train_apart() -> None:
+    training = Training(every=1)
+    training.manager.start_quorum()
+    assert training.reports == []
+    apart = Training(every=1)
+    apart.manager.disallow_state_dict_read()  # torchft.LocalSGD and DiLoCo, before each step of their own
+    apart.train(5)
+    assert apart.reports == []
+    assert [("DiLoCo" in text) for text in apart.warnings] == [True]
+
+
+def test_of_several_managers_none_is_compared() -> None:
+    training = Training(every=1)
+    training.train(2)
+    other = training.kind()
+    other.start_quorum()
+    other.should_commit()
+    before = list(training.reports)
+    training.train(3)
+    assert training.reports == before
+    assert [("several Managers" in text) for text in training.warnings] == [True]
+
+
+def test_what_cannot_be_compared_is_told_once_and_stops_nothing() -> None:
+    strange = Training(every=1, parts=("no.such.*",))
+    strange.train(4)
+    assert strange.reports == []
+    assert [("compare_parts" in text) for text in strange.warnings] == [True]
+    broken = Training(every=1)
+    broken.state = lambda: 1 / 0  # type: ignore[method-assign]
+    broken.train(4)
+    assert broken.manager._step == 4
+    assert [("ZeroDivisionError" in text) for text in broken.warnings] == [True]
+
+
+def test_named_parts_are_compared_whatever_they_are() -> None:
+    training = Training(every=1, parts=("*.weight",))
+    training.train(2)
+    ((_, first),) = training.reports
+    with torch.no_grad():
+        training.optimizer.state[training.weight]["momentum_buffer"].add_(1)
+    training.weight = torch.nn.Parameter(torch.arange(8.0) - 0.5)
+    assert digest.digest({"default.model.weight": training.weight}) == first
+
+
+def test_a_manager_without_the_methods_is_refused_and_left_as_it_is() -> None:
+    class Manager:
+        def start_quorum(self) -> None: ...
+
+    before = Manager.start_quorum
+    with pytest.raises(patch_fit.Misfit, match="should_commit"):
+        Comparison(print, Position(), 1).install(SimpleNamespace(Manager=Manager))
+    assert Manager.start_quorum is before

@@ -141,7 +141,7 @@ def main(here: str, options: str, submit: str) -> None:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     # The other nodes only connect, so that nothing needs to be accepted.
-    with socket.create_server(("", 0), family=family, backlog=64, dualstack_ipv6=both) as server:
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as server:
         place = [socket.gethostname(), server.getsockname()[1]]
         tried = _as_a_run(json.loads(options), json.loads(submit), job, node) if job else {}
         _say(folder=asdict(found), facts=asdict(there), place=place, tried=tried)

@@ -79,8 +79,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     usual = [(path, 1.0) for path in (run, tempfile.gettempdir()) if path]
     yield from (node_verdicts.space("disk", path, least) for path, least in args.min_disk_gb or usual)
     if (there.gpus or args.gpus) and not {*TRIALS} <= {*args.skip}:
-        skipped = [name for name in TRIALS if name in args.skip]
-        found = gpu_trial.run(skipped, args.seconds, args.trial_timeout_s)
+        found = gpu_trial.run(args.skip, args.seconds, args.trial_timeout_s)
         yield from gpu_trial.judge(found, args.slow_share)
 
 

@@ -153,11 +153,10 @@ def _told(process: subprocess.Popen[bytes], message: bytes, answers_s: float) ->
             os.set_blocking(process.stdout.fileno(), True)
         process.stdin.write(message)
         process.stdin.flush()
-        if answers_s and readable(process.stdout.fileno(), answers_s):  # at its end a child may still hold the pipe
-            return process.stdout.readline()
-    if not answers_s:
-        with contextlib.suppress(OSError):
+        if not answers_s:
             process.stdin.close()
+        elif readable(process.stdout.fileno(), answers_s):  # at its end a child may still hold the pipe
+            return process.stdout.readline()
     return b""
 
 

@@ -13,9 +13,9 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, RunNotFound
 from ftslurm.run import find
+from ftslurm.run.standing import GOING
 from ftslurm.security import owned_files
 from ftslurm.submission import preflight
-from ftslurm.submission.jobs_of_run import GOING
 
 log = logging.getLogger("ftslurm")
 

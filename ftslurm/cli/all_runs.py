@@ -18,7 +18,9 @@ from ftslurm.monitor import table
 from ftslurm.monitor.keys import Keys
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
-from ftslurm.submission.jobs_of_run import QUEUE_S, STATES, Queue
+from ftslurm.run.facts import QUEUE_S, Queue
+from ftslurm.run.liveness import Watch
+from ftslurm.run.standing import STATES
 
 EVERY_S = 2.0  # between two looks at the runs, or five times what a look takes
 KEYS = "s: sort ({order})  up, down: choose  enter: open  q: leave"
@@ -57,7 +59,7 @@ class _Screen:
     """The runs, and which of them is marked."""
 
     def __init__(self, root: Path, wanted: Callable[[Iterable[Brief]], list[Brief]]) -> None:
-        self._wanted = wanted
+        self._wanted, self._watch = wanted, Watch()
         self._root, self._rows, self._order = root, list[Brief](), "newest"
         self._queue, self._asked, self._next = Queue(), float("-inf"), float("-inf")
         self._chosen: str | None = None  # folder of the marked run
@@ -85,7 +87,8 @@ class _Screen:
         found = entries(self._root)
         if began >= self._asked + QUEUE_S:
             self._queue, self._asked = listing.queue_of(found), began
-        self._rows = sorted(self._wanted(brief(entry, self._queue) for entry in found), key=_ORDERS[self._order])
+        rows = (brief(entry, self._queue, self._watch, wait=False) for entry in found)
+        self._rows = sorted(self._wanted(rows), key=_ORDERS[self._order])
         now = time.monotonic()
         self._next = now + max(EVERY_S, 5 * (now - began))
 

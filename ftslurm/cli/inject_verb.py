@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ftslurm.api import drills
+from ftslurm.api import steered
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config.schema import AUTO
 from ftslurm.config.validate import FAULTS
@@ -30,7 +30,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rank", type=int, metavar="R", help="this rank of the group, or its node (default: 0)")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     args = parser.parse_intermixed_args(words)
-    drills.check_fault(args.fault)
+    steered.check_fault(args.fault)
     run = find_run(args)
     if not args.yes and sys.stdin.isatty():
         whom = "the lowest group that runs" if args.group is None else f"group {args.group}"

@@ -15,13 +15,14 @@ from ftslurm.api.brief import Brief
 from ftslurm.cli import list_table
 from ftslurm.cli.parser import Parser
 from ftslurm.monitor import keys, table
-from ftslurm.submission.jobs_of_run import STATES
+from ftslurm.run.standing import STATES
 
 EPILOG = """\
 states: running, waiting (its job is in the queue), silent (its controller is not
-heard), lost (its controller is gone, and the run has no end), succeeded, failed,
-stopped (also: its job was cancelled in the queue), unreadable (another user's run
-that you may not read)"""
+heard), unknown (it has not begun, and Slurm does not say how its job stands),
+lost (its controller is gone, and the run has no end), succeeded, failed, stopped
+(also: its job was cancelled in the queue), unreadable (another user's run that
+you may not read)"""
 
 
 def main(words: list[str]) -> int:

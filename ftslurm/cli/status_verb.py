@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 from ftslurm.api.state import look
 from ftslurm.cli import following
@@ -11,9 +10,8 @@ from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor import keys, status_json, summary, table
-from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import jobs_of_run
+from ftslurm.run.facts import Watcher
 
 HISTORY_LINES = 10  # of the journal, above the live table
 
@@ -38,7 +36,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
     seen = look(config, run, raw=as_json)  # JSON escapes control characters itself
     status, moment, note = seen.status, seen.moment, seen.note
     if as_json:
-        print(json.dumps(status_json.to_json(status, moment, note), indent=2))
+        print(json.dumps(status_json.to_json(status, moment, note, seen.state), indent=2))
         return
     if note and status.started is None:
         print(f"{run.root.name}: {note}")
@@ -56,16 +54,14 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
 def show_live(run: RunDir) -> bool:
     """Show a run until it ends. Return True if the user has left before."""
     config = compose.load(run.config, own=False)
-    there = jobs_of_run.still_there(config, run)
-    if config.cluster.kind != "local" and jobs_of_run.never_started(config, run) is None:
-        following.wait_for_start(run, there)
-    if jobs_of_run.never_started(config, run) is not None:
+    watcher = Watcher(config, run)
+    if config.cluster.kind != "local":
+        following.wait_for_start(run, watcher)
+    if watcher.look().never is not None:
         _show_once(config, run, as_json=False)
         return False
-    console = table.console()
-    note = partial(jobs_of_run.silence, config, run, liveness.Watch())
-    pressed = keys.of_terminal(may_quit=True)
-    table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, keys=pressed, note=note)
+    console, pressed = table.console(), keys.of_terminal(may_quit=True)
+    following.follow(run, watcher, console=console, history=HISTORY_LINES, keys=pressed)
     if pressed is not None and pressed.quit:
         return True
     console.print(summary.summary(look(config, run).status, run))

@@ -70,4 +70,4 @@ def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
     code, said = ask(run, "stop", "--save")
     assert (code, said.partition(";")[0]) == (1, f"ftslurm: {run.dir.name} is over: was stopped")
     code, said = ask(run, "save")
-    assert (code, said) == (2, f"ftslurm: {run.dir.name} is over: was stopped; nothing is left to save\n")
+    assert (code, said) == (2, f"ftslurm: {run.dir.name} is over: was stopped\n")

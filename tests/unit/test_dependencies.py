@@ -16,6 +16,7 @@ MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path f
 # A folder imports only from itself and from those before it.
 FOLDERS = [
     "errors",
+    "words",
     "security",
     "protocol",
     "config",
@@ -45,7 +46,7 @@ FOLDERS = [
     "entry",
     "cli",
 ]
-AT_THE_TOP = {"ftslurm.__init__", "ftslurm.__main__", "ftslurm.errors"}
+AT_THE_TOP = {"ftslurm.__init__", "ftslurm.__main__", "ftslurm.errors", "ftslurm.words"}
 PURE = {
     "__future__",
     "bisect",

@@ -34,6 +34,7 @@ def run_of(root: Path, name: str, process: int = 0, *lines: ex.Line) -> RunDir:
     config.groups.count = 3
     run.config.write_text(compose.dump(config))
     replace_text(run.job_id, str(process or os.getpid()))
+    run.alive.touch()
     return ex.write(run, [ex.started() | {"host": platform.node(), "pid": process or os.getpid()}, *lines])
 
 

@@ -36,7 +36,7 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def rate(steps_per_s: float) -> str:
+def speed(steps_per_s: float) -> str:
     """Format steps per second: 12.3, or 0.017 for a training with one step a minute."""
     return f"{steps_per_s:.1f}" if steps_per_s >= 0.95 else f"{steps_per_s:.2g}"
 
@@ -48,7 +48,13 @@ def few(items: Sequence[object], most: int = 3, more: str = "more", between: str
     """Return the first names, and how many more there are: "a, b, c and 4 more"; "no node" of none."""
     if len(items) <= most + 1:
         return between.join(map(str, items)) or "no node"
-    return f"{between.join(map(str, items[:most]))} and {len(items) - most} {more}"
+    gap = " " if between == ", " else between
+    return f"{between.join(map(str, items[:most]))}{gap}{rest(items, most, more)}"
+
+
+def rest(items: Sequence[object], shown: int, more: str = "more") -> str:
+    """Return how many there are beside those that are shown: "and 4 more"."""
+    return f"and {len(items) - shown} {more}"
 
 
 def listed(items: Iterable[object], last: str = "and") -> str:
@@ -83,12 +89,13 @@ def meant(*names: str) -> str:
     return f"did you mean {listed(names, 'or')}?"
 
 
-def offer(word: str, known: Sequence[str], guess: str | None = None) -> str:
+def offer(word: str, known: Iterable[str], guess: str | None = None) -> str:
     """Ask whether the nearest of the known words is meant, and list them all: "did you mean a? There are: a, b".
 
     Args:
         guess: what is meant, if that is known better than by its letters.
     """
+    known = list(dict.fromkeys(known))
     near = guess or nearest(word.lower(), known)
     return f"{f'{meant(near)} There' if near else 'there'} are: {', '.join(known)}"
 
@@ -116,11 +123,10 @@ def seconds(value: float | None) -> str:
 
 def about(value: float) -> str:
     """Format a duration in its largest unit: 45 s, 12 min, 5 h, 3 d."""
-    whole = max(0, round(value))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= 2 * length:
-            return f"{whole // length} {unit}"
-    return f"{whole} s"
+    if value < 120:
+        return f"{max(0, round(value))} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h" if minutes < 2880 else f"{minutes // 1440} d"
 
 
 def clock(value: float) -> str:

@@ -34,6 +34,7 @@ from ftslurm.checkpoint.store import Candidate, FolderStore
 from ftslurm.config.store_url import is_url, plain
 from ftslurm.errors import FtslurmError
 from ftslurm.protocol import messages, outbox
+from ftslurm.words import rest
 
 if TYPE_CHECKING:
     from ftslurm.checkpoint import snapshot
@@ -391,7 +392,7 @@ def _snapshot() -> ModuleType:
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    return [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else lines
+    return [*lines[:MOST_LISTED], rest(lines, MOST_LISTED)] if len(lines) > MOST_LISTED else lines
 
 
 def _unless_failed(staged: snapshot.Snapshot | Exception) -> snapshot.Snapshot:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from ftslurm.cli import main as overview
@@ -10,6 +9,7 @@ from ftslurm.cli import settings_help
 from ftslurm.cli.parser import Parser
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.words import offer
 
 
 def main(words: list[str]) -> int:
@@ -37,9 +37,7 @@ def main(words: list[str]) -> int:
         return 0
     name = page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
-        near = difflib.get_close_matches(name.lower(), pages, n=1)
-        hint = f"did you mean {near[0]}? There" if near else "there"
-        raise EnvironmentProblem(f"there is no page {page!r}; {hint} are: {', '.join(pages)}")
+        raise EnvironmentProblem(f"there is no page {page!r}; {offer(name, pages)}")
     print(pages[name].read_text(encoding="utf-8"), end="")
     return 0
 

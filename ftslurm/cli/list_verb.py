@@ -16,6 +16,7 @@ from ftslurm.cli import list_table
 from ftslurm.cli.parser import Parser
 from ftslurm.monitor import keys, table
 from ftslurm.run.standing import STATES
+from ftslurm.words import listed
 
 EPILOG = """\
 states: running, waiting (its job is in the queue), silent (its controller is not
@@ -49,7 +50,7 @@ def main(words: list[str]) -> int:
         return 0
     if not shown:
         where = f"under {Path(args.root).absolute()}" if args.user is None else f"in the Slurm jobs of {args.user}"
-        which = "" if args.state is None or not rows else f" that is {' or '.join(args.state)}, of {len(rows)}"
+        which = "" if args.state is None or not rows else f" that is {listed(args.state, 'or')}, of {len(rows)}"
         which = f" of sweep {args.sweep}{which}" if args.sweep is not None else which
         print(f"there is no run {where}{which}")
         return 0

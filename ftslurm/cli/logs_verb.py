@@ -13,6 +13,7 @@ from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.monitor import log_failure
 from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.log_page import View
+from ftslurm.words import plural
 
 PREFIX = """\
 Each line of several logs has a prefix: [g1.a0.r2] is rank 2 of group 1 in its attempt 0, that is, its first launch.
@@ -42,8 +43,7 @@ def main(words: list[str]) -> int:
     else:
         left_out = show_logs(run.config, run.files, wanted, out, view, follow=args.follow)
     if left_out:
-        lines = "1 line" if left_out == 1 else f"{left_out} lines"
-        print(f"ftslurm: {lines} of known noise left out (--raw prints them)", file=sys.stderr)
+        print(f"ftslurm: {plural(left_out, 'line')} of known noise left out (--raw prints them)", file=sys.stderr)
     return 0
 
 

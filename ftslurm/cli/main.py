@@ -6,7 +6,6 @@ only when it is asked for, so that `ftslurm --help` is quick.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from ftslurm.cli import command_line
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.monitor import closed_output
 from ftslurm.security.terminal import guarded_output
+from ftslurm.words import offer
 
 
 class Verb(NamedTuple):
@@ -132,10 +132,8 @@ def _dispatch(words: list[str]) -> int:
         return _verb(verb)(words[1:])
     if "=" in words[0] or words[0].startswith(("-", "~", "+")):
         return _verb("run")(words)
-    word = words[0].lower()
-    meant = ELSEWHERE.get(word) or next(iter(difflib.get_close_matches(word, VERBS, n=1)), None)
-    hint = f"did you mean {meant}? There" if meant else "there"
-    raise EnvironmentProblem(f"there is no verb {words[0]!r}; {hint} are: {', '.join(VERBS)} (ftslurm --help)")
+    verbs = offer(words[0], VERBS, ELSEWHERE.get(words[0].lower()))
+    raise EnvironmentProblem(f"there is no verb {words[0]!r}; {verbs} (ftslurm --help)")
 
 
 def _verb(name: str) -> Callable[[list[str]], int]:

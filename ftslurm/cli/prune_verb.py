@@ -11,6 +11,7 @@ from ftslurm.cli.logs_verb import since
 from ftslurm.cli.parser import Parser
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.security.terminal import visible
+from ftslurm.words import size
 
 HELP = """\
 examples
@@ -45,13 +46,13 @@ def main(words: list[str]) -> int:
     judged = pruning.survey(root, before, args.keep)
     shown = [one.root for one in judged if one.kept is None and pruning.holds(one.root, only)]
     for one in (one for one in judged if one.kept or one.root in shown):
-        told = f"stays: {one.kept}" if one.kept else _bytes(pruning.size([one.root], only))
+        told = f"stays: {one.kept}" if one.kept else size(pruning.size([one.root], only))
         print(visible(f"{one.root.name}  {told}"))
     if not shown:
         print(f"nothing to remove under {root}")
         return 0
     what = "checkpoints and code" if only else "run directories, with checkpoints, code and logs"
-    print(f"{len(shown)} {what}: frees {_bytes(pruning.size(shown, only))}")
+    print(f"{len(shown)} {what}: frees {size(pruning.size(shown, only))}")
     if not args.yes:
         if not sys.stdin.isatty():
             raise EnvironmentProblem(
@@ -70,11 +71,3 @@ def main(words: list[str]) -> int:
     if failed:
         raise NotDone("not all could be removed: " + "; ".join(failed))
     return 0
-
-
-def _bytes(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

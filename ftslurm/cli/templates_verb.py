@@ -9,6 +9,7 @@ from pathlib import Path
 from ftslurm.cli.parser import Parser
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.words import listed
 
 HELP = """\
 example
@@ -39,7 +40,7 @@ def main(words: list[str]) -> int:
         for path in sorted(shipped("sbatch").glob("*.sbatch"))
     }
     if there := [str(path) for path in texts if path.exists() or path.is_symlink()]:
-        raise EnvironmentProblem(f"{' and '.join(there)} exist already, and nothing is overwritten: name another DIR")
+        raise EnvironmentProblem(f"{listed(there)} exist already, and nothing is overwritten: name another DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path, PurePath
 from typing import Any
@@ -14,6 +13,7 @@ from ftslurm.config.node_commands import absolute, check_program, words_of
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.occurrences import DEFAULT_EVENTS, EVENTS
+from ftslurm.words import meant, nearest
 
 _HOOK = "'hooks.on_event=[[./notify.sh, --chat]]'"
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
@@ -63,8 +63,8 @@ def _checked(events: Any) -> list[str]:
         raise ConfigError("hooks.on_event: `events` must be a list of events, as [group_failed, run_finished]")
     for event in events:
         if event not in EVENTS:
-            near = get_close_matches(str(event), EVENTS, 1)
-            hint = f"did you mean {near[0]}?" if near else "the page running has the list (ftslurm help running)"
+            near = nearest(str(event), EVENTS)
+            hint = meant(near) if near else "the page running has the list (ftslurm help running)"
             raise ConfigError(f"hooks.on_event: {event!r} is no event; {hint}")
     return events
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import getpass
 import grp
@@ -26,8 +25,9 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.preflight import gpu_readings
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import Partition, partition_names, read_gpus
+from ftslurm.slurm.parse import Partition, read_gpus
 from ftslurm.slurm.sbatch_variables import found
+from ftslurm.words import meant, nearest, offer
 
 PREFIX = ".ftslurm-doctor-"
 STALE_S = 3600.0
@@ -65,9 +65,7 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     config = read_settings(_answer(*commands.settings()))
     took = time.monotonic() - begun
     if partition is not None and partition not in (names := [row.name for row in rows]):
-        near = difflib.get_close_matches(partition, names, n=1)
-        hint = f"did you mean {near[0]}? There" if near else "there"
-        raise EnvironmentProblem(f"--partition {partition}: no such partition; {hint} are: {partition_names(rows)}")
+        raise EnvironmentProblem(f"--partition {partition}: no such partition; {offer(partition, names)}")
     name = partition or next((row.name for row in rows if row.default), None)
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     nodes = read_nodes(_answer(*commands.nodes()))
@@ -100,8 +98,8 @@ def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
     there = list(dict.fromkeys(node.name for node in slurm.nodes))
     for node in nodes:
         if node not in there:
-            near = difflib.get_close_matches(node, there, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(node, there)
+            hint = f"; {meant(near)}" if near else ""
             raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node{hint}")
     return nodes
 

@@ -11,6 +11,7 @@ from ftslurm.guard.interfaces import is_loopback
 from ftslurm.preflight import gpu_verdicts, node_verdicts
 from ftslurm.preflight.finding import Finding, fail, ok, warn
 from ftslurm.preflight.gpu_readings import GpuReading
+from ftslurm.words import plural
 
 SHARED = "set run.root to a folder that all nodes share"
 BUILD = (
@@ -187,13 +188,13 @@ def _import(
 def _cuda(node: str, said: Mapping[str, Any]) -> Iterator[Finding]:
     torch = dict(dict(said.get("imports") or {}).get("torch") or {})
     devices, build, count = torch.get("devices"), torch.get("build"), said.get("gpu_files") or said.get("other_gpus")
-    has = f"{node} has {count} GPU{'s' * (count != 1)}, and torch {torch.get('version')}"
+    has = f"{node} has {plural(count or 0, 'GPU')}, and torch {torch.get('version')}"
     if torch.get("cuda_error"):
         yield fail(
             "cuda", f"{node}: {torch['cuda_error']}", "compare the driver (nvidia-smi) with torch's CUDA version"
         )
     elif devices:
-        yield ok("cuda", f"{node}: torch for {build} sees {devices} GPU{'s' * (devices != 1)} of {count or devices}")
+        yield ok("cuda", f"{node}: torch for {build} sees {plural(devices, 'GPU')} of {count or devices}")
     elif count and build:
         yield warn("cuda", f"{has} for {build} sees none of them", "try --gpus 1, or a build that fits the driver")
     elif count and "version" in torch:

@@ -13,6 +13,7 @@ from rich.text import Text
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import GroupStatus, RunStatus
+from ftslurm.words import few, seconds, speed
 
 STYLES = {
     Phase.PENDING: "yellow",
@@ -121,7 +122,7 @@ class _Table:
             "sessions": Text(_or_dash(ties)),
             "attempt": Text(_or_dash(group.attempt)),
             "restarts": Text(str(group.restarts), "yellow" if group.restarts else ""),
-            "steps/s": Text(_or_dash(sentences.rate(rate) if rate else None)),
+            "steps/s": Text(_or_dash(speed(rate) if rate else None)),
         }
         return [self._line(cells, place, "reverse" if chosen else ""), *below]
 
@@ -154,7 +155,7 @@ class _Table:
         if group.phase is Phase.FAILED and group.error:
             return (group.error, "red") if running else ("", "")  # below the table of a run that is over
         if group.still_s is not None and group.aside is None:
-            return f"still for {sentences.seconds(group.still_s)}", "yellow"
+            return f"still for {seconds(group.still_s)}", "yellow"
         waits = sentences.waits(group, self.status, self.now) if running else None
         return (waits, "yellow") if waits else (job or "", "dim")
 
@@ -164,7 +165,7 @@ SHEET = 1000  # the width of output that is no terminal: nothing is wrapped or l
 
 def _nodes(group: GroupStatus, status: RunStatus) -> str:
     waits = group.phase is Phase.PENDING and status.jobs.named(group.job) is not None  # it has left its last nodes
-    return sentences.few(group.nodes, 2) if group.nodes and not waits else ""
+    return few(group.nodes, 2) if group.nodes and not waits else ""
 
 
 def _or_dash(value: object) -> str:

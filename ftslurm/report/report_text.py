@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.monitor.sentences import ended, few, plural, run_name, seconds
+from ftslurm.monitor.sentences import ended, run_name
 from ftslurm.report import wording
 from ftslurm.report.accounting import Account, Accounts, Weight
 from ftslurm.report.history import Failure, History
+from ftslurm.words import few, plural, seconds
 
 WIDTH = 80
 _FAILURES_SHOWN, _ROWS_SHOWN = 20, 8

@@ -124,6 +124,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
         "ftslurm.protocol.stages",
         "ftslurm.protocol.messages",
         "ftslurm.protocol.value_class",
+        "ftslurm.words",
     }
 
 

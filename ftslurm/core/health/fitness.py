@@ -22,6 +22,7 @@ from ftslurm.core.state.run_state import ALL
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.words import few
 
 MOST_STEPS = 32  # Slurm steps that check nodes at the same time; with more nodes, each has several
 REFUSED_AGAIN_S = 5.0  # a step that Slurm has refused is tried again after this long
@@ -116,9 +117,8 @@ def _hopeless(checks: NodeChecks, config: Config) -> str | None:
 
 def described(checks: NodeChecks) -> str:
     """Name the nodes that have failed, with the reasons; empty: there are none."""
-    more = len(checks.failed) - _MOST_NAMED
-    named = "; ".join(f"{node}: {reason}" for node, reason in checks.failed[:_MOST_NAMED])
-    return f"{named}; and {more} more" if more > 0 else named
+    failed = [f"{node}: {reason}" for node, reason in checks.failed]
+    return few(failed, _MOST_NAMED, between="; ") if failed else ""
 
 
 def checked(turn: Turn, event: NodesChecked) -> None:

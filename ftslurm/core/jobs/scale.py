@@ -12,6 +12,7 @@ from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import independent
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.words import by_count, listed
 
 
 def observe(turn: Turn, event: ScaleAsked) -> None:
@@ -56,8 +57,8 @@ def _why_not_now(state: RunState, groups: int, config: Config) -> str | None:
         return "a group has finished already: a new one could only start a new history"
     go = [u for u in state.groups[groups:] if trains(u)]
     if go and not independent(config) and not any(trains(u) for u in state.groups[:groups]):
-        who = f"groups {', '.join(str(u.group) for u in go)} hold" if len(go) > 1 else f"group {go[0].group} holds"
-        return f"only {who} the training's state now; try again when one that stays trains"
+        holds = by_count(len(go), "group {} holds", "groups {} hold").format(listed(u.group for u in go))
+        return f"only {holds} the training's state now; try again when one that stays trains"
     return None
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from ftslurm.cli.inject_verb import HARM
 from ftslurm.config.validate import FAULTS
-from ftslurm.monitor.sentences import checkpoint, clock, describe, few, seconds
+from ftslurm.monitor.sentences import checkpoint, describe
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
+from ftslurm.words import clock, few, seconds
 
 # What each drill is called, of rank 2 of group 1 on n2.
 DRILLS = [

@@ -13,13 +13,14 @@ from ftslurm.errors import FtslurmError
 from ftslurm.monitor.status import aged
 from ftslurm.monitor.story import Story
 from ftslurm.protocol import records
+from ftslurm.protocol.run_states import State
 from ftslurm.run import facts, liveness, results
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import Entry, not_readable
 from ftslurm.run.facts import Queue
 from ftslurm.run.journal import first_line, last_line, number
 from ftslurm.run.journal_lines import read
-from ftslurm.run.standing import Facts, State, standing
+from ftslurm.run.standing import Facts, standing
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, RunNotFound
+from ftslurm.protocol.run_states import GOING
 from ftslurm.run import find
-from ftslurm.run.standing import GOING
 from ftslurm.security import owned_files
 from ftslurm.submission import preflight
 

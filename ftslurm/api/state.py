@@ -15,10 +15,11 @@ from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.status import RunStatus, with_hooks, without_controller
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
+from ftslurm.protocol.run_states import State
 from ftslurm.report.run_report import Report, read_report
 from ftslurm.run import facts, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.standing import Facts, State, standing
+from ftslurm.run.standing import Facts, standing
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from ftslurm.api import answers, ending
 from ftslurm.api.answers import Answer, Conversation, by_me
 from ftslurm.config.schema import Config, most_groups
-from ftslurm.config.validate import FAULTS
 from ftslurm.core.groups import ranks
 from ftslurm.core.jobs.scale import refused
 from ftslurm.core.lineage import rollover
@@ -26,6 +25,7 @@ from ftslurm.protocol.records import (
     ScaleRefused,
     StacksTaken,
 )
+from ftslurm.protocol.run_states import FAULTS
 from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event

@@ -9,7 +9,7 @@ from ftslurm.api import listing
 from ftslurm.api.brief import Brief
 from ftslurm.api.run import Run
 from ftslurm.errors import FtslurmError, NotDone, RunNotFound
-from ftslurm.run.standing import GOING
+from ftslurm.protocol.run_states import GOING
 
 OPEN = (*GOING, "lost")  # states of a run that has no end
 

@@ -16,11 +16,11 @@ from ftslurm.cli import list_table
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor import table
 from ftslurm.monitor.keys import Keys
+from ftslurm.protocol.run_states import STATES
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
 from ftslurm.run.facts import QUEUE_S, Queue
 from ftslurm.run.liveness import Watch
-from ftslurm.run.standing import STATES
 
 EVERY_S = 2.0  # between two looks at the runs, or five times what a look takes
 KEYS = "s: sort ({order})  up, down: choose  enter: open  q: leave"

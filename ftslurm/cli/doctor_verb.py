@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ftslurm.cli.parser import Parser
 from ftslurm.doctor import examine, node_checks
 from ftslurm.doctor.examine import Options
 from ftslurm.doctor.slurm_checks import SlurmFacts, check_slurm
@@ -19,24 +18,13 @@ from ftslurm.preflight.finding import Finding, Level, fail, ok, warn
 from ftslurm.security import owned_files
 from ftslurm.slurm import client
 
-HELP = """\
-A short job looks at a node of the partition (or at each of --nodes): python, torch, torchft, GPUs, network, clock, and
-how the folder of runs behaves between that node and this machine. Without Slurm only this machine is looked at.
 
-Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help admin` explains each check.
-"""
-
-
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print the findings. Return 1 if something fails.
 
     Raises:
         EnvironmentProblem: there is no such partition or node, or the folder cannot be written.
     """
-    parser = _parser()
-    args = parser.parse_args(words)
-    if args.wait <= 0:
-        parser.error("--wait: seconds above 0")
     found = list[Finding]()
     for finding in _findings(args):
         found.append(finding)
@@ -49,25 +37,6 @@ def main(words: list[str]) -> int:
     else:
         print(", ".join(f"{count} {level.value}" for level, count in counts.items()))
     return int(counts[Level.FAIL] > 0)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="ftslurm doctor",
-        description="Check this machine, Slurm and its nodes for what will hurt a training.",
-        epilog=HELP,
-    )
-    parser.add_argument("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]")
-    parser.add_argument("--partition", metavar="NAME", help="of the job (default: the default partition)")
-    parser.add_argument("--root", default="runs", metavar="DIR", help="where run directories lie (default: runs)")
-    parser.add_argument(
-        "--python", default=sys.executable, metavar="CMD", help="the interpreter of your jobs (job.python)"
-    )
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)")
-    parser.add_argument("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'")
-    parser.add_argument("--wait", type=float, default=300.0, metavar="S", help="for the job to start (default: 300)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:

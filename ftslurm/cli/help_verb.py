@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-from ftslurm.cli import main as overview
+from ftslurm.cli import main as command_line
 from ftslurm.cli import settings_help
-from ftslurm.cli.parser import Parser
+from ftslurm.cli.verbs import VERBS
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.words import offer
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print a page, the help of a verb, or the list of pages.
 
     Raises:
         EnvironmentProblem: there is no such page.
     """
-    about = "Print a page of the documentation (Markdown), or the list of pages."
-    parser = Parser(prog="ftslurm help", description=about)
-    parser.add_argument("page", nargs="?", metavar="PAGE", help="a page or a verb; default: list the pages")
-    parser.add_argument("section", nargs="?", metavar="SECTION", help="of the page settings: a section or a setting")
-    args = parser.parse_args(words)
     page = args.page
     if page == "settings":
         print(*settings_help.pages(args.section), sep="\n\n")
         return 0
-    if page in overview.VERBS:
-        return overview.main([page, "--help"])
+    if page in VERBS:
+        return command_line.main([page, "--help"])
     pages = documented()
     if page is None:
         width = max(map(len, pages))

@@ -13,36 +13,15 @@ from pathlib import Path
 from ftslurm.api import listing, sweeps
 from ftslurm.api.brief import Brief
 from ftslurm.cli import list_table
-from ftslurm.cli.parser import Parser
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import keys, table
-from ftslurm.run.standing import STATES
 from ftslurm.words import listed
 
-EPILOG = """\
-states: running, waiting (its job is in the queue), silent (its controller is not
-heard), unknown (it has not begun, and Slurm does not say how its job stands),
-lost (its controller is gone, and the run has no end), succeeded, failed, stopped
-(also: its job was cancelled in the queue), unreadable (another user's run that
-you may not read)"""
 
-
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print the runs below a folder, or of a user of the cluster."""
-    parser = Parser(
-        prog="ftslurm list",
-        description="Show all runs below a folder, or of a user's Slurm jobs, the newest first.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
-    parser.add_argument("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie")
-    parser.add_argument("--state", choices=STATES, action="append", help="only these; may be given several times")
-    parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep")
-    parser.add_argument("--json", action="store_true", help="print them as JSON")
-    live = "until q: s sorts, up and down choose, enter opens a run; needs a terminal"
-    parser.add_argument("-w", "--watch", action="store_true", help=live)
-    args = parser.parse_args(words)
     if args.watch:
-        return _watch(parser, args)
+        return _watch(args)
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
     shown = sweeps.together(_wanted(args, rows))
     if args.json:
@@ -64,14 +43,14 @@ def _wanted(args: argparse.Namespace, rows: Iterable[Brief]) -> list[Brief]:
     return [row for row in rows if args.sweep is None or row.sweep == args.sweep]
 
 
-def _watch(parser: Parser, args: argparse.Namespace) -> int:
+def _watch(args: argparse.Namespace) -> int:
     """Show the runs until the user leaves."""
     from ftslurm.cli import all_runs, status_verb
 
     if args.json or args.user is not None:
-        parser.error("-w shows the runs below --root, as a table: leave --json and --user out")
+        raise EnvironmentProblem("-w shows the runs below --root, as a table: leave --json and --user out")
     pressed = keys.of_terminal(may_quit=True) if sys.stdout.isatty() else None
     if pressed is None:
-        parser.error("-w needs a terminal: leave it out")
+        raise EnvironmentProblem("-w needs a terminal: leave it out")
     all_runs.show(Path(args.root), pressed, partial(_wanted, args), status_verb.show_live)
     return 0

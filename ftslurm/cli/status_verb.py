@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 from ftslurm.api.state import look
 from ftslurm.cli import following
-from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.cli.run_argument import find_run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor import keys, status_json, summary, table
@@ -16,14 +17,8 @@ from ftslurm.run.facts import Watcher
 HISTORY_LINES = 10  # of the journal, above the live table
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Show the status once, or with -w until the run ends."""
-    parser = parser_for("status", "Show how a run stands, once, or with -w until it ends.")
-    how = parser.add_mutually_exclusive_group()
-    live = "until the run ends or Ctrl-C: a live table on a terminal, else lines"
-    how.add_argument("-w", "--watch", action="store_true", help=live)
-    how.add_argument("--json", action="store_true", help="print it as JSON")
-    args = parser.parse_args(words)
     run = find_run(args).files
     if args.watch:
         show_live(run)

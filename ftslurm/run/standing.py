@@ -10,21 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from ftslurm.protocol import job_states
 from ftslurm.protocol.records import RunFinished
+from ftslurm.protocol.run_states import GOING, OVER, State
 from ftslurm.security.terminal import visible
 from ftslurm.slurm.parse import NO_OUTPUT, QueuedJob
 from ftslurm.words import seconds
 
-# waiting: its job is in Slurm's queue, or its controller starts. silent: it should run, and its controller is not
-# heard. unknown: it has not begun, and Slurm does not say how its job stands. lost: its controller is gone, and nobody
-# has written an end.
-State = Literal["running", "waiting", "silent", "unknown", "lost", "succeeded", "failed", "stopped", "unreadable"]
-STATES: tuple[State, ...] = get_args(State)
-GOING = STATES[:4]  # a controller may still write to the journal
-OVER = STATES[5:8]
 NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
 
 

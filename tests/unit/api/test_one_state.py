@@ -23,8 +23,8 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.monitor import table
+from ftslurm.protocol.run_states import GOING, OVER, STATES
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.run.standing import GOING, OVER, STATES
 
 GONE = 2**22 + 1  # no process can have this id
 ROW = "{name}|{name}|{state}|None|{user}|{run}/submitit/x.sh|{mark}|"

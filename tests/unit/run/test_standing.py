@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ftslurm.protocol.job_states import TABLE
 from ftslurm.protocol.records import RunFinished
-from ftslurm.run.standing import GOING, OVER, Facts, Standing, standing
+from ftslurm.protocol.run_states import GOING, OVER
+from ftslurm.run.standing import Facts, Standing, standing
 from ftslurm.slurm.parse import QueuedJob
 
 

@@ -117,10 +117,8 @@ def gather(config: Config, run: RunDir, ask: Callable[[], Queue], watch: livenes
         ask: returns what Slurm says; called if that matters.
         watch, ended: see `look`.
     """
-    kind, job, age_s = config.cluster.kind, run.job(), _age_s(run, watch)
-    queue, started = Queue(), read(first_line(run.events) or {})
-    begun = started if isinstance(started, RunStarted) else None
-    job = job or (begun.job_id if begun else None)
+    kind, job, age_s = config.cluster.kind, job_of(run), _age_s(run, watch)
+    queue, begun = Queue(), started(run)
     lives = kind == "local" and process_lives(run)
     over = isinstance(read(last_line(run.events) or {}), RunFinished)
     # In array mode the leader's job may be a pilot's. A live leader spares asking Slurm.
@@ -152,8 +150,14 @@ def gather(config: Config, run: RunDir, ask: Callable[[], Queue], watch: livenes
 
 def job_of(run: RunDir) -> str | None:
     """Return the Slurm job of a controller (in an allocation: from the journal), or the process of a local run's."""
+    begun = started(run)
+    return run.job() or (begun.job_id if begun else None)
+
+
+def started(run: RunDir) -> RunStarted | None:
+    """Return the first line of the journal; None: no controller has begun."""
     begun = read(first_line(run.events) or {})
-    return run.job() or (begun.job_id if isinstance(begun, RunStarted) else None)
+    return begun if isinstance(begun, RunStarted) else None
 
 
 def _is_new(run: RunDir) -> bool:
@@ -176,8 +180,8 @@ def owner(run: RunDir) -> str:
 
 def process_lives(run: RunDir) -> bool:
     """Return whether the controller of a local run lives here: the one that was started, or that of the journal."""
-    begun = read(first_line(run.events) or {})
-    processes = (run.job() or "", str(begun.pid) if isinstance(begun, RunStarted) else "")
+    begun = started(run)
+    processes = (run.job() or "", str(begun.pid) if begun else "")
     return any(pid.isdecimal() and _lives(int(pid)) for pid in processes)
 
 

@@ -18,12 +18,11 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent, Scaled, ScaleRefused
-from ftslurm.run import configuration, inbox, liveness
+from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import readable
-from ftslurm.submission import jobs_of_run
 
 ANSWER_S = 10.0  # longest wait for an answer; the controller reads its inbox four times a second
 POLL_S = 0.05
@@ -43,33 +42,34 @@ class Answer(Generic[Done]):
 
 
 class Conversation:
-    """One command to the controller of a run, and the wait for its answer."""
+    """Commands to the controller of a run, and the wait for its answers."""
 
-    def __init__(self, run: RunDir, impossible: str, config: Config | None = None) -> None:
-        """Read how the run stands.
+    def __init__(self, run: RunDir, config: Config | None = None) -> None:
+        """Read how the run stands."""
+        self.run, self.config = run, config or configuration.to_steer(run)
+        self._watcher = facts.Watcher(self.config, run)
+        self._found = self._watcher.look()
+        self.status, self._reader = read_status(run)
 
-        Args:
-            impossible: what a finished run does not allow, for the message: "there is nothing to harm".
+    def check(self) -> None:
+        """Refuse a run that has no controller.
 
         Raises:
-            EnvironmentProblem: the run is over, has not started, or has lost its controller.
+            EnvironmentProblem: it is over, has not started, or has lost its controller.
         """
-        self.run, self.config = run, config or configuration.to_steer(run)
-        self._there, self._watch = jobs_of_run.still_there(self.config, run), liveness.Watch()
-        self.status, self._reader = read_status(run)
+        name = self.run.root.name
         if self.status.outcome != "running":
-            ended = sentences.ended(self.status.outcome)
-            raise EnvironmentProblem(f"{run.root.name} is over: {ended}; {impossible}")
-        why = jobs_of_run.abandoned(self.config, run)
-        if why is not None or self.status.started is None:
-            raise EnvironmentProblem(f"{run.root.name} does not run: {why or 'it has not started yet'}")
+            raise EnvironmentProblem(f"{name} is over: {sentences.ended(self.status.outcome)}")
+        if not self._found.going or self.status.started is None:
+            note = "it has not started yet" if self._found.going else self._found.note
+            raise EnvironmentProblem(f"{name} {note if self._found.never else f'does not run: {note}'}")
 
     def ask(
         self,
         what: str,
         done: type[Done],
         refused: type[Refused] | None = None,
-        mine: Callable[[Done | Refused], bool] = lambda _: True,
+        mine: Callable[[Done | Refused], bool] | None = None,
         timeout_s: float | None = None,
         **fields: object,
     ) -> Answer[Done]:
@@ -81,14 +81,16 @@ class Conversation:
             mine: whether a record answers this command and not another, for records without such a field.
 
         Raises:
+            EnvironmentProblem: as `check`.
             NotDone: the controller refuses, has not answered, or the run has ended meanwhile.
         """
+        self.check()
         command = inbox.put(self.run.inbox, what, **fields)
 
         def is_answer(record: JournalEvent) -> bool:
             if not isinstance(record, done) and (refused is None or not isinstance(record, refused)):
                 return False
-            return getattr(record, "command", command) == command and mine(record)
+            return getattr(record, "command", command) == command and (mine is None or mine(record))
 
         wait_s = ANSWER_S if timeout_s is None else timeout_s
         event, self.status = wait_for_answer(self._reader, self.status, is_answer, wait_s, self._is_heard)
@@ -116,17 +118,22 @@ class Conversation:
             found.append(record)
         return found
 
+    def hears(self, is_answer: Callable[[JournalEvent], bool]) -> bool:
+        """Wait for a record that answers a command without an id. Return whether it has come, or the run has ended."""
+        event, self.status = wait_for_answer(self._reader, self.status, is_answer, ANSWER_S)
+        return event is not None or self.status.outcome != "running"
+
     def _is_heard(self) -> bool:
         """Return whether the controller may still answer."""
-        return self._there() and liveness.silent_s(self.config, self.run, self._watch) is None
+        self._found = self._watcher.look()
+        return self._found.going and self._found.state != "silent"
 
     def _unanswered(self, wait_s: float) -> str:
         name = self.run.root.name
         if self.status.outcome != "running":
             return f"{name} {sentences.ended(self.status.outcome)} before it could do that"
         if not self._is_heard():
-            why = jobs_of_run.abandoned(self.config, self.run) or "its controller is not heard"
-            return f"{name} could not do that: {why}"
+            return f"{name} could not do that: {self._found.note}"
         log = self.run.controller_log
         return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
 

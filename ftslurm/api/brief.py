@@ -13,14 +13,14 @@ from ftslurm.errors import FtslurmError
 from ftslurm.monitor.status import aged
 from ftslurm.monitor.story import Story
 from ftslurm.protocol import records
-from ftslurm.run import results
+from ftslurm.protocol.run_states import State
+from ftslurm.run import facts, liveness, results
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import Entry, not_readable
+from ftslurm.run.facts import Queue
 from ftslurm.run.journal import first_line, last_line, number
 from ftslurm.run.journal_lines import read
-from ftslurm.security.terminal import visible
-from ftslurm.submission import jobs_of_run
-from ftslurm.submission.jobs_of_run import STATES, Queue
+from ftslurm.run.standing import Facts, standing
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Brief:
     id: str
     dir: str
     user: str
-    state: str  # one of STATES
+    state: State
     created: float  # in unix seconds
     name: str | None = None
     step: int | None = None
@@ -47,12 +47,12 @@ class Brief:
     value: list[float | None] | None = None  # what its script has reported, a number for each objective; null: NaN
 
 
-def brief(entry: Entry, queue: Queue | None = None) -> Brief:
+def brief(entry: Entry, queue: Queue | None = None, watch: liveness.Watch | None = None, wait: bool = True) -> Brief:
     """Return how a run stands. A run that is over costs two reads.
 
     Args:
-        entry: the run.
-        queue: what Slurm says; None: Slurm is not asked.
+        queue: what Slurm says; None: it is not asked.
+        watch, wait: see facts.look.
     """
     run, head = entry.run, first_line(entry.run.events)
     known = Brief(run.root.name, str(run.root), entry.user, "unreadable", entry.created)
@@ -65,7 +65,7 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
         config.internal.sweep = started.sweep
     else:  # it waits
         config = _config(run)
-    known = replace(known, sweep=config.internal.sweep, cluster=config.cluster.kind, job=jobs_of_run.job_of(run))
+    known = replace(known, sweep=config.internal.sweep, cluster=config.cluster.kind, job=facts.job_of(run))
     if known.sweep is not None:
         with suppress(ValueError):
             numbers = results.read(run)
@@ -73,16 +73,16 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     line = last_line(run.events)
     last = None if line is None else read(line)
     if line is not None and isinstance(last, records.RunFinished):
-        state = last.outcome if last.outcome in STATES else "failed"
-        over = replace(known, state=state, step=last.steps, restarts=last.restarts, finished=number(line, "time"))
-        why = last.failure or last.reason
-        return replace(over, note=visible(why) if why else None)
+        found = standing(Facts(begun=True, end=last))
+        known = replace(known, step=last.steps, restarts=last.restarts, finished=number(line, "time"))
+        return replace(known, state=found.state, note=found.note)
     try:
         known = _unfinished(known, run)
     except FtslurmError as error:
         return replace(known, note=str(error))
-    state, note = jobs_of_run.state(config, run, queue or Queue())
-    return replace(known, state=state, note=note, steps_per_s=known.steps_per_s if state == "running" else None)
+    found = facts.look(config, run, queue or Queue(), watch=watch, wait=wait)
+    rate = known.steps_per_s if found.state == "running" else None
+    return replace(known, state=found.state, note=found.note, steps_per_s=rate)
 
 
 def _config(run: RunDir) -> Config:

@@ -10,13 +10,14 @@ from pathlib import Path
 from ftslurm.api.brief import Brief, brief
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.job_states import state as job_state
+from ftslurm.run import liveness
 from ftslurm.run.by_job import run_of
 from ftslurm.run.entries import Entry, entries, entry_of
+from ftslurm.run.facts import Queue, ask_queue, read_queue
 from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import QueuedJob
-from ftslurm.submission.jobs_of_run import Queue, ask_queue, read_queue
 
 
 def under(root: Path) -> list[Brief]:
@@ -25,9 +26,11 @@ def under(root: Path) -> list[Brief]:
     Raises:
         RunNotFound: the folder cannot be read.
     """
-    found = entries(root)
+    found, watch = entries(root), liveness.Watch()
+    for entry in found:  # so that silent ones are waited for together
+        watch.silent_s(entry.run.alive)
     queue = queue_of(found)
-    return [brief(entry, queue) for entry in found]
+    return [brief(entry, queue, watch) for entry in found]
 
 
 def queue_of(found: Iterable[Entry]) -> Queue:

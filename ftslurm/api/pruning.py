@@ -18,12 +18,10 @@ from pathlib import Path
 
 from ftslurm.config.schema import Config, user_name
 from ftslurm.errors import FtslurmError
-from ftslurm.protocol.records import RunFinished
-from ftslurm.run import checkpoint_owner, configuration, liveness
+from ftslurm.run import checkpoint_owner, configuration
 from ftslurm.run.entries import Entry, entries
+from ftslurm.run.facts import Queue, ask_queue, look
 from ftslurm.run.journal import last_line, number
-from ftslurm.run.journal_lines import read
-from ftslurm.submission.jobs_of_run import Queue, ask_queue
 
 BULK = ("checkpoints", "code")  # what is large; the journal, the logs and the report are the rest
 _LAST = ("events.jsonl", "config.yaml")  # an interrupted removal leaves a run that can be removed
@@ -78,19 +76,15 @@ def _judge(entry: Entry, config: Config | str, queue: Queue) -> Judged:
     run = entry.run
     if isinstance(config, str):
         return Judged(run.root, config)
-    line = last_line(run.events)
-    if line is None or not isinstance(read(line), RunFinished):
-        return Judged(run.root, "it is not over, or has been lost: ftslurm list")
-    age = liveness.age_s(run.alive)
-    if age is not None and age <= liveness.SILENT_S:
-        return Judged(run.root, "its controller was there until now")
-    if config.cluster.kind != "local" and (queue.live(run) or not queue.covers(run)):
-        return Judged(run.root, "a Slurm job of it may be left")
+    standing = look(config, run, queue, wait=False, ended=True)
+    if not standing.over or standing.left:
+        return Judged(run.root, standing.left or "it is not over, or has been lost: ftslurm list")
     try:
         found = run.root.lstat()
     except OSError as error:
         return Judged(run.root, str(error))
-    return Judged(run.root, None, number(line, "time") or time.time(), (found.st_dev, found.st_ino))
+    ended = number(last_line(run.events) or {}, "time") or time.time()
+    return Judged(run.root, None, ended, (found.st_dev, found.st_ino))
 
 
 def _needed(judged: Sequence[Judged], configs: dict[Path, Config | str]) -> tuple[Judged, str] | None:

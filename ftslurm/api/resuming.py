@@ -8,21 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftslurm.api.answers import read_status
 from ftslurm.checkpoint.handing_on import hand_on
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, Fault, sbatch_options, set_sbatch_option
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.records import FaultInjected, FaultRefused
-from ftslurm.run import configuration, stored_checkpoints
+from ftslurm.run import configuration, facts, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import newest_checkpoint
 from ftslurm.slurm import client
-from ftslurm.submission import code_of_run, jobs_of_run, submit
+from ftslurm.submission import code_of_run, submit
 
 
 @dataclass(frozen=True)
@@ -119,18 +117,14 @@ def _check_over(config: Config, run: RunDir) -> None:
     Raises:
         EnvironmentProblem: it may.
     """
-    (status, _), job = read_status(run), run.job()
-    stop = f"ftslurm stop {run.root}"
-    # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
-    slurm = config.cluster.kind != "local" and job is not None and status.outcome in ("running", "stopped")
-    if slurm and job is not None and job_state(client.job_state(job)[0]).waits:
+    found, stop = facts.look(config, run, ended=True), f"ftslurm stop {run.root}"
+    if found.state == "waiting" and config.cluster.kind != "local":
         raise EnvironmentProblem(
-            f"{run.root.name} is not over: its Slurm job {job} waits in the queue, and then it goes on by itself; "
-            f"to resume it in another way, take it out first: {stop}"
+            f"{run.root.name} is not over: {found.note}, and then it goes on by itself; to resume it in another way, "
+            f"take it out first: {stop}"
         )
-    if status.outcome != "running" or jobs_of_run.state(config, run)[0] not in jobs_of_run.GOING:
-        return
-    raise EnvironmentProblem(f"{run.root.name} is not over; to resume it, end it first: {stop}")
+    if found.going:
+        raise EnvironmentProblem(f"{run.root.name} is not over; to resume it, end it first: {stop}")
 
 
 def _check_saved(config: Config, run: RunDir, saved: Saved | None, anew: str) -> None:
@@ -145,8 +139,8 @@ def _check_saved(config: Config, run: RunDir, saved: Saved | None, anew: str) ->
     if saved is not None and saved.damaged is None:
         return
     why = "has saved no checkpoint" if saved is None else f"has no complete checkpoint ({saved.path}: {saved.damaged})"
-    if saved is None and (never := jobs_of_run.never_started(config, run)) is not None:
-        why = f"never started ({never.reason}), so nothing is lost"
+    if saved is None and (found := facts.look(config, run)).never is not None:
+        why = f"never started ({found.why}), so nothing is lost"
     raise EnvironmentProblem(f"{run.root.name} {why}; this begins the same training at step 0: {anew}")
 
 

@@ -12,10 +12,10 @@ from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, RunNotFound
+from ftslurm.protocol.run_states import GOING
 from ftslurm.run import find
 from ftslurm.security import owned_files
 from ftslurm.submission import preflight
-from ftslurm.submission.jobs_of_run import GOING
 
 log = logging.getLogger("ftslurm")
 

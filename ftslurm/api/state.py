@@ -14,10 +14,12 @@ from ftslurm.monitor.log_page import View
 from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.status import RunStatus, with_hooks, without_controller
 from ftslurm.monitor.story import Story
+from ftslurm.protocol.records import RunFinished
+from ftslurm.protocol.run_states import State
 from ftslurm.report.run_report import Report, read_report
-from ftslurm.run import liveness
+from ftslurm.run import facts, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import jobs_of_run
+from ftslurm.run.standing import Facts, standing
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Look:
     """A run, as seen once."""
 
     status: RunStatus
+    state: State  # as in a list of runs
     moment: float  # up to which time that is known, in unix seconds
     note: str | None  # why the run has not started, or its controller is not heard, for a person
 
@@ -38,17 +41,16 @@ def look(config: Config, run: RunDir, raw: bool = False) -> Look:
     Raises:
         EnvironmentProblem: the journal cannot be read.
     """
-    status, note = with_last_lines(Story(run, raw).status, run), None
-    status = with_hooks(replace(status, run_id=status.run_id or run.root.name), run)
-    if status.outcome == "running":
-        state, note = jobs_of_run.state(config, run)
-        if state not in jobs_of_run.GOING:
-            status = without_controller(status, state, (note or "").removeprefix(jobs_of_run.NEVER))
-        elif status.started is not None:
-            note = jobs_of_run.silence(config, run)
-        elif config.cluster.kind != "local":
-            note = jobs_of_run.in_queue(run)
-    return Look(status, liveness.moment(config, run) if status.outcome in ("running", "lost") else time.time(), note)
+    found = facts.look(config, run)  # before the journal: what a controller writes while it ends is read
+    status = with_hooks(with_last_lines(Story(run, raw).status, run), run)
+    status = replace(status, run_id=status.run_id or run.root.name)
+    if status.outcome != "running":
+        end = RunFinished(outcome=status.outcome, reason=status.reason, steps=None, restarts=None)
+        found = standing(Facts(begun=True, end=end))
+    elif not found.going:
+        status = without_controller(status, found.state, found.why or "")
+    moment = time.time() if found.over else liveness.moment(config, run)
+    return Look(status, found.state, moment, None if found.over else found.note)
 
 
 def report(config: Config, run: RunDir) -> Report:
@@ -73,8 +75,8 @@ def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: 
     """
     if not present(run, wanted):
         check_started(config, run)
-    there = jobs_of_run.still_there(config, run) if follow else lambda: jobs_of_run.abandoned(config, run) is None
-    left_out = logs.show(run, wanted, out, view, follow=follow, until=lambda: not there())
+    watcher = facts.Watcher(config, run)
+    left_out = logs.show(run, wanted, out, view, follow=follow, until=lambda: not watcher.there())
     if follow and not present(run, wanted):
         check_started(config, run)  # it was cancelled meanwhile
     return left_out
@@ -82,5 +84,5 @@ def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: 
 
 def check_started(config: Config, run: RunDir) -> None:
     """Raise RunNotFound for a run that never started, with why: it has no logs, and nothing in it has failed."""
-    if (never := jobs_of_run.never_started(config, run)) is not None:
-        raise RunNotFound(f"run {run.root.name} has no logs, it never started: {never.reason}")
+    if (found := facts.look(config, run)).never is not None:
+        raise RunNotFound(f"run {run.root.name} has no logs, it never started: {found.why}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ftslurm.api import listing, stopping
+from ftslurm.api import listing
 from ftslurm.api.brief import Brief
+from ftslurm.api.run import Run
 from ftslurm.errors import FtslurmError, NotDone, RunNotFound
-from ftslurm.run.directory import RunDir
-from ftslurm.submission.jobs_of_run import GOING
+from ftslurm.protocol.run_states import GOING
 
 OPEN = (*GOING, "lost")  # states of a run that has no end
 
@@ -37,7 +37,7 @@ def stop(root: Path, sweep: str, save: bool = False) -> Iterator[str]:
     failed = list[str]()
     for row in reversed(going):  # the oldest first
         try:
-            yield stopping.stop(RunDir(Path(row.dir)), save)
+            yield Run(row.dir).stop(save)
         except FtslurmError as error:
             failed.append(f"{row.id}: {error}")
     if failed:

@@ -35,6 +35,7 @@ from ftslurm.checkpoint.store import Checkpoint, Store
 from ftslurm.config.store_url import is_url, plain
 from ftslurm.errors import FtslurmError, complain
 from ftslurm.protocol import messages, outbox
+from ftslurm.words import few
 
 if TYPE_CHECKING:
     from ftslurm.checkpoint import snapshot
@@ -329,10 +330,9 @@ class Checkpointer:
                 complain(f"restored the checkpoint of step {one.step}: {one.name}")
             return one.step
         if failures:
-            more = [f"and {len(failures) - MOST_LISTED} more"] if len(failures) > MOST_LISTED else []
             raise CheckpointError(
                 "None of the checkpoints can be used, and a training that had some does not start from step 0: "
-                f"{'; '.join([*failures.values()][:MOST_LISTED] + more)}. To start anew, move them away or set another "
+                f"{few([*failures.values()], MOST_LISTED, between='; ')}. To start anew, move them away or set another "
                 "checkpoint.dir"
             )
         return 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ftslurm.checks.facts import Hardware
 from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.checks.gpu_readings import GpuReading
+from ftslurm.words import listed
 
 RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
 REPLACE = "drain the node; the GPU has to be replaced"
@@ -95,7 +96,7 @@ def speed(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
     for gpu in gpus:
         if gpu.slowed:
             heat = "" if gpu.celsius is None else f" at {gpu.celsius} C"
-            what = f"GPU {gpu.index} slows itself down{heat} because of {' and '.join(gpu.slowed)}"
+            what = f"GPU {gpu.index} slows itself down{heat} because of {listed(gpu.slowed)}"
             yield warn("speed", what, "see the cooling and the power supply of the node")
 
 

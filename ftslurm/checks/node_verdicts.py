@@ -17,6 +17,7 @@ from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.guard import kernel_log
 from ftslurm.guard.interfaces import is_loopback
 from ftslurm.run.log_signs import Fault
+from ftslurm.words import plural
 
 GB = 1 << 30
 ADMIN = "ask your administrator"
@@ -204,11 +205,11 @@ def _fits(version: str, wanted: str) -> bool:
 def _cuda(facts: Facts) -> Iterator[Finding]:
     torch, count = facts.imports["torch"], facts.hardware.gpus or facts.slurm_gpus
     devices, build = torch.get("devices"), torch.get("build")
-    has = f"it has {count} GPU{'s' * (count != 1)}, and torch {torch.get('version')}"
+    has = f"it has {plural(count or 0, 'GPU')}, and torch {torch.get('version')}"
     if error := torch.get("cuda_error"):
         yield fail("cuda", error, "compare the driver (nvidia-smi) with torch's CUDA version")
     elif devices:
-        yield ok("cuda", f"torch for {build} sees {devices} GPU{'s' * (devices != 1)} of {count or devices}")
+        yield ok("cuda", f"torch for {build} sees {plural(devices, 'GPU')} of {count or devices}")
     elif count and build:
         yield warn("cuda", f"{has} for {build} sees none of them", "try --gpus 1, or a build that fits the driver")
     elif count and "version" in torch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import grp
 import os
@@ -15,8 +14,9 @@ from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_nodes,
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import Partition, partition_names, read_gpus
+from ftslurm.slurm.parse import Partition, read_gpus
 from ftslurm.slurm.sbatch_variables import found
+from ftslurm.words import meant, nearest, offer
 
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
@@ -32,9 +32,7 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     took = time.monotonic() - begun
     names = [row.name for row in rows]
     if partition is not None and partition not in names:
-        raise EnvironmentProblem(
-            f"--partition {partition}: no such partition{_near(partition, names)}; there are: {partition_names(rows)}"
-        )
+        raise EnvironmentProblem(f"--partition {partition}: no such partition; {offer(partition, names)}")
     name = partition or next((row.name for row in rows if row.default), None)
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     nodes = read_nodes(_answer(*commands.nodes()))
@@ -62,7 +60,8 @@ def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
         raise EnvironmentProblem(f"--nodes {words}: {error}") from error
     for node in nodes:
         if node not in there:
-            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node{_near(node, there)}")
+            hint = f"; {meant(near)}" if (near := nearest(node, there)) else ""
+            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node{hint}")
     return nodes
 
 
@@ -78,11 +77,6 @@ def srun(slurm: SlurmFacts, node: str, gpus: int | None, extra: Sequence[str]) -
         there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
         gpus = int(any(read_gpus(one.gres) for one in there))
     return commands.srun_alone("ftslurm-doctor", name, node, gpus, extra)
-
-
-def _near(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _answer(*command: str) -> str:

@@ -1,29 +1,23 @@
 """Answers a TAB of the shell (`ftslurm completion SHELL` sets it up): verbs, their options, runs, settings, presets.
 
-It must answer while a person waits. So it imports neither the verbs nor the settings, which takes a second on a busy
-login node, but reads their source: which options a verb has, and which keys the settings.
+It must answer while a person waits: verbs and options come from the parsers (cli/verbs.py), and the settings are
+imported only where one is being typed.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from argcomplete.completers import SuppressCompleter
 from argcomplete.finders import CompletionFinder
 
-SHELLS = ("bash", "zsh", "fish")
-PACKAGE = Path(__file__).parents[1]
-HYDRA = {"--help": False, "--multirun": False, "--cfg": True, "--config-dir": True}  # the options of run and plan
-OVERRIDDEN = ("run", "plan", "resume")  # verbs that take key=value
-WITHOUT_RUN = ("run", "plan", "list", "doctor", "help", "completion", "templates", "prune")
+from ftslurm.cli.verbs import VERBS, options, positionals
+from ftslurm.protocol.run_states import FAULTS
+
 PATHS = ("job.script", "run.root", "run.dir", "checkpoint.dir")
-FOLDERS = ("--root", "--config-dir")
 
 
 class Finder(CompletionFinder):
@@ -51,30 +45,29 @@ def candidates(before: Sequence[str], prefix: str) -> Iterator[str]:
         before: the words between `ftslurm` and this one.
         prefix: what of it is typed; candidates may begin in another way.
     """
-    from ftslurm.cli.main import VERBS
-
-    verb = before[0] if before and before[0] in VERBS else "run"
-    takes_value = options(verb)
-    if before and takes_value.get(before[-1]):
-        yield from paths(prefix) if before[-1] in FOLDERS else ()
+    verb = VERBS.get(before[0] if before else "", VERBS["run"])
+    if before and (action := options(verb).get(before[-1])) is not None and action.nargs != 0:
+        yield from action.choices or (paths(prefix) if action.metavar in ("DIR", "FILE") else ())
         return
     if not before:
         yield from VERBS
     if prefix.startswith("-"):
-        yield from takes_value
-    elif verb in OVERRIDDEN:
+        yield from options(verb)
+    elif verb.settings:
         yield from settings(prefix, before)
-    if verb not in WITHOUT_RUN and "=" not in prefix:
-        yield from runs(before)
-    if verb == "inject":
-        yield from literal("config/validate.py", "FAULTS")
-    if verb in ("templates", "prune"):
-        yield from paths(prefix)
-    if verb == "help":
-        yield "settings"
-        yield from (page.stem for page in _shipped("docs").glob("*.md"))
-    if verb == "completion":
-        yield from SHELLS
+    for action in positionals(verb) if "=" not in prefix else ():
+        yield from action.choices or ()
+        match action.metavar:
+            case "RUN":
+                yield from runs(before)
+            case "FAULT":
+                yield from FAULTS
+            case "DIR":
+                yield from paths(prefix)
+            case "PAGE":
+                from ftslurm.config.schema import shipped
+
+                yield from ("settings", *(page.stem for page in shipped("docs").glob("*.md")))
 
 
 def runs(before: Sequence[str]) -> Iterator[str]:
@@ -88,68 +81,23 @@ def runs(before: Sequence[str]) -> Iterator[str]:
 
 def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
     """Generate key=, or the values of the key that is typed already."""
+    from ftslurm.config.described import described
+
     key, given, text = prefix.partition("=")
-    sections = _sections()
+    known = {one.key: one for one in described()}
+    sections = {name.partition(".")[0] for name in known if "." in name}
     if not given:
         yield from (f"{name}=" for name in sections if _presets(name, before))
         if key:  # there are more than a hundred
-            yield from (f"{setting}=" for setting in keys())
+            yield from (f"{name}=" for name in known)
         return
-    values = _presets(key, before) if key in sections else keys().get(key, [])
+    values: Sequence[str] = ()
+    if key in sections:
+        values = _presets(key, before)
+    elif key in known:
+        is_flag = known[key].hint in (bool, bool | None)
+        values = ("true", "false") if is_flag else known[key].field.metadata.get("choices", ())
     yield from (f"{key}={value}" for value in (paths(text) if key in PATHS else values))
-
-
-@cache
-def keys() -> dict[str, list[str]]:
-    """Return every setting, dotted, and its choices, as the schema's source has them."""
-    classes = {node.name: node for node in _parsed("config/schema.py").body if isinstance(node, ast.ClassDef)}
-
-    def of(name: str, section: str) -> Iterator[tuple[str, list[str]]]:
-        for line in classes[name].body:
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                kind, key = ast.unparse(line.annotation), f"{section}{line.target.id}"
-                if kind != "Internal":
-                    yield from of(kind, f"{key}.") if kind in classes else [(key, _choices(kind, line.value))]
-
-    return dict(of("Config", ""))
-
-
-def _choices(kind: str, default: ast.expr | None) -> list[str]:
-    if isinstance(default, ast.Call) and ast.unparse(default.func) == "one_of":
-        return [ast.literal_eval(arg) for arg in default.args]
-    return ["true", "false"] if kind.partition(" | ")[0] == "bool" else []
-
-
-def options(verb: str) -> dict[str, bool]:
-    """Return the options of a verb, and whether a value follows, as its source has them."""
-    if verb in ("run", "plan"):
-        return HYDRA
-    found = {"--help": False}
-    for call in ast.walk(_parsed(f"cli/{verb}_verb.py")):
-        if not isinstance(call, ast.Call):
-            continue
-        if isinstance(call.func, ast.Name) and call.func.id == "parser_for":
-            found["--root"] = True
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-            flags = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and str(arg.value).startswith("-")]
-            takes_value = not any(keyword.arg == "action" and _stores(keyword.value) for keyword in call.keywords)
-            found |= {str(flag): takes_value for flag in flags}
-    return found
-
-
-def _stores(action: ast.expr) -> bool:
-    return isinstance(action, ast.Constant) and str(action.value).startswith(("store_", "count", "version"))
-
-
-def literal(file: str, name: str) -> Any:
-    """Return a constant of a module without importing it."""
-    for line in _parsed(file).body:
-        targets = (
-            line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return ast.literal_eval(line.value)  # type: ignore[attr-defined]
-    raise KeyError(name)
 
 
 def paths(prefix: str) -> Iterator[str]:
@@ -162,21 +110,10 @@ def paths(prefix: str) -> Iterator[str]:
         return
 
 
-def _sections() -> set[str]:
-    return {key.partition(".")[0] for key in keys() if "." in key}
-
-
 def _presets(section: str, before: Sequence[str]) -> list[str]:
-    folders = [_shipped("conf")]
+    from ftslurm.config.schema import shipped
+
+    folders = [shipped("conf")]
     if "--config-dir" in before[:-1]:
         folders.append(Path(before[before.index("--config-dir") + 1]))
     return sorted({path.stem for folder in folders for path in (folder / section).glob("*.yaml")})
-
-
-@cache
-def _parsed(file: str) -> ast.Module:
-    return ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
-
-
-def _shipped(folder: str) -> Path:
-    return PACKAGE / folder if (PACKAGE / folder).is_dir() else PACKAGE.parent / folder

@@ -21,29 +21,17 @@ from ftslurm.checks import node_verdicts, slurm_facts
 from ftslurm.checks.finding import Finding, Level, fail, ok, warn
 from ftslurm.checks.node_session import NodeSession, scratch_folder
 from ftslurm.checks.slurm_verdicts import SlurmFacts, check_slurm
-from ftslurm.cli.parser import Parser
 from ftslurm.errors import Distrusted, EnvironmentProblem
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 
-HELP = """\
-A short job looks at a node of the partition (or at each of --nodes): python, torch, torchft, GPUs, network, clock, and
-how the folder of runs behaves between that node and this machine. Without Slurm only this machine is looked at.
 
-Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help admin` explains each check.
-"""
-
-
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print the findings. Return 1 if something fails.
 
     Raises:
         EnvironmentProblem: there is no such partition or node, or the folder cannot be written.
     """
-    parser = _parser()
-    args = parser.parse_args(words)
-    if args.wait <= 0:
-        parser.error("--wait: seconds above 0")
     found = list[Finding]()
     for finding in _findings(args):
         found.append(finding)
@@ -56,24 +44,6 @@ def main(words: list[str]) -> int:
     else:
         print(", ".join(f"{count} {level}" for level, count in counts.items()))
     return int(counts["fail"] > 0)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="ftslurm doctor",
-        description="Check this machine, Slurm and its nodes for what will hurt a training.",
-        epilog=HELP,
-    )
-    add = parser.add_argument
-    add("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]")
-    add("--partition", metavar="NAME", help="of the job (default: the default partition)")
-    add("--root", default="runs", metavar="DIR", help="where run directories lie (default: runs)")
-    add("--python", default=sys.executable, metavar="CMD", help="the interpreter of your jobs (job.python)")
-    add("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)")
-    add("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'")
-    add("--wait", type=float, default=300.0, metavar="S", help="for the job to start (default: 300)")
-    add("--json", action="store_true", help="print one JSON object")
-    return parser
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
+import argparse
 from pathlib import Path
 
-from ftslurm.cli import main as overview
+from ftslurm.cli import main as command_line
 from ftslurm.cli import settings_help
-from ftslurm.cli.parser import Parser
+from ftslurm.cli.verbs import VERBS
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.words import offer
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print a page, the help of a verb, or the list of pages.
 
     Raises:
         EnvironmentProblem: there is no such page.
     """
-    about = "Print a page of the documentation (Markdown), or the list of pages."
-    parser = Parser(prog="ftslurm help", description=about)
-    parser.add_argument("page", nargs="?", metavar="PAGE", help="a page or a verb; default: list the pages")
-    parser.add_argument("section", nargs="?", metavar="SECTION", help="of the page settings: a section or a setting")
-    args = parser.parse_args(words)
     page = args.page
     if page == "settings":
         print(*settings_help.pages(args.section), sep="\n\n")
         return 0
-    if page in overview.VERBS:
-        return overview.main([page, "--help"])
+    if page in VERBS:
+        return command_line.main([page, "--help"])
     pages = documented()
     if page is None:
         width = max(map(len, pages))
@@ -37,9 +33,7 @@ def main(words: list[str]) -> int:
         return 0
     name = page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
-        near = difflib.get_close_matches(name.lower(), pages, n=1)
-        hint = f"did you mean {near[0]}? There" if near else "there"
-        raise EnvironmentProblem(f"there is no page {page!r}; {hint} are: {', '.join(pages)}")
+        raise EnvironmentProblem(f"there is no page {page!r}; {offer(name, pages)}")
     print(pages[name].read_text(encoding="utf-8"), end="")
     return 0
 

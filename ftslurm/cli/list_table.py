@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ftslurm.api.brief import Brief
-from ftslurm.monitor import sentences
 from ftslurm.security.terminal import visible
+from ftslurm.words import about, clock, speed
 
 _STYLES = {
     "running": "green",
@@ -61,7 +61,7 @@ def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, li
         "job",
     ]
     more: dict[str, Callable[[Brief], str]] = {
-        "age": lambda row: _age(now - row.created) if row.created else "-",
+        "age": lambda row: about(now - row.created) if row.created else "-",
         "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
         "user": lambda row: row.user,
         "note": lambda row: row.note or "",
@@ -87,9 +87,9 @@ def _numbers(row: Brief, wide: bool) -> list[str]:
     groups = "-" if row.groups is None else str(row.groups)
     if row.state == "running" and row.groups_at_work is not None:
         groups = f"{row.groups_at_work}/{groups}"
-    rate = "-" if row.steps_per_s is None else sentences.rate(row.steps_per_s)
+    rate = "-" if row.steps_per_s is None else speed(row.steps_per_s)
     to_go = row.steps_per_s and row.total_steps and max(0, row.total_steps - (row.step or 0)) / row.steps_per_s
-    left = [] if not wide else [sentences.clock(to_go) if to_go else "-"]
+    left = [] if not wide else [clock(to_go) if to_go else "-"]
     return [step, rate, *left, groups, "-" if row.restarts is None else str(row.restarts)]
 
 
@@ -98,11 +98,3 @@ def _job(row: Brief, wide: bool) -> str:
     if row.cluster != "local":
         return row.job or "-"
     return f"local (pid {row.job})" if wide and row.job and row.finished is None else "local"
-
-
-def _age(seconds: float) -> str:
-    """Return a duration in its largest unit: 45 s, 12 min, 5 h, 3 d."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (unit == "min" and seconds >= size):
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"

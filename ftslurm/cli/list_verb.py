@@ -11,30 +11,12 @@ from pathlib import Path
 from ftslurm.api import listing, sweeps
 from ftslurm.api.brief import Brief
 from ftslurm.cli import list_table
-from ftslurm.cli.parser import Parser
 from ftslurm.monitor import table
-from ftslurm.submission.jobs_of_run import STATES
-
-EPILOG = """\
-states: running, waiting (its job is in the queue), silent (its controller is not
-heard), lost (its controller is gone, and the run has no end), succeeded, failed,
-stopped (also: its job was cancelled in the queue), unreadable (another user's run
-that you may not read)"""
+from ftslurm.words import listed
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print the runs below a folder, or of a user of the cluster."""
-    parser = Parser(
-        prog="ftslurm list",
-        description="Show all runs below a folder, or of a user's Slurm jobs, the newest first.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
-    parser.add_argument("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie")
-    parser.add_argument("--state", choices=STATES, action="append", help="only these; may be given several times")
-    parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep")
-    parser.add_argument("--json", action="store_true", help="print them as JSON")
-    args = parser.parse_args(words)
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
     shown = sweeps.together(_wanted(args, rows))
     if args.json:
@@ -42,7 +24,7 @@ def main(words: list[str]) -> int:
         return 0
     if not shown:
         where = f"under {Path(args.root).absolute()}" if args.user is None else f"in the Slurm jobs of {args.user}"
-        which = "" if args.state is None or not rows else f" that is {' or '.join(args.state)}, of {len(rows)}"
+        which = "" if args.state is None or not rows else f" that is {listed(args.state, 'or')}, of {len(rows)}"
         which = f" of sweep {args.sweep}{which}" if args.sweep is not None else which
         print(f"there is no run {where}{which}")
         return 0

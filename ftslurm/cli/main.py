@@ -1,68 +1,25 @@
 """The command line: find the verb, run it, and turn errors into one line and an exit code.
 
-Exit codes: 0 the run succeeded, 1 it failed, 2 bad input, 130 interrupted. Each verb has a module of its own, imported
-only when it is asked for, so that `ftslurm --help` is quick.
+Exit codes: 0 the run succeeded, 1 it failed, 2 bad input, 130 interrupted. What a verb does is imported only when it is
+asked for, so that `ftslurm --help` is quick.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any
 
 from ftslurm import __version__
 from ftslurm.cli import command_line
+from ftslurm.cli.verbs import VERBS, VERBS_BY_PURPOSE, Verb, parser_of
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.monitor import closed_output
 from ftslurm.security.terminal import guarded_output
+from ftslurm.words import offer
 
-
-class Verb(NamedTuple):
-    """One verb, as the overview shows it. Its module is `ftslurm/cli/NAME_verb.py`."""
-
-    name: str
-    arguments: str
-    about: str
-
-
-VERBS_BY_PURPOSE = {
-    "start a run": (
-        Verb("run", "[SETTING...]", "check the settings, submit, follow; the default verb"),
-        Verb("plan", "[SETTING...]", "show what run would do: nodes, ranks, sbatch, srun"),
-        Verb("resume", "[RUN] ...", "go on from the newest checkpoint, as a new run"),
-        Verb("templates", "DIR", "write batch scripts, to call sbatch yourself"),
-    ),
-    "look at runs": (
-        Verb("list", "", "all runs under a folder, or --user U's"),
-        Verb("top", "[RUN]", "runs, groups, logs on one screen with keys"),
-        Verb("status", "[RUN]", "phase, step, node of each group; -w live"),
-        Verb("logs", "[RUN]", "what the scripts printed, merged in time order"),
-        Verb("events", "[RUN]", "what has happened, as lines: --since 22:00, -f"),
-        Verb("report", "[RUN]", "where the time went: goodput, failures, nodes"),
-        Verb("wait", "[RUN]", "until it is over, with its exit code"),
-        Verb("stacks", "[RUN] ...", "what a rank does now: --group N --rank R"),
-        Verb("attach", "[RUN] ...", "a shell beside a rank: --group N --rank R"),
-    ),
-    "change a run that is going": (
-        Verb("stop", "[RUN]", "end a run: SIGTERM, after stop.grace_s SIGKILL"),
-        Verb("save", "[RUN]", "save a checkpoint now, and wait for it"),
-        Verb("restart", "[RUN] ...", "have one group leave and start again: --group N"),
-        Verb("drain", "[RUN] NODE", "move everything off a node, and leave it out"),
-        Verb("undrain", "[RUN] NODE", "use a drained node again"),
-        Verb("scale", "[RUN] N", "more groups or fewer while it trains"),
-    ),
-    "check, try out, tidy up": (
-        Verb("doctor", "", "what will hurt a run on this cluster, with its fix"),
-        Verb("inject", "[RUN] FAULT", "do one real fault to a running run, to see it recover"),
-        Verb("prune", "", "remove runs that are over, with their checkpoints"),
-        Verb("completion", "SHELL", "code for bash, zsh or fish: TAB completes words"),
-        Verb("help", "[PAGE]", "the documentation; help settings: every setting"),
-    ),
-}
-VERBS = tuple(verb.name for verbs in VERBS_BY_PURPOSE.values() for verb in verbs)
 # Words of other tools, with what does the same here.
 ELSEWHERE = {
     **dict.fromkeys(("follow", "watch", "show"), "status"),
@@ -94,7 +51,7 @@ def overview() -> str:
     lines = list[str]()
     for purpose, verbs in VERBS_BY_PURPOSE.items():
         lines.append(f"to {purpose}")
-        lines.extend(f"  {verb.name:<10} {verb.arguments:<13} {verb.about}" for verb in verbs)
+        lines.extend(f"  {verb.name:<10} {verb.words:<13} {verb.line}" for verb in verbs)
     return OVERVIEW.format(verbs="\n".join(lines))
 
 
@@ -123,23 +80,31 @@ def _dispatch(words: list[str]) -> int:
     if len(words[0]) > 2 and "--version".startswith(words[0]):
         print(f"ftslurm {__version__}")
         return 0
-    verb = words[0] if words[0] in VERBS else None
-    if verb in ("run", "plan", None):
-        if {"-h", "--help"} & set(words):
-            print(import_module("ftslurm.cli.settings_help").of_verb(verb or "run"))
-            return 0
-        command_line.refuse(words if verb is None else words[1:])
-    if verb is not None:
-        return _verb(verb)(words[1:])
-    if "=" in words[0] or words[0].startswith(("-", "~", "+")):
-        return _verb("run")(words)
-    word = words[0].lower()
-    meant = ELSEWHERE.get(word) or next(iter(difflib.get_close_matches(word, VERBS, n=1)), None)
-    hint = f"did you mean {meant}? There" if meant else "there"
-    raise EnvironmentProblem(f"there is no verb {words[0]!r}; {hint} are: {', '.join(VERBS)} (ftslurm --help)")
+    verb = VERBS.get(words[0])
+    if verb is not None and verb.name not in ("run", "plan"):
+        return _do(verb, parser_of(verb).parse_intermixed_args(words[1:]))
+    name, rest = (verb.name, words[1:]) if verb is not None else ("run", words)
+    if {"-h", "--help"} & set(words):
+        print(import_module("ftslurm.cli.settings_help").of_verb(name))
+        return 0
+    command_line.refuse(rest)
+    if verb is not None or "=" in words[0] or words[0].startswith(("-", "~", "+")):
+        return _main(name, rest)
+    verbs = offer(words[0], VERBS, ELSEWHERE.get(words[0].lower()))
+    raise EnvironmentProblem(f"there is no verb {words[0]!r}; {verbs} (ftslurm --help)")
 
 
-def _verb(name: str) -> Callable[[list[str]], int]:
-    """Import the module of a verb and return its main function."""
-    verb: Callable[[list[str]], int] = import_module(f"ftslurm.cli.{name}_verb").main
-    return verb
+def _do(verb: Verb, args: Any) -> int:
+    """Do what a verb says, with its arguments."""
+    if not verb.method:
+        return _main(verb.name, args)
+    run = import_module("ftslurm.cli.run_argument").find_run(args)
+    names = [one.dest for one in verb.args]  # type: ignore[union-attr] # none of these exclude each other
+    print(getattr(run, verb.method)(**{name: getattr(args, name) for name in names}))
+    return 0
+
+
+def _main(name: str, args: Any) -> int:
+    """Import the module of a verb and call its main function."""
+    code: int = import_module(f"ftslurm.cli.{name}_verb").main(args)
+    return code

@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
             overrides.check_option(unclear, names)
         name = unclear.partition("=")[0]
-        self.error(f"there is no option {name}{option_names.meant(name, names)}")
+        self.error(f"there is no option {name}{option_names.likely(name, names)}")
 
 
 def _whole(text: str) -> int:

@@ -51,7 +51,6 @@ from ftslurm.guard import interfaces, node_check
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import Scheduler
 from ftslurm.launchers.srun import Slurm
-from ftslurm.monitor.sentences import few, plural
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
@@ -60,6 +59,7 @@ from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
+from ftslurm.words import by_count, few, listed, plural, rest
 
 GROUPS, STEPS = 4, 3  # that are shown
 IMPORTED_MB = 150  # private memory of a worker that has imported torch 2.13 and torchft; a run measures its own
@@ -120,13 +120,13 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
         yield f"{name:<12} {where}"
     if beside := sum(standby.serves is not None for standby in standbys):
         enough = config.cluster.spare_nodes + beside * config.groups.nodes
-        yield f"{'':<12} cluster.spare_nodes={enough} would keep {'it' if beside == 1 else 'them'} for any group"
+        yield f"{'':<12} cluster.spare_nodes={enough} would keep {by_count(beside, 'it', 'them')} for any group"
     steps = [f"  {one.id.unit}: {shlex.join(_command(scheduler, run, one))}" for one in launches]
-    rest = [f"  and {len(steps) - STEPS} more, alike"] if len(steps) > STEPS else []
+    others = [f"  {rest(steps, STEPS)}, alike"] if len(steps) > STEPS else []
     losses = alike((f"if {node} died", _if_lost(config, state, node)) for node in nodes)
     for block in (
         *(() if here else _sbatch_scripts(config, run, jobs)),
-        ["steps" if here else "steps, each with a clean environment", *steps[:STEPS], *rest],
+        ["steps" if here else "steps, each with a clean environment", *steps[:STEPS], *others],
         _time_outs(config, kill_wait_s),
         [*([WITHOUT_CONTROLLER] if jobs else []), *(f"{name}   {text}" for name, text in losses)],
     ):
@@ -208,7 +208,7 @@ def _network(interface: list[str] | str | None) -> str:
     if interface == interfaces.AUTO:
         return "the interface of each node's name, or of its route to the controller (cluster.interface=auto)"
     names = interface if isinstance(interface, list) else [interface]
-    return f"{' or '.join(names)} on each node, for all that its nodes say to one another (cluster.interface)"
+    return f"{listed(names, 'or')} on each node, for all that its nodes say to one another (cluster.interface)"
 
 
 def _bound(config: Config) -> str:
@@ -272,7 +272,7 @@ def _groups(config: Config, launches: list[Launch]) -> Iterator[tuple[str, str]]
         what = "" if role is None else f"{role.name}, "
         yield f"group {launch.group}", f"{what}on {few(launch.place.nodes)}, {size}"
     if len(groups) > GROUPS:
-        yield "", f"and {len(groups) - GROUPS} more groups, alike"
+        yield "", f"{rest(groups, GROUPS)} groups, alike"
 
 
 def _standbys(state: RunState, config: Config) -> list[Standby]:

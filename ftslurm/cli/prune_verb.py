@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
 
 from ftslurm.api import pruning
-from ftslurm.cli.logs_verb import since
-from ftslurm.cli.parser import Parser
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.security.terminal import visible
-
-HELP = """\
-examples
-  ftslurm prune --older-than 30d        runs that ended more than 30 days ago
-  ftslurm prune --keep 5 --keep-logs    of all but the newest five: checkpoints and code; journal, logs, report stay
-
-What would be removed is shown first, with its size. A run stays if it may be going (also if Slurm does not say), if it
-is lost (resume it, or remove its folder by hand), if another run resumes from it or saves in its checkpoints, or if it
-is not yours. Checkpoints in a checkpoint.dir outside of the run directory stay.
-Exit code: 0 it is done, 1 you have said no, or something could not be removed, 2 it could not be asked."""
+from ftslurm.words import size
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Show what can be removed, ask, and remove it.
 
     Raises:
         EnvironmentProblem: there is no terminal to ask at.
         NotDone: the user has said no, or something could not be removed.
     """
-    about = "Remove runs that are over, with their checkpoints, code and logs. You are asked first."
-    parser = Parser(prog="ftslurm prune", description=about, epilog=HELP)
-    parser.add_argument(
-        "root", nargs="?", default="runs", metavar="DIR", help="where run directories lie; default: runs"
-    )
-    parser.add_argument("--older-than", type=since, metavar="TIME", help="that ended before: 7d, 2026-11-23")
-    parser.add_argument("--keep", type=int, default=0, metavar="N", help="the newest N of those that are over stay")
-    parser.add_argument("--keep-logs", action="store_true", help="remove checkpoints and code only")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    args = parser.parse_args(words)
     root, only = Path(args.root).absolute(), pruning.BULK if args.keep_logs else None
     before = time.time() if args.older_than is None else args.older_than
     judged = pruning.survey(root, before, args.keep)
     shown = [one.root for one in judged if one.kept is None and pruning.holds(one.root, only)]
     for one in (one for one in judged if one.kept or one.root in shown):
-        told = f"stays: {one.kept}" if one.kept else _bytes(pruning.size([one.root], only))
+        told = f"stays: {one.kept}" if one.kept else size(pruning.size([one.root], only))
         print(visible(f"{one.root.name}  {told}"))
     if not shown:
         print(f"nothing to remove under {root}")
         return 0
     what = "checkpoints and code" if only else "run directories, with checkpoints, code and logs"
-    print(f"{len(shown)} {what}: frees {_bytes(pruning.size(shown, only))}")
+    print(f"{len(shown)} {what}: frees {size(pruning.size(shown, only))}")
     if not args.yes:
         if not sys.stdin.isatty():
             raise EnvironmentProblem(
@@ -70,11 +50,3 @@ def main(words: list[str]) -> int:
     if failed:
         raise NotDone("not all could be removed: " + "; ".join(failed))
     return 0
-
-
-def _bytes(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from pathlib import Path
 
 from ftslurm.api import state
-from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.cli.run_argument import find_run
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import table
 from ftslurm.report import report_text
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print the report as text or JSON; with the text, write report.html."""
-    parser = parser_for("report", "Print where the time of a run went, and write it to RUN/report.html.")
-    parser.add_argument("--json", action="store_true", help="print it as JSON; no page is written without --html")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the page to FILE (default: RUN/report.html)")
-    args = parser.parse_args(words)
     run = find_run(args)
     report = state.report(run.config, run.files)
     if args.json:

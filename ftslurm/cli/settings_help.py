@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from textwrap import fill, indent
 
+from ftslurm.cli.verbs import VERBS
 from ftslurm.config.described import Setting, described
 from ftslurm.config.schema import shipped
 
@@ -15,10 +16,6 @@ FIRST = (  # those that people set, in the order in which they are shown
     *("cluster.partition", "cluster.account", "cluster.time", "cluster.sbatch", "cluster.setup", "cluster.spare_nodes"),
     *("checkpoint.every", "checkpoint.dir", "restart.max_per_group", "health.hang_after_s", "hooks.on_event"),
 )
-ABOUT = {
-    "run": "Check the settings, submit the run and follow it. ftslurm job=ddp is ftslurm run job=ddp.",
-    "plan": "Show what run would do with the same words: nodes, ranks, sbatch, srun. Nothing is submitted.",
-}
 EXAMPLES = """\
 examples
   ftslurm {verb} job=ddp                                  the example, here or on Slurm, whichever is there
@@ -40,7 +37,7 @@ END = "\nEvery setting: ftslurm help settings [SECTION]. Present values: --cfg j
 def of_verb(verb: str) -> str:
     """Return the help of `run` or `plan`."""
     known = {one.key: one for one in described()}
-    text = f"usage: ftslurm {verb} [SETTING...]\n\n{ABOUT[verb]}\n\n{EXAMPLES.format(verb=verb)}"
+    text = f"usage: ftslurm {verb} [SETTING...]\n\n{VERBS[verb].about}\n\n{EXAMPLES.format(verb=verb)}"
     text += CONFIG if verb == "run" else ""
     text += "\npresets, as section=preset\n"
     for section in sorted(path for path in shipped("conf").iterdir() if path.is_dir()):

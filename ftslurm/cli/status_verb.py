@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from functools import partial
 
 from ftslurm.api.state import look
 from ftslurm.cli import following
 from ftslurm.cli.interrupts import Interrupts
-from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.cli.run_argument import find_run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor import status_json, summary, table
-from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import jobs_of_run
+from ftslurm.run.facts import Watcher
 
 HISTORY_LINES = 10  # of the journal, above the live table
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Show the status once, or with -w until the run ends."""
-    parser = parser_for("status", "Show how a run stands, once, or with -w until it ends.")
-    how = parser.add_mutually_exclusive_group()
-    live = "until the run ends or Ctrl-C: a live table on a terminal, else lines"
-    how.add_argument("-w", "--watch", action="store_true", help=live)
-    how.add_argument("--json", action="store_true", help="print it as JSON")
-    args = parser.parse_args(words)
     run = find_run(args).files
     if args.watch:
         show_live(run)
@@ -39,7 +32,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
     seen = look(config, run, raw=as_json)  # JSON escapes control characters itself
     status, moment, note = seen.status, seen.moment, seen.note
     if as_json:
-        print(json.dumps(status_json.to_json(status, moment, note), indent=2))
+        print(json.dumps(status_json.to_json(status, moment, note, seen.state), indent=2))
         return
     if note and status.started is None:
         print(f"{run.root.name}: {note}")
@@ -57,14 +50,12 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
 def show_live(run: RunDir) -> None:
     """Show a run until it ends."""
     config = compose.load(run.config, own=False)
-    there = jobs_of_run.still_there(config, run)
-    if config.cluster.kind != "local" and jobs_of_run.never_started(config, run) is None:
-        following.wait_for_start(run, there)
-    if jobs_of_run.never_started(config, run) is not None:
+    watcher, console = Watcher(config, run), table.console()
+    if config.cluster.kind != "local":
+        following.wait_for_start(run, watcher)
+    if watcher.look().never is not None:
         return _show_once(config, run, as_json=False)
-    console = table.console()
-    note = partial(jobs_of_run.silence, config, run, liveness.Watch())
     with Interrupts() as interrupts:
         interrupts.heed()  # so that the terminal is as before
-        table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, note=note)
+        following.follow(run, watcher, console=console, history=HISTORY_LINES)
     return console.print(summary.summary(look(config, run).status, run))

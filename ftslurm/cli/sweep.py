@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.api import stopping, waiting
+from ftslurm.api import waiting
+from ftslurm.api.run import Run
 from ftslurm.api.state import look
 from ftslurm.config.hydra_adapter import Value
 from ftslurm.config.schema import Config
@@ -51,7 +52,7 @@ class Sweep:
         except KeyboardInterrupt:
             for run in runs if configs[0].cluster.kind == "local" else ():
                 with suppress(FtslurmError):
-                    stopping.stop(run)
+                    Run(run.root).stop()
             if configs[0].cluster.kind != "local":
                 print(f"ftslurm: the sweep ends here, its runs go on; end them with: {self._stop(configs[0])}")
             raise

@@ -32,14 +32,14 @@ from ftslurm.monitor.log_tail import log_of, tail
 from ftslurm.monitor.sentences import short_log
 from ftslurm.monitor.status import RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
+from ftslurm.protocol.run_states import STATES
 from ftslurm.run import deliveries, liveness
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
+from ftslurm.run.facts import QUEUE_S, Queue, Watcher
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import readable, visible
-from ftslurm.submission import jobs_of_run
-from ftslurm.submission.jobs_of_run import QUEUE_S, STATES, Queue
 
 _AFTER_ERROR_S = 10.0
 _BLANKS = 10  # that the grid adds to the columns of a row
@@ -153,7 +153,7 @@ class Runs(Watching[list[Brief]]):
 
     def __init__(self, root: Path) -> None:
         super().__init__()
-        self._root = root
+        self._root, self._heard = root, liveness.Watch()
         self._queue, self._asked = Queue(), float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -165,7 +165,7 @@ class Runs(Watching[list[Brief]]):
         found, now = entries(self._root), time.monotonic()
         if now >= self._asked + QUEUE_S:
             self._queue, self._asked = listing.queue_of(found), now
-        return [brief(entry, self._queue) for entry in found]
+        return [brief(entry, self._queue, self._heard, wait=False) for entry in found]
 
     def draw(self) -> None:
         rows = sorted(self.seen or (), key=_ORDERS[self.order])
@@ -216,7 +216,7 @@ class Groups(Watching[_Run]):
         self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
         self._note: str | None = None
         self._hooks: tuple[Delivery, ...] = ()
-        self._heard, self._noted = liveness.Watch(), float("-inf")
+        self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
         self._shown = ""  # the text in the pane
 
@@ -241,11 +241,8 @@ class Groups(Watching[_Run]):
 
     def _problem(self) -> str | None:
         """Return why the run has not started, or what is wrong with its controller."""
-        if (never := jobs_of_run.never_started(self._config, self._run)) is not None:
-            return never.reason
-        if not self._run.events.exists() and self._config.cluster.kind != "local":
-            return jobs_of_run.in_queue(self._run)
-        return jobs_of_run.silence(self._config, self._run, self._heard)
+        found = self._watcher.look()
+        return None if found.over and found.never is None else found.note
 
     def draw(self) -> None:
         if self.seen is None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.cli.run_argument import find_run
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.entries import entries
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Show the runs below a folder, or one run, until the user leaves."""
-    parser = parser_for("top", "Show all runs on one screen, or RUN: sort them, open them, read their logs.")
-    args = parser.parse_args(words)
     if find_spec("textual") is None:
         raise EnvironmentProblem("top needs textual: pip install 'ftslurm[top]'; without it there is status -w")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -25,6 +25,7 @@ from ftslurm.run.metadata import nvidia_driver, torch_cuda
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import masked, masked_patch, without_passwords, without_values
 from ftslurm.slurm import client, commands
+from ftslurm.words import plural
 
 NAME, DIFF, PACKAGES = "provenance.json", "git.diff", "pip-freeze.txt"
 MOST_DIFF_MB = 20
@@ -102,7 +103,7 @@ def sentence(state: Mapping[str, Any]) -> str:
     """Return commit and changes for a person: "commit 1a2b3c4, 2 files changed"."""
     commit, count = str(state["commit"] or ""), int(state["changed_count"])
     said = f"commit {commit[:9]}" if commit else "no commit yet"
-    return said + (", nothing changed" if not count else f", {count} file{'s' if count > 1 else ''} changed")
+    return f"{said}, {plural(count, 'file') if count else 'nothing'} changed"
 
 
 def inherited(parent: Path) -> tuple[dict[str, Any] | None, bytes | None]:

@@ -9,6 +9,8 @@ from fnmatch import translate
 from functools import cached_property
 from pathlib import PurePosixPath
 
+from ftslurm.words import plural
+
 MOST_FILES = 20_000
 MOST_MB = 100  # of all copied files together
 MOST_FILE_MB = 20  # a larger file is data
@@ -93,9 +95,8 @@ def choose(sizes: Mapping[str, int], tracked: frozenset[str], rules: Rules) -> f
         }
     if _fits(wanted):
         return frozenset(wanted)
-    many = "1 file" if len(wanted) == 1 else f"{len(wanted)} files"
     return (
-        f"{many} with {sum(wanted.values()) >> 20} MB are more than {MOST_MB} MB or "
+        f"{plural(len(wanted), 'file')} with {sum(wanted.values()) >> 20} MB are more than {MOST_MB} MB or "
         f"{MOST_FILES} files; leave out data with job.snapshot_exclude"
     )
 

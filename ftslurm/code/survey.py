@@ -12,6 +12,7 @@ from pathlib import Path
 from ftslurm.code import git_tree, module_file, record
 from ftslurm.code.selection import MOST_FILES, Rules, choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
+from ftslurm.words import plural
 
 MOST_SEEN = 50_000  # entries of folders that are looked at where there is no git
 MOST_IN_A_FOLDER = 2_000  # a folder with more entries holds data
@@ -38,8 +39,7 @@ class Survey:
         """Return what happens with the code, for a person."""
         if self.kind == record.COPY:
             where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it (no git tree)"
-            files = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
-            size = f"{files}, {self.size / (1 << 20):.1f} MB"
+            size = f"{plural(len(self.files), 'file')}, {self.size / (1 << 20):.1f} MB"
             return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory"
         return f"not copied: {self.why}. Attempts run what the files contain when they start"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
+
+from ftslurm.words import meant, nearest
 
 
 def unclear(words: Sequence[str], names: Collection[str]) -> str | None:
@@ -20,12 +21,12 @@ def unclear(words: Sequence[str], names: Collection[str]) -> str | None:
     return None
 
 
-def meant(name: str, names: Collection[str]) -> str:
+def likely(name: str, names: Collection[str]) -> str:
     """Ask whether other options are meant, those that begin so or else the nearest: " (did you mean --json?)" or ""."""
     bare = {one.lstrip("-"): one for one in names if one.startswith("--")}
-    found = _begin_so(name, names) or [bare[one] for one in difflib.get_close_matches(name.lstrip("-"), bare, n=1)]
-    listed = " or ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
-    return f" (did you mean {listed}?)" if found else ""
+    near = nearest(name.lstrip("-"), bare)
+    found = _begin_so(name, names) or ([bare[near]] if near else [])
+    return f" ({meant(*found)})" if found else ""
 
 
 def _begin_so(name: str, names: Collection[str]) -> list[str]:

@@ -7,7 +7,6 @@ checked once more, because presets may be the user's own. Whether values make se
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -21,6 +20,7 @@ from ftslurm.config.removed import REMOVED
 from ftslurm.config.schema import MISSING as MUST_BE_GIVEN
 from ftslurm.config.schema import Config, shipped
 from ftslurm.errors import ConfigError
+from ftslurm.words import meant, nearest
 
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _TRUTHS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")  # as OmegaConf reads them
@@ -62,15 +62,15 @@ def _nearest(key: str) -> str | None:
     names, last = list(keys()), key.rpartition(".")[2]
     if key in names:
         return key
-    same = [name for name in names if name.endswith(f".{last}")] or difflib.get_close_matches(key, names, n=1)
-    return same[0] if same else None
+    same = [name for name in names if name.endswith(f".{last}")]
+    return same[0] if same else nearest(key, names)
 
 
 def _no_setting(key: str) -> ConfigError:
     if key in REMOVED:
         return ConfigError(f"there is no setting {key}: {REMOVED[key]}")
     if near := _nearest(key):
-        return ConfigError(f"there is no setting {key}; did you mean {near}?")
+        return ConfigError(f"there is no setting {key}; {meant(near)}")
     if "." in key:
         return ConfigError(f"there is no setting {key}; near it there are {_some_keys(key)}")
     return ConfigError(
@@ -95,7 +95,7 @@ def check_option(option: str | None, known: Sequence[str]) -> None:
         return
     name, _, value = option.partition("=")
     key = name.lstrip("-").replace("-", "_")
-    hint = option_names.meant(name, known)
+    hint = option_names.likely(name, known)
     presets = key in _types(Config) and (shipped("conf") / key).is_dir()
     section = not presets and any(one.startswith(f"{key}.") for one in keys())
     near = key if presets else _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path, PurePath
 from typing import Any
@@ -14,6 +13,7 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.kinds import DEFAULT_EVENTS, EVENTS, KINDS
 from ftslurm.security import programs
+from ftslurm.words import meant, nearest
 
 _HOOK = "'hooks.on_event=[[./notify.sh, --chat]]'"
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
@@ -70,8 +70,8 @@ def _checked(given: dict[Any, Any]) -> tuple[frozenset[str], bool]:
         raise ConfigError("hooks.on_event: `stream` must be true or false")
     for event in events:
         if event not in EVENTS:
-            near = get_close_matches(str(event), EVENTS, 1)
-            hint = f"did you mean {near[0]}?" if near else "the page running has the list (ftslurm help running)"
+            near = nearest(str(event), EVENTS)
+            hint = meant(near) if near else "the page running has the list (ftslurm help running)"
             raise ConfigError(f"hooks.on_event: {event!r} is no event; {hint}")
     return frozenset(events), stream
 

@@ -26,10 +26,9 @@ from ftslurm.config.schema import (
 from ftslurm.config.store_url import is_url, refusal
 from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
+from ftslurm.protocol.run_states import FAULTS
 from ftslurm.security import owned_files
 
-# What a drill can do: to one rank (the first six), its node, the Slurm step of its group, or the Lighthouse.
-FAULTS = ("kill", "term", "stop", "corrupt", "node", "cancel", "lighthouse")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[^\s-]\S*")
 _MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")

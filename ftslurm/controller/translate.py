@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from ftslurm.config.schema import Config
-from ftslurm.config.validate import FAULTS
 from ftslurm.core.state import events
 from ftslurm.core.state.model import SLURM, Evidence, Requester, Saved, Source, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -16,6 +15,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
+from ftslurm.protocol.run_states import FAULTS
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import log_signs
 from ftslurm.security.json_text import is_whole

@@ -39,6 +39,7 @@ from ftslurm.core.state.unit_table import Trait, UnitTable
 from ftslurm.core.state.units import independent, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.words import by_count, listed
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, stronger one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless the death of a node is not noticed yet
@@ -153,9 +154,9 @@ def _all_ended(turn: Turn, succeeded: list[Unit], failed: list[Unit], serving: l
 def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     """Return why the run ends because these groups have no node, and what to set."""
     nodes, least = turn.nodes, turn.config.groups.min
-    who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
+    who = by_count(len(waiting), f"group {waiting[0].group} has", f"{len(waiting)} groups have")
     lost, unfit = nodes.out(Out.LOST, Out.BLAMED, Out.GONE), node_health.unfit(nodes)
-    gone = ", ".join(sorted(lost)) + (" was" if len(lost) == 1 else " were")
+    gone = f"{listed(sorted(lost))} {by_count(len(lost), 'was', 'were')}" if lost else ""
     few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
     why = f"since {gone} lost" if lost else "and no job will bring one"
     why += f" and health.preflight failed ({unfit})" if unfit else ""

@@ -19,6 +19,7 @@ from functools import partial
 from itertools import chain
 
 from ftslurm.slurm.hosts import expand_hosts
+from ftslurm.words import listed
 
 WANTED = "FTSLURM_INTERFACE"  # the variable that brings cluster.interface to the nodes; unset: names, as they are
 AUTO = "auto"
@@ -85,7 +86,7 @@ def named(wanted: Iterable[str], there: Interfaces) -> Reach:
                 return Reach(bracketed(there[name][0]), there[name][0], name)
     has = ", ".join(name for name, addresses in there.items() if addresses) or "none"
     raise RuntimeError(
-        f"the node has no interface {' or '.join(wanted)} that is up and has an address; it has {has}: set "
+        f"the node has no interface {listed(wanted, 'or')} that is up and has an address; it has {has}: set "
         f"cluster.interface to one that every node has, to several in order, as [ib0,eth0], or to auto"
     )
 

@@ -6,6 +6,7 @@ The status keeps these texts (a group's last error, the warnings); sentences.py 
 from __future__ import annotations
 
 from ftslurm.protocol import records
+from ftslurm.words import few
 
 GROUPS_SHOWN = 3  # of no_first_step; the journal has more
 SCRIPT_WAITS = {  # the stages of step_starting after script_begun
@@ -26,11 +27,9 @@ def controller_error(error: records.ControllerError) -> str:
 
 def no_first_step(stuck: records.NoFirstStep) -> str:
     """Return the warning that no step is committed, with what the first groups wait for."""
-    groups = [_stuck_group(group) for group in stuck.groups[:GROUPS_SHOWN]]
-    if len(stuck.groups) > GROUPS_SHOWN:
-        groups.append(f"and {len(stuck.groups) - GROUPS_SHOWN} more: see the logs")
+    groups = few([_stuck_group(group) for group in stuck.groups], GROUPS_SHOWN, "more: see the logs", "; ")
     after = f"{stuck.seconds or 0:.0f} s after all scripts had begun"
-    return "; ".join([f"no step has been committed {after}: {_why_no_step(stuck)}", *groups])
+    return f"no step has been committed {after}: {_why_no_step(stuck)}" + (f"; {groups}" if stuck.groups else "")
 
 
 def _why_no_step(stuck: records.NoFirstStep) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import GroupStatus, RunStatus
+from ftslurm.words import few, seconds, speed
 
 STYLES = {
     Phase.PENDING: "yellow",
@@ -109,7 +110,7 @@ def _cells(group: GroupStatus, status: RunStatus, now: float) -> dict[str, Text]
         "groups": Text(_or_dash(group.participants)),
         "attempt": Text(_or_dash(group.attempt)),
         "restarts": Text(str(group.restarts), "yellow" if group.restarts else ""),
-        "steps/s": Text(_or_dash(sentences.rate(rate) if rate else None)),
+        "steps/s": Text(_or_dash(speed(rate) if rate else None)),
         "node": _node(group, status, now),
     }
 
@@ -121,13 +122,13 @@ def _or_dash(value: object) -> str:
 def _node(group: GroupStatus, status: RunStatus, now: float) -> Text:
     """Return the nodes of a group, why it does not step, or its job, and what it has printed last."""
     pending = group.phase is Phase.PENDING and status.jobs.named(group.job) is not None  # it has left its last nodes
-    parts = [Text(sentences.few(group.nodes, 2))] if group.nodes and not pending else []
+    parts = [Text(few(group.nodes, 2))] if group.nodes and not pending else []
     if status.outcome == "running":
         job = sentences.table_note(group, status, now)
         if group.phase is Phase.FAILED and group.error:
             parts.append(Text(group.error, "red"))
         elif group.still_s is not None and group.aside is None:
-            parts.append(Text(f"still for {sentences.seconds(group.still_s)}", "yellow"))
+            parts.append(Text(f"still for {seconds(group.still_s)}", "yellow"))
         elif (waits := sentences.waits(group, status, now)) or job:
             parts.append(Text(waits or job or "", "yellow" if waits else "dim"))
         if group.last_line:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
+from ftslurm.words import spans
 
 BLOCK = 1 << 18
 _SCAN = 1 << 14  # bytes; most lines are shorter
@@ -135,23 +136,12 @@ def _lacks(wanted: Wanted, logs: Sequence[LogFile]) -> str:
         ("attempt", wanted.attempt, [log.attempt for log in logs if wanted.group in (None, log.group)]),
     ):
         if asked is not None and asked not in numbers:
-            return f"has no log of {noun} {asked}{of}: there are {_spans(numbers)}"
+            return f"has no log of {noun} {asked}{of}: there are {spans(numbers)}"
         of = f" of group {wanted.group}" if wanted.group is not None else ""
     of += f" in attempt {wanted.attempt}" if wanted.attempt is not None else ""
     asked_rank = wanted.rank or 0
     ranks = [log.rank for log in logs if wanted.group in (None, log.group) and wanted.attempt in (None, log.attempt)]
-    return f"has no log of rank {asked_rank}{of}: there are {_spans(ranks)}"
-
-
-def _spans(numbers: Iterable[int]) -> str:
-    """Format numbers as spans: [0, 1, 2, 5] -> "0-2, 5"."""
-    spans: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if spans and spans[-1][1] == n - 1:
-            spans[-1][1] = n
-        else:
-            spans.append([n, n])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    return f"has no log of rank {asked_rank}{of}: there are {spans(ranks)}"
 
 
 class LogReader:
@@ -279,4 +269,4 @@ def check(run: RunDir, wanted: Wanted, started: RunStarted) -> None:
     """Raise RunNotFound for a group or rank that the run never has."""
     for noun, asked, count in (("group", wanted.group, started.groups), ("rank", wanted.rank, started.workers)):
         if asked is not None and count and asked >= count:
-            raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {_spans(range(count))}")
+            raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {spans(range(count))}")

@@ -7,7 +7,6 @@ summary.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -23,6 +22,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause, cause_of, is_failure
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
+from ftslurm.words import about, by_count, every, few, plural, seconds
 
 # The controller's job may take the place of a group's.
 TOO = "the controller's job counts too (cluster.ranges, cluster.controller=here)"
@@ -196,9 +196,8 @@ def _of_job(
 def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:
     if record.pool in status.jobs.refused:
         return None  # sbatch has refused the same before; it gets a line when it is accepted
-    what = "a job is" if record.count == 1 else f"{record.count} jobs are"
-    more = " ..." if len(record.exclude) > 3 else ""
-    without = f", not on {', '.join(record.exclude[:3])}{more}" if record.exclude else ""
+    what = by_count(record.count or 0, "a job is", f"{record.count} jobs are")
+    without = f", not on {few(record.exclude)}" if record.exclude else ""
     whom = f" ({groups_of(record.pool)})" if record.pool else ""
     return f"{what} asked for{whom}{without}"
 
@@ -509,11 +508,6 @@ def unfit(status: RunStatus) -> list[str]:
     return [f"node {node} has failed its check: {reason}" for node, reason in status.unfit_nodes[:3]]
 
 
-def rate(steps_per_s: float) -> str:
-    """Format steps per second: 12.3, or 0.017 for a training with one step a minute."""
-    return f"{steps_per_s:.1f}" if steps_per_s >= 0.95 else f"{steps_per_s:.2g}"
-
-
 def of_total(step: int, status: RunStatus) -> str:
     """Format a step with the total number of steps, if that is known: 61/120."""
     return f"{step}/{status.total_steps}" if status.total_steps else str(step)
@@ -532,7 +526,7 @@ def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
     if waits:
         return f"job {job.name}: {job.reason or 'in the queue'}"
     left = job.left(now)
-    return f"job {job.name}" + ("" if left is None else f", {_time_left(left)} left")
+    return f"job {job.name}" + ("" if left is None else f", {about(left)} left")
 
 
 def waits(group: GroupStatus, status: RunStatus, now: float) -> str | None:
@@ -551,13 +545,6 @@ def waits(group: GroupStatus, status: RunStatus, now: float) -> str | None:
     if wait.limit_s is not None:
         text += f", a warning at {wait.limit_s:g} s" if wait.warns else f" of {wait.limit_s:g} s"
     return text + (f" ({wait.setting})" if wait.setting is not None else "")
-
-
-def _time_left(seconds: float) -> str:
-    if seconds < 120:
-        return f"{max(0, round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h" if minutes < 2880 else f"{minutes // 1440} d"
 
 
 def hang_limit(status: RunStatus) -> str | None:
@@ -579,15 +566,14 @@ def job_lines(status: RunStatus, now: float) -> list[str]:
         return []
     limits = [(left, job.name) for job in jobs.running if (left := job.left(now)) is not None]
     first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
-    ends = "" if first is None else f", the first ends in {_time_left(first)} ({name})"
+    ends = "" if first is None else f", the first ends in {about(first)} ({name})"
     lines = [f"jobs: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
     for job in jobs.waiting:
         reasons.setdefault(job.reason or "in the queue", []).append(job)
     for reason, alike in reasons.items():
-        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
         hinted = hint(reason, alike[0].name)
-        lines.append(f"  {alike[0].name}{more}: {reason}" + (f" - {hinted}" if hinted else ""))
+        lines.append(f"  {few([job.name for job in alike], 1)}: {reason}" + (f" - {hinted}" if hinted else ""))
     lines += [f"  sbatch refuses jobs for {groups_of(pool)}: {why}" for pool, why in jobs.refused.items()]
     return lines
 
@@ -633,44 +619,3 @@ def phase(group: GroupStatus, status: RunStatus) -> str:
     """Return the phase for a table. In a finished run, a group that had not ended by itself shows as "stopped"."""
     over = status.outcome != "running" and group.phase not in OVER
     return "stopped" if over else group.phase.value
-
-
-def few(items: Sequence[str], most: int = 3) -> str:
-    """Return the first names, and how many more there are."""
-    if len(items) <= most + 1:
-        return ", ".join(items) or "no node"
-    return f"{', '.join(items[:most])} and {len(items) - most} more"
-
-
-def every(groups: int) -> str:
-    """Return what all groups of a run are called."""
-    return {1: "the group", 2: "both groups"}.get(groups, f"all {groups} groups")
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def seconds(value: float | None) -> str:
-    """Format a duration with useful precision: 0.07 s, 2.1 s, 48 s, 3 min 20 s, 5 h 2 min."""
-    if value is None:
-        return "-"
-    if value < 0.01:
-        return "under 0.01 s"
-    if value < 0.95:
-        return f"{value:.2g} s"
-    if value < 9.95:
-        return f"{value:.1f} s"
-    whole = round(value)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def clock(value: float) -> str:
-    """Format a duration for a display that is redrawn often: 0:07, 12:40, 1:02:03."""
-    minutes, second = divmod(max(0, round(value)), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

@@ -10,6 +10,7 @@ from ftslurm.monitor.event_text import SCRIPT_WAITS
 from ftslurm.monitor.status import GroupStatus, RunStatus, Starting
 from ftslurm.run.directory import RunDir
 from ftslurm.run.last_words import printed_last
+from ftslurm.words import by_count
 
 LONGEST = 80  # characters of the last line
 LOGS_READ = 64  # a run may have 1,000 groups that start
@@ -86,7 +87,7 @@ def _limited(what: str, group: GroupStatus, status: RunStatus, name: str) -> Wai
 
 
 def _of_start(at: Starting) -> str:
-    whom = f"rank {at.rank}" if at.lacks == 1 else f"{at.lacks} of {at.tasks} ranks"
+    whom = by_count(at.lacks, f"rank {at.rank}", f"{at.lacks} of {at.tasks} ranks")
     return {
         "launch": f"{whom}: launch",
         "check": "the check of its nodes (health.preflight)",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftslurm.monitor.sentences import called, every, few
+from ftslurm.monitor.sentences import called
 from ftslurm.monitor.starting import of_start
 from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.run.journal import Event, integer, number
+from ftslurm.words import every, few
 
 MOMENT_S = 0.5  # groups that were launched together report within this time
 NAMED = 8  # groups that a line names

@@ -108,6 +108,7 @@ class StatusJson(TypedDict):
     mode: Annotated[str, "steps, array or local; empty: not started yet"]
     job_id: Annotated[str | None, "Slurm job of the controller"]
     job_starts: Annotated[int, "how many Slurm jobs, or starts of one, the controller has had"]
+    state: Annotated[str, "as in `ftslurm list`: beside the outcomes waiting, silent and unknown, which may go on"]
     outcome: Annotated[str, "running, succeeded, failed, stopped or lost (without a controller)"]
     reason: Annotated[str, "why, for a person"]
     step: Annotated[int, "the last committed step of the run"]
@@ -139,18 +140,20 @@ class StatusJson(TypedDict):
     note: Annotated[str | None, "why the run has not started, or its controller is not heard, for a person"]
 
 
-def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJson:
+def to_json(status: RunStatus, now: float, note: str | None = None, state: str | None = None) -> StatusJson:
     """Return the status as `status --json` prints it.
 
     Args:
         now: the time, in unix seconds; for a silent controller, the time of its last sign of life.
         note: why the run has not started, or that its controller is silent.
+        state: how the run stands, as in a list of runs; None: as the journal says.
     """
     status = aged(status, now)
     limit, gap = status.hang_limit, status.longest_gap
     return packed(
         StatusJson,
         status,
+        state=state or status.outcome,
         job_starts=status.starts,
         longest_gap_s=None if gap is None else gap[0],
         warnings=status.cautions,

@@ -24,6 +24,7 @@ from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import newest_checkpoint
 from ftslurm.security.terminal import visible
+from ftslurm.words import few, rest, seconds
 
 _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
 _RESTARTS_SHOWN = 20
@@ -51,7 +52,7 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
     end = status.finished or status.updated
-    took = f" in {sentences.seconds(end - status.started)}" if end and status.started else ""
+    took = f" in {seconds(end - status.started)}" if end and status.started else ""
     facts.add_row("steps", f"{sentences.of_total(status.step, status)}{took}")
     if status.parent is not None:
         facts.add_row("resumes", status.parent)
@@ -69,13 +70,13 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
         facts.add_row("checkpoint", f"step {status.checkpoint}")
     if status.longest_gap is not None:
         gap, group = status.longest_gap
-        facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits (group {group})")
+        facts.add_row("longest gap", f"{seconds(gap)} between two commits (group {group})")
     if status.excluded_nodes:
-        facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
+        facts.add_row("nodes left out", few(status.excluded_nodes, 8))
     for words in sentences.unfit(status):
         facts.add_row("", Text(words, "yellow"))
     if drained := sentences.drained(status):
-        facts.add_row("drained nodes", sentences.few(drained, 8))
+        facts.add_row("drained nodes", few(drained, 8))
     for words in () if followed else status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(with_hooks(status, run)):
@@ -94,7 +95,7 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
 def _called(groups: Sequence[GroupStatus]) -> str:
     if len(groups) == 1:
         return sentences.called(groups[0])
-    return f"groups {sentences.few([str(g.group) for g in groups], 8)}"
+    return f"groups {few([str(g.group) for g in groups], 8)}"
 
 
 def next_command(status: RunStatus, run: RunDir) -> str | None:
@@ -182,7 +183,7 @@ def failures(groups: Iterable[GroupStatus], known: str = "") -> RenderableType |
     kinds = failing(groups)
     parts = [_entry(alike, known) for alike in kinds[:_FAILURES_SHOWN]]
     if len(kinds) > _FAILURES_SHOWN:
-        parts.append(Text(f"and {len(kinds) - _FAILURES_SHOWN} failures of other kinds: see the journal", "dim"))
+        parts.append(Text(rest(kinds, _FAILURES_SHOWN, "failures of other kinds: see the journal"), "dim"))
     return Group(*parts) if parts else None
 
 
@@ -223,6 +224,6 @@ def _restarts(recoveries: Sequence[Recovery], status: RunStatus) -> Table:
         table.add_row("...", "...", "...", f"{earlier} earlier restarts")
     for r in recoveries[-_RESTARTS_SHOWN:]:
         # Without a quorum, a group need not report anything when it is back.
-        away = "not back" if r.seconds is None and status.lighthouse is not None else sentences.seconds(r.seconds)
+        away = "not back" if r.seconds is None and status.lighthouse is not None else seconds(r.seconds)
         table.add_row(str(r.group), str(r.attempt), away, Text(r.detail))
     return table

@@ -35,6 +35,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
+from ftslurm.words import clock, few, plural, seconds, speed
 
 _STYLES = {
     "red": (
@@ -237,8 +238,8 @@ class _Lines(_Screen):
             return None
         self._last = now
         status = folding.status
-        rate = f", {sentences.rate(status.steps_per_s)} steps/s" if status.steps_per_s else ""
-        return f"step {sentences.of_total(status.step, status)}, {sentences.plural(status.at_work, 'group')}{rate}"
+        rate = f", {speed(status.steps_per_s)} steps/s" if status.steps_per_s else ""
+        return f"step {sentences.of_total(status.step, status)}, {plural(status.at_work, 'group')}{rate}"
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
@@ -335,11 +336,11 @@ def _title(status: RunStatus, now: float, width: int) -> list[Text]:
         facts.append(sentences.ended(status.outcome))
     elif status.groups:
         word = "running" if status.lighthouse is None else "stepping"
-        facts.append(f"{status.at_work} of {sentences.plural(len(status.groups), 'group')} {word}")
+        facts.append(f"{status.at_work} of {plural(len(status.groups), 'group')} {word}")
     if status.restarts:
-        facts.append(sentences.plural(status.restarts, "restart"))
+        facts.append(plural(status.restarts, "restart"))
     if status.started is not None:
-        facts.append(sentences.clock((status.finished or now) - status.started))
+        facts.append(clock((status.finished or now) - status.started))
     right = Text("  ".join(facts), "dim", no_wrap=True, overflow="ellipsis")
     gap = width - cell_len(left.plain) - cell_len(right.plain)
     return [left, right] if gap < 2 else [left.append(" " * (2 if width >= SHEET else gap)).append_text(right)]
@@ -349,13 +350,13 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     rate, total = status.steps_per_s, status.total_steps
     words = f"step {sentences.of_total(status.step, status)}"
     if rate:
-        words += f"  {sentences.rate(rate)} steps/s"
+        words += f"  {speed(rate)} steps/s"
     elif status.still_s is not None:
-        words += f"  still for {sentences.seconds(status.still_s)}"
+        words += f"  still for {seconds(status.still_s)}"
     if not total:
         return Text(words)
     if status.left_s is not None:
-        words += f"  {sentences.clock(status.left_s)} left"
+        words += f"  {clock(status.left_s)} left"
     # The greatest length of the text, so that the bar only moves when the training does.
     room = len(f"step {total}/{total}  1000.0 steps/s  00:00:00 left")
     if width >= SHEET or width < room + 12:
@@ -369,13 +370,13 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
 def _lighthouse(status: RunStatus, unit: LighthouseStatus) -> Text:
     text = Text("Lighthouse ", no_wrap=True, overflow="ellipsis").append(unit.phase.value, STYLES[unit.phase])
     if unit.nodes:
-        text.append(f" on {sentences.few(unit.nodes)}")
+        text.append(f" on {few(unit.nodes)}")
     if unit.attempt:
         text.append(f", attempt {unit.attempt}")
     quorums = [(g.quorum_id, g.participants) for g in status.groups if g.quorum_id is not None and g.participants]
     if quorums:
         number_, size = max(quorums)
-        text.append(f", quorum {number_} has {sentences.plural(size, 'group')}")
+        text.append(f", quorum {number_} has {plural(size, 'group')}")
     return text
 
 

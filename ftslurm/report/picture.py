@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
-from ftslurm.monitor.sentences import clock, plural, seconds
 from ftslurm.report import wording
 from ftslurm.report.history import (
     FINISHED,
@@ -27,6 +26,7 @@ from ftslurm.report.history import (
     Span,
 )
 from ftslurm.report.tables import back, moment, percent, who
+from ftslurm.words import clock, plural, seconds
 
 STARTING, RECOVERING, FAILED, MOVED = "starting", "recovering", "failed", "moved"
 

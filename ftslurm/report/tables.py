@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ftslurm.monitor.sentences import ended, few, plural, run_name, seconds, short_log
+from ftslurm.monitor.sentences import ended, run_name, short_log
 from ftslurm.report import wording
 from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
 from ftslurm.report.history import Failure, History
+from ftslurm.words import few, plural, seconds
 
 
 class Fact(NamedTuple):

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.protocol.records import RunStarted
+from ftslurm.run import facts
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import first_line
-from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.names import is_job
 from ftslurm.slurm import client, commands
@@ -90,6 +88,5 @@ def _by_process(job: str, runs: Sequence[RunDir]) -> Path | None:
 
 def _is_local(run: RunDir) -> bool:
     """Return whether a run has a process for a controller, whose number is no Slurm job."""
-    line = first_line(run.events)
-    started = None if line is None else read(line)
-    return isinstance(started, RunStarted) and started.cluster == "local"
+    begun = facts.started(run)
+    return begun is not None and begun.cluster == "local"

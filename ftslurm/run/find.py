@@ -10,6 +10,7 @@ from ftslurm.run import by_job
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries, entry_of, not_readable
 from ftslurm.run.journal import first_line, last_event, text
+from ftslurm.words import few, listed
 
 _ID = re.compile(r"(.+)-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")  # of a run whose folder is not set (submission/submit.py)
 _MORE = "give more of its id"
@@ -98,7 +99,7 @@ def _searched(candidates: list[Path]) -> str:
     for path in candidates:
         if _there(path):
             return f"{path} is no run directory, it holds no {RunDir(path).config.name}"
-    return f"looked for {' and '.join(str(path) for path in candidates)}"
+    return f"looked for {listed(candidates)}"
 
 
 def _present(root: Path) -> str:
@@ -109,5 +110,4 @@ def _present(root: Path) -> str:
 
 
 def _few(runs: list[RunDir]) -> str:
-    more = f" and {len(runs) - _SHOWN} older" if len(runs) > _SHOWN else ""
-    return ", ".join(run.root.name for run in runs[:_SHOWN]) + more
+    return few([run.root.name for run in runs], _SHOWN, "older")

@@ -100,25 +100,20 @@ def age_s(path: Path, than: Path | None = None) -> float | None:
         return None
 
 
-def silent_s(config: Config, run: RunDir, watch: Watch | None = None) -> float | None:
-    """Return how long the controller has been silent; None: it is not, or the run has no such file.
-
-    An old time stamp alone proves nothing, because the clocks may differ: the file must also not change for two
-    heartbeats.
+def stays_silent(path: Path, for_s: float, watch: Watch, wait: bool) -> bool:
+    """Return whether the file does not change for so long: an old time stamp alone may mean that the clocks differ.
 
     Args:
-        watch: for callers that ask repeatedly; then this function does not block until the result is certain.
+        wait: wait until that is certain; false: the caller asks again.
     """
-    asks_again, watch = watch is not None, watch or Watch()
-    same_s = watch.silent_s(run.alive)
-    while same_s is not None and (age := max(age_s(run.alive) or 0.0, same_s)) > SILENT_S:
-        if same_s >= 2 * config.heartbeat_s:
-            return age
-        if asks_again:
-            return None
+    same_s = watch.silent_s(path)
+    while same_s is not None and same_s < for_s:
+        if not wait:
+            return False
         time.sleep(POLL_S)
-        same_s = watch.silent_s(run.alive) or None  # 0.0: it was touched
-    return None
+        if (same_s := watch.silent_s(path)) == 0.0:
+            return False
+    return True
 
 
 def moment(config: Config, run: RunDir) -> float:

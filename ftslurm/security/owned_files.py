@@ -21,6 +21,7 @@ from typing import IO, NamedTuple
 
 from ftslurm.errors import Distrusted
 from ftslurm.security import sharing
+from ftslurm.words import listed
 
 MOST = 64 << 20  # bytes that are read of a file; none of ours is larger
 REFUSED = (errno.EPERM, errno.EINVAL, errno.ELOOP)  # another user's, no file, a link: permanent errors
@@ -238,7 +239,7 @@ def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: froz
         who.append(_group_name(found.st_gid))
         why.append(f"may be written by the group {who[-1]} (mode {mode:04o})")
     opened = path if writable & stat.S_IWOTH else None
-    return Doubt(f"{path} {' and '.join(why)}", tuple(who), opened) if why else None
+    return Doubt(f"{path} {listed(why)}", tuple(who), opened) if why else None
 
 
 def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:

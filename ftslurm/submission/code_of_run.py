@@ -13,6 +13,7 @@ from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.run.directory import RunDir
+from ftslurm.words import few
 
 GiveCode = Callable[[Config, RunDir], None]  # puts the code into a new run directory
 TOLD_S = 2.0  # a copy that takes longer is told
@@ -68,7 +69,6 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
         raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
     if new or old.kind == record.NONE or _settings(before) != _settings(config):
         return Inheritance(take, "the code as it is now")
-    from ftslurm.monitor.sentences import few  # a submission that resumes nothing is faster without it
 
     edited = copying.edited(parent.root, old)
     since = f"; {few(edited)} changed since, --new-code takes the new code" if edited else ""

@@ -28,6 +28,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import process_title, secret_variables, sharing
+from ftslurm.words import by_count, plural
 from ftslurm.worker import (
     checkpoint_folder,
     closed_servers,
@@ -447,7 +448,7 @@ def idle_gpus(torch: Any, devices: list[str]) -> str | None:
     count = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in devices)
     if not count or torch.version.cuda is not None:
         return None
-    stay = "1 GPU that stays" if count == 1 else f"{count} GPUs that stay"
+    stay = f"{plural(count, 'GPU')} that {by_count(count, 'stays', 'stay')}"
     return (
         f"has {stay} idle: torch {torch.__version__} in the workers' environment "
         "(job.python) is a build for CPUs. Install one for CUDA, or ask for no GPUs: groups.gpus=0"

@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from ftslurm.words import by_count
+
 STEPS = 10
 
 
@@ -68,7 +70,7 @@ class Watch:
 def words(groups: int, distributed: bool) -> str:
     """Return the warning for the user."""
     how = "with torch.distributed but without torchft" if distributed else "without torchft"
-    apart = "" if groups == 1 else f"its {groups} groups train a model each and never average with one another, and "
+    apart = by_count(groups, "", f"its {groups} groups train a model each and never average with one another, and ")
     return (
         f"the script trains {how} (it has made no Manager): {apart}nothing heals a group that fails, its next attempt "
         "starts from the beginning, or from a checkpoint that the script itself loads. The few lines that change this: "

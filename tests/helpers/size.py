@@ -14,7 +14,7 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
-from ftslurm.cli.main import VERBS
+from ftslurm.cli.verbs import VERBS
 from ftslurm.config import overrides
 
 if sys.version_info >= (3, 11):

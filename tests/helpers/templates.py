@@ -6,12 +6,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from ftslurm.cli import templates_verb
+from ftslurm.cli.main import main
 
 
 @cache
 def written() -> Path:
     """Return a folder that has them; every process of the tests has one of its own."""
     folder = Path(tempfile.mkdtemp(prefix="ftslurm-templates-"))
-    templates_verb.main([str(folder)])
+    main(["templates", str(folder)])
     return folder

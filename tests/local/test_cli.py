@@ -23,8 +23,8 @@ from quick import ftslurm
 from ftslurm import __version__
 from ftslurm.config.overrides import keys
 from ftslurm.config.schema import Config
-from ftslurm.config.validate import FAULTS
 from ftslurm.config.value_limits import get
+from ftslurm.protocol.run_states import FAULTS
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
 

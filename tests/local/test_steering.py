@@ -68,6 +68,6 @@ def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
     )
     run.until(lambda: run.named("run_finished"), "the end")
     code, said = ask(run, "stop", "--save")
-    assert (code, said.partition(";")[0]) == (1, f"ftslurm: {run.dir.name} is over: was stopped")
+    assert (code, said.partition(". Nothing")[0]) == (1, f"ftslurm: {run.dir.name} is over: was stopped")
     code, said = ask(run, "save")
-    assert (code, said) == (2, f"ftslurm: {run.dir.name} is over: was stopped; nothing is left to save\n")
+    assert (code, said) == (2, f"ftslurm: {run.dir.name} is over: was stopped\n")

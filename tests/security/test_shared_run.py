@@ -19,6 +19,7 @@ from conftest import STRANGER  # type: ignore[import-not-found]
 from harness import Backend, Run
 
 from ftslurm.cli.main import main
+from ftslurm.cli.verbs import VERBS
 
 LAB = 54400  # a group without a name, of which the colleague is a member
 COLLEAGUE, OTHER = STRANGER, STRANGER + 1
@@ -63,7 +64,8 @@ def _warm_up(words: tuple[str, ...], env: dict[str, str]) -> None:
     if (words[0], *env) in WARM:
         return
     WARM.add((words[0], *env))
-    import_module(f"ftslurm.cli.{words[0]}_verb")
+    verb = VERBS[words[0]]
+    import_module("ftslurm.cli.run_argument" if verb.method else f"ftslurm.cli.{verb.name}_verb")
     reads = words if words[0] in ("status", "logs", "report", "list") else ("status", words[1])
     with redirect_stdout(_text()), redirect_stderr(_text()), mock.patch.dict(os.environ, env):
         main(list(reads))

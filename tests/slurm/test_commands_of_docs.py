@@ -7,7 +7,6 @@ by its verb. What is neither run nor planned is named below, with the reason: a 
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from cluster import Cluster
 from doc_commands import ROOT, Command, block_of, shown, unlike
 
 from ftslurm.cli import main
+from ftslurm.cli.verbs import parser_of
 
 PATIENCE_S = 120.0
 STARTS = ("run", "plan")
@@ -26,7 +26,6 @@ ON_A_RUN = (
     *("list", "status", "report", "logs", "help", "completion", "save", "stacks", "restart", "drain", "undrain"),
     *("inject", "scale", "stop", "resume", "events", "wait", "prune", "templates"),
 )
-PARSER_OF = runpy.run_path(str(ROOT / "docs" / "cli.py"))["parser_of"]
 COMPOSED = {  # planned only as far as the settings go: `--cfg job`
     "container_image": "the cluster of the tests has no pyxis (tests/slurm/test_containers.py)",
     "apptainer": "there is no apptainer",
@@ -116,8 +115,7 @@ def test_the_parser_of_a_verb_takes_the_words_of_a_page(command: Command) -> Non
     """What the verbs do to a run is tested elsewhere, with real runs (tests/slurm/test_steering_on_slurm.py, ...)."""
     values = {"N": "1", "R": "0", "FAULT": "kill"}
     verb, *words = [values.get(word.strip("[]"), word) for word in command.words[1:]]
-    parser = PARSER_OF(next(one for verbs in main.VERBS_BY_PURPOSE.values() for one in verbs if one.name == verb))
-    parser.parse_intermixed_args(words)
+    parser_of(main.VERBS[verb]).parse_intermixed_args(words)
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if "--help" in one.words], ids=str)

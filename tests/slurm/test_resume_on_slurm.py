@@ -88,7 +88,7 @@ def test_a_run_whose_job_is_requeued_and_waits_is_not_over(words: list[str], slu
     job = parent.files.job()
     slurm_cluster.run(["scontrol", "requeue", str(job)])
     until(lambda: "PENDING" in slurm_cluster.run(["squeue", "-h", f"--jobs={job}", "--format=%T"]), "it waits")
-    with pytest.raises(EnvironmentProblem, match=rf"its Slurm job {job} waits in the queue.*ftslurm stop"):
+    with pytest.raises(EnvironmentProblem, match=rf"Slurm job {job} is waiting in the queue.*ftslurm stop"):
         parent.resume()
     assert "was waiting in the queue: Slurm job" in parent.stop()
     goes_on(parent.resume(), parent)

@@ -17,8 +17,7 @@ from harness import light
 from programs import script
 from templates import written
 
-from ftslurm.cli import templates_verb
-from ftslurm.errors import EnvironmentProblem
+from ftslurm.cli.main import main
 
 TOY = Path(__file__).parents[1] / "scripts/toy.py"
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
@@ -159,7 +158,7 @@ def test_the_script_runs_the_python_that_wrote_it_whatever_its_path_holds(
     python = weird_tmp_path / "an env's $HOME `x`/bin/python"
     script(python, 'printf "%s\\n" "$0" "$@"')
     monkeypatch.setattr(sys, "executable", str(python))
-    templates_verb.main([str(weird_tmp_path / "a/b")])
+    assert main(["templates", str(weird_tmp_path / "a/b")]) == 0
     environ = {"SLURM_NNODES": "5", "SLURM_ARRAY_TASK_COUNT": "5", "PATH": os.environ["PATH"]}
     command = ["bash", weird_tmp_path / f"a/b/{name}.sbatch", "a b", "c='d'"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
@@ -170,12 +169,14 @@ def test_the_script_runs_the_python_that_wrote_it_whatever_its_path_holds(
 
 @pytest.mark.parametrize("there", ["steps.sbatch", "array.sbatch"])
 @pytest.mark.parametrize("link", [False, True])
-def test_nothing_is_overwritten_and_then_nothing_is_written(there: str, link: bool, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_and_then_nothing_is_written(
+    there: str, link: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if link:
         (tmp_path / there).symlink_to("nowhere")
     else:
         (tmp_path / there).write_text("mine")
-    with pytest.raises(EnvironmentProblem, match=f"{there} exist already"):
-        templates_verb.main([str(tmp_path)])
+    assert main(["templates", str(tmp_path)]) == 2
+    assert f"{there} exist already" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [there]
     assert (tmp_path / there).is_symlink() or (tmp_path / there).read_text() == "mine"

@@ -90,7 +90,7 @@ def test_every_make_target_that_a_page_shows_exists(page: Path) -> None:
 def test_the_architecture_lists_the_folders_in_the_order_of_imports() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     listed = [name.replace("/", ".") for name in re.findall(r"^\| `ftslurm/([\w/]+)/` \|", text, re.MULTILINE)]
-    assert ["errors", *listed] == FOLDERS
+    assert ["errors", "words", *listed] == FOLDERS
 
 
 def test_the_architecture_lists_the_rules_in_their_order() -> None:

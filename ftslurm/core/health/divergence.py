@@ -18,6 +18,7 @@ from ftslurm.core.state.units import tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
+from ftslurm.words import few
 
 KEPT = 3  # steps whose digests are kept for each rank, those that were reported last
 NAMED = 8  # groups that a sentence names
@@ -105,4 +106,4 @@ def _write(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]], equ
 def _named(differ: list[tuple[Unit, int]], rank: int) -> str:
     """Return the groups with the nodes of a rank: "group 1 (rank 0 on n2), group 2 (rank 0 on n3)"."""
     named = [f"group {unit.group} (rank {rank} on {unit.current.hosts[task]})" for unit, task in differ]
-    return ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
+    return few(named, NAMED)

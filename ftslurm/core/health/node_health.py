@@ -31,6 +31,7 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
+from ftslurm.words import few
 
 LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
 JITTER_S = 0.25  # times this close are the same moment: the delay of messages varies
@@ -400,7 +401,5 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
 
 def unfit(nodes: Nodes) -> str:
     """Name the nodes that have failed their check, with the reasons; empty: there are none."""
-    failed = sorted(nodes.out(Out.UNFIT))
-    more = len(failed) - MOST_NAMED
-    named = "; ".join(f"{name}: {nodes.of(name).why}" for name in failed[:MOST_NAMED])
-    return f"{named}; and {more} more" if more > 0 else named
+    failed = [f"{name}: {nodes.of(name).why}" for name in sorted(nodes.out(Out.UNFIT))]
+    return few(failed, MOST_NAMED, between="; ") if failed else ""

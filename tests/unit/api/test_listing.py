@@ -20,8 +20,8 @@ from ftslurm.cli.main import main
 from ftslurm.errors import RunNotFound
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.entries import Entry, entry_of
+from ftslurm.run.facts import Queue
 from ftslurm.slurm.parse import QueuedJob, read_jobs
-from ftslurm.submission.jobs_of_run import Queue
 
 
 def new_run(root: Path, name: str, *lines: ex.Line, age_s: float = 0.0, alive: bool = False) -> RunDir:
@@ -75,7 +75,7 @@ def test_a_run_that_trains_has_its_step_rate_and_groups_at_work(tmp_path: Path) 
     ("state", "alive", "expected", "note"),
     [
         ("RUNNING", True, "running", None),
-        ("RUNNING", False, "silent", "its controller on n1 is not heard"),
+        ("RUNNING", False, "silent", "its controller on n1 is not heard; ftslurm stop cancels Slurm job 81"),
         (None, True, "lost", "its controller is gone: Slurm job 81 is unknown to Slurm"),
         ("CANCELLED", True, "lost", "its controller is gone: Slurm job 81 is CANCELLED"),
         ("PENDING", True, "waiting", "Slurm job 81 is waiting in the queue (Resources)"),

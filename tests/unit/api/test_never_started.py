@@ -13,14 +13,15 @@ import pytest
 from json_schema import check_report, check_status
 from programs import Programs
 
-from ftslurm.api import listing, stopping, waiting
+from ftslurm.api import listing, waiting
+from ftslurm.api.run import Run
 from ftslurm.cli import status_verb
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.run import inbox
+from ftslurm.run import facts, inbox
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.submission import jobs_of_run
+from ftslurm.run.standing import Standing
 
 CANCELLED = "Slurm job 81 was cancelled before it started"
 FORGOTTEN = (
@@ -93,7 +94,7 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
         code, text = said(capsys, "logs", name, *words)
         assert (code, text) == (2, f"ftslurm: run wait-1 has no logs, it never started: {why}\n")
     assert waiting.no_verdict(compose.load(run.config), run) == f"wait-1 {note}"
-    assert said(capsys, "save", name)[1] == f"ftslurm: wait-1 does not run: it {note}\n"
+    assert said(capsys, "save", name)[1] == f"ftslurm: wait-1 {note}\n"
 
 
 def test_the_report_of_a_run_that_never_started_is_one_line(
@@ -129,7 +130,7 @@ def test_nothing_is_concluded_while_slurm_does_not_answer(
     programs.add("squeue", body="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     name = str(run.root)
     assert said(capsys, "status", name) == (0, "wait-1: Slurm does not answer how job 81 stands\n")
-    assert [row.state for row in listing.under(run.root.parent)] == ["silent"]
+    assert [row.state for row in listing.under(run.root.parent)] == ["unknown"]
     assert said(capsys, "report", name)[1].startswith("run wait-1 has not started yet: Slurm does not answer")
     assert "(yet)" in said(capsys, "logs", name)[1]
 
@@ -140,7 +141,7 @@ def test_a_job_that_was_submitted_after_squeue_was_asked_has_not_left_the_queue(
     slurm_says(programs, run, None)
     later = time.time() + 60
     os.utime(run.job_id, (later, later))
-    assert [row.state for row in listing.under(run.root.parent)] == ["silent"]
+    assert [row.state for row in listing.under(run.root.parent)] == ["unknown"]
 
 
 @pytest.mark.parametrize("state", ["FAILED", None])
@@ -173,20 +174,19 @@ def test_a_local_run_whose_controller_ended_at_once_never_started(
 def test_a_run_that_has_begun_and_lost_its_job_has_started(run: RunDir, programs: Programs) -> None:
     slurm_says(programs, run, "CANCELLED")
     config = compose.load(run.config)
-    assert jobs_of_run.never_started(config, run) is not None
+    assert facts.look(config, run).never is not None
     run.events.write_text("damaged\n")
     ex.write(run, [ex.launched(1, 0)])
-    assert jobs_of_run.never_started(config, run) is None
-    assert jobs_of_run.abandoned(config, run) == "its controller is gone: Slurm job 81 is CANCELLED"
+    assert facts.look(config, run) == Standing("lost", "its controller is gone: Slurm job 81 is CANCELLED")
 
 
 def test_stop_writes_the_end_that_is_missing(
     run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm_says(programs, run, None)
-    assert stopping.stop(run) == f"wait-1 never started: {FORGOTTEN}"
+    assert Run(run.root).stop() == f"wait-1 never started: {FORGOTTEN}"
     assert inbox.take(run.inbox)  # a job that another Slurm has stops as soon as it starts
-    assert stopping.stop(run) == "wait-1 is over already: stopped"
+    assert Run(run.root).stop() == "wait-1 is over already: stopped"
     assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("stopped", FORGOTTEN)]
     assert said(capsys, "report", str(run.root))[1].startswith(f"run wait-1 never started: {FORGOTTEN}\n")
 
@@ -194,10 +194,10 @@ def test_stop_writes_the_end_that_is_missing(
 def test_a_run_that_slurm_starts_after_its_end_was_written_has_started(run: RunDir, programs: Programs) -> None:
     """As after `scontrol requeue` of a job that was cancelled."""
     slurm_says(programs, run, "CANCELLED")
-    stopping.stop(run)
+    Run(run.root).stop()
     ex.write(run, [ex.started() | {"cluster": "slurm", "mode": "steps", "job_id": "81"}])
     slurm_says(programs, run, "RUNNING")
-    assert jobs_of_run.never_started(compose.load(run.config), run) is None
+    assert facts.look(compose.load(run.config), run).never is None
 
 
 def test_stop_ends_a_local_run_that_never_started(run: RunDir) -> None:
@@ -205,8 +205,8 @@ def test_stop_ends_a_local_run_that_never_started(run: RunDir) -> None:
     config.cluster.kind = "local"
     run.config.write_text(compose.dump(config))
     replace_text(run.job_id, str(2**22 + 1))
-    assert stopping.stop(run) == f"wait-1 never started: its controller ended; see {run.submitit}"
-    assert stopping.stop(run) == "wait-1 is over already: failed"
+    assert Run(run.root).stop() == f"wait-1 never started: its controller ended; see {run.submitit}"
+    assert Run(run.root).stop() == "wait-1 is over already: failed"
 
 
 def test_logs_that_are_followed_say_that_the_run_was_cancelled_meanwhile(

@@ -23,6 +23,7 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.monitor import table
+from ftslurm.protocol.run_states import GOING, OVER, STATES
 from ftslurm.run.directory import RunDir, replace_text
 
 GONE = 2**22 + 1  # no process can have this id
@@ -37,14 +38,19 @@ def a_run(root: Path, kind: str, mode: str, began: bool, job: str | None, alive:
     config.job.script, config.run.name, config.groups.count = __file__, "a", 3
     config.cluster.kind = "array" if mode == "array" else kind
     run.config.write_text(compose.dump(config))
+    os.utime(run.config, (ex.START, ex.START))
     if job is not None and not job.startswith("alloc"):
         replace_text(run.job_id, job)
     if alive:
         run.alive.touch()
-    begun = ex.started() | {"cluster": config.cluster.kind, "mode": mode if kind == "slurm" else "local"}
+    begun = ex.started() | {
+        "cluster": config.cluster.kind,
+        "mode": "array" if mode == "array" else "steps" if kind == "slurm" else "local",
+    }
     begun |= {"job_id": (job or "").removeprefix("alloc") or None, "host": platform.node(), "pid": GONE}
     begun |= {"host": "elsewhere"} if job == "alloc1" else {}
-    return ex.write(run, [begun, ex.launched(1, 0), ex.ready(2, 0), *lines]) if began else run
+    end = [ex.finished(9, mode)] if mode in OVER else []
+    return ex.write(run, [begun, ex.launched(1, 0), ex.ready(2, 0), *lines, *end]) if began else run
 
 
 # kind, mode, has begun, job or process, was heard just now, jobs in squeue (None: no answer), what it is
@@ -70,12 +76,22 @@ CASES: dict[str, Case] = {
     "requeued": ("slurm", "steps", True, "81", False, {"81": "PENDING"}, "waiting"),
     "in an allocation": ("slurm", "steps", True, "alloc81", True, {"81": "RUNNING"}, "running"),
     "in an allocation that is gone": ("slurm", "steps", True, "alloc81", False, {}, "lost"),
+    "nobody says whether it waits": ("slurm", "steps", False, "81", False, None, "unknown"),
+    "its state is in no list": ("slurm", "steps", False, "81", False, {"81": "HIBERNATING"}, "unknown"),
+    "trains in a state that is in no list": ("slurm", "steps", True, "81", True, {"81": "HIBERNATING"}, "running"),
+    "held after a requeue": ("slurm", "steps", True, "81", False, {"81": "REQUEUE_HOLD"}, "waiting"),
+    **{f"{end}": ("slurm", end, True, "81", True, {"81": "RUNNING"}, end) for end in OVER},
+    **{f"local, {end}": ("local", end, True, str(GONE), False, {}, end) for end in OVER},
     "array": ("slurm", "array", True, "81", False, {"81": "FAILED", "82": "RUNNING"}, "silent"),
     "array, another leads": ("slurm", "array", True, "81", True, {"82": "RUNNING"}, "running"),
     "array, all gone": ("slurm", "array", True, "81", False, {"81": "FAILED", "82": "CANCELLED"}, "lost"),
     "array by hand": ("slurm", "array", True, "alloc81_0", False, {"81_1": "RUNNING"}, "silent"),
     "array by hand, all gone": ("slurm", "array", True, "alloc81_0", False, {"81_1": "FAILED"}, "lost"),
 }
+
+
+def test_every_state_has_its_case() -> None:
+    assert {case[-1] for case in CASES.values()} == set(STATES) - {"unreadable"}
 
 
 def squeue(programs: Programs, run: RunDir, jobs: dict[str, str] | None) -> None:
@@ -98,11 +114,13 @@ def test_every_reader_says_the_same(
     assert main(["list", "--root", str(run.root.parent), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["runs"]
     assert row["state"] == state
-    outcome = "running" if state in ("running", "waiting", "silent") else state
+    outcome = "running" if state in GOING else state
     assert main(["status", str(run.root), "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     check_status(status)
-    assert status["outcome"] == outcome
+    assert (status["state"], status["outcome"]) == (state, outcome)
+    if outcome == "running" or state == "lost":
+        assert status["note"] == row["note"]
     assert main(["report", str(run.root), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     check_report(report)
@@ -116,7 +134,7 @@ def test_every_reader_says_the_same(
         assert status["reason"] in report["reason"]
         assert status["reason"] in row["note"]
         with pytest.raises(EnvironmentProblem, match=r"does not run|has not started"):
-            Conversation(run, "nothing is done")
+            Conversation(run).check()
         for words in (["status", str(run.root)], ["report", str(run.root)]):
             assert main(words) == 0
             said = capsys.readouterr().out

@@ -13,7 +13,7 @@ import example_journal as ex
 import pytest
 from rich.console import Console
 
-from ftslurm.api import stopping
+from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor.status import RunStatus
@@ -53,7 +53,7 @@ def stopped(run: RunDir) -> str:
 
     thread = threading.Thread(target=controller, daemon=True)
     thread.start()
-    said = stopping.stop(run)
+    said = Run(run.root).stop()
     thread.join()
     return said.removeprefix(run.root.name)
 

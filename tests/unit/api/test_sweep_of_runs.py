@@ -73,7 +73,7 @@ def test_a_list_and_a_stop_of_one_sweep(tmp_path: Path, capsys: pytest.CaptureFi
     rows = json.loads(capsys.readouterr().out)["runs"]
     assert {(one["id"], one["state"], str(one["value"])) for one in rows} == {
         ("a", "succeeded", "[None]"),
-        ("c", "lost", "None"),
+        ("c", "waiting", "None"),
     }
     assert main(["stop", "--root", str(tmp_path), "--sweep", "lr"]) == 0
     assert capsys.readouterr().out.startswith("c ")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.cli import completion, main
+from ftslurm.cli.verbs import VERBS, options
 
 PAGE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "cli.py"))["page"]()
 
 
-@pytest.mark.parametrize("verb", main.VERBS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_the_section_of_a_verb_has_every_option_that_its_source_has(verb: str) -> None:
     section = PAGE.partition(f"\n## ftslurm {verb}\n")[2].partition("\n## ")[0]
     assert section
-    options = {name for name in completion.options(verb) if name.startswith("--")} - {"--help"}
-    assert [name for name in sorted(options) if f"`{name}" not in section] == []
+    names = {name for name in options(VERBS[verb]) if name.startswith("--")} - {"--help"}
+    assert [name for name in sorted(names) if f"`{name}" not in section] == []

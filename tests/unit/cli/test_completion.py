@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.cli import completion, main
+from ftslurm.cli import completion
+from ftslurm.cli.verbs import VERBS, parser_of
 from ftslurm.config import overrides
-from ftslurm.config.schema import shipped
 
 BIN = Path(sys.executable).parent
 
@@ -69,20 +69,16 @@ def test_a_word_may_become(words: tuple[str, ...], some: set[str]) -> None:
     assert len(found) == len(some) or words[0] in ("", "st")
 
 
-def test_the_keys_are_those_of_the_schema() -> None:
-    assert set(completion.keys()) == set(overrides.keys())
-    assert completion._shipped("conf") == shipped("conf")
+def test_every_setting_is_offered() -> None:
+    assert {word.removesuffix("=") for word in completion.settings("x", [])} >= set(overrides.keys())
 
 
-@pytest.mark.parametrize("verb", [verb for verb in main.VERBS if verb not in ("run", "plan")])
-def test_the_options_of_a_verb_are_those_of_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_verb_is_offered(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main.main([verb, "--help"])
-    usage = capsys.readouterr().out.partition("\n\n")[0]
-    flags = {flag: bool(value) for flag, value in re.findall(r"\[(--?[\w-]+)( [A-Z{][^\]]*)?", usage)}
-    found = completion.options(verb)
-    assert set(flags) - {"-h"} <= found.keys()
-    assert {flag: found[flag] for flag in flags if flag != "-h"} == {f: v for f, v in flags.items() if f != "-h"}
+        parser_of(VERBS[verb]).parse_args(["--help"])
+    shown = set(re.findall(r"(?<![\w-])--[\w-]+", capsys.readouterr().out.partition("\n\n")[0]))
+    assert offered(verb, "--") >= shown
 
 
 @pytest.mark.usefixtures("folder")
@@ -137,12 +133,14 @@ def test_the_code_for_other_shells_is_theirs(shell: str, folder: Path) -> None:
         assert "argcomplete" in done.stdout, done.stderr
 
 
-def test_a_tab_imports_neither_torch_nor_hydra_nor_the_settings() -> None:
+def test_a_tab_imports_neither_torch_nor_hydra_nor_a_verb() -> None:
     code = (
         "import sys, ftslurm.cli.main; from ftslurm.cli import completion\n"
-        "for words in (['run'], ['status'], ['inject'], []): list(completion.candidates(words, 'g'))\n"
+        "for words in (['status'], ['inject'], ['logs', '--group']): list(completion.candidates(words, 'g'))\n"
+        "assert 'ftslurm.config.schema' not in sys.modules\n"
+        "for words in (['run'], []): list(completion.candidates(words, 'g'))\n"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    heavy = {"torch", "hydra", "omegaconf", "rich", "ftslurm.config.schema"}
+    heavy = {"torch", "hydra", "omegaconf", "rich", "ftslurm.api.run"}
     assert not heavy & set(done.stdout.split())

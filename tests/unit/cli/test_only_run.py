@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import example_journal as ex
@@ -13,15 +12,16 @@ import pytest
 from terminal_session import Terminal
 
 from ftslurm.api import start
-from ftslurm.cli import run_argument
-from ftslurm.cli.main import VERBS, main
+from ftslurm.cli.main import main
+from ftslurm.cli.verbs import NEWEST, ONLY, VERBS
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import RunNotFound
 from ftslurm.run.directory import RunDir, replace_text
 
-READERS = {"status", "logs", "events", "report", "top", "wait", "attach", "stacks", "resume"}  # they take the newest
+READERS = {"status", "logs", "events", "report", "wait", "attach", "stacks", "resume"}  # they take the newest
 MORE = {"drain": ["n1"], "undrain": ["n1"], "scale": ["2"], "restart": ["--group", "0"], "inject": ["kill", "--yes"]}
+STEERING = [verb.name for verb in VERBS.values() if verb.run == ONLY]
 GONE = 2**22 + 1  # no process can have this id
 
 
@@ -34,17 +34,16 @@ def run_of(root: Path, name: str, process: int = 0, *lines: ex.Line) -> RunDir:
     config.groups.count = 3
     run.config.write_text(compose.dump(config))
     replace_text(run.job_id, str(process or os.getpid()))
+    run.alive.touch()
     return ex.write(run, [ex.started() | {"host": platform.node(), "pid": process or os.getpid()}, *lines])
 
 
 def test_each_verb_that_takes_a_run_either_reads_it_or_must_not_guess() -> None:
-    source = {verb: Path(import_module(f"ftslurm.cli.{verb}_verb").__file__ or "").read_text() for verb in VERBS}
-    takes_run = {verb for verb, text in source.items() if "parser_for(" in text}
-    assert takes_run == READERS | set(run_argument.STEERING)
-    assert not READERS & set(run_argument.STEERING)
+    assert {verb.name for verb in VERBS.values() if verb.run == NEWEST} == READERS
+    assert {verb.name for verb in VERBS.values() if verb.method} <= set(STEERING)
 
 
-@pytest.mark.parametrize("verb", run_argument.STEERING)
+@pytest.mark.parametrize("verb", STEERING)
 def test_of_several_none_is_touched_and_all_are_listed(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,7 +58,7 @@ def test_of_several_none_is_touched_and_all_are_listed(
     assert [list(run.inbox.iterdir()) for run in (older, newer, over)] == [[], [], []]
 
 
-@pytest.mark.parametrize("verb", run_argument.STEERING)
+@pytest.mark.parametrize("verb", STEERING)
 def test_without_one_that_goes_on_nothing_is_done(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

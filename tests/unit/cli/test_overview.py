@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from inspect import signature
 
 import pytest
 
+from ftslurm.api.run import Run
 from ftslurm.cli import main
+from ftslurm.cli.verbs import VERBS, Verb, parser_of
 
 
 def test_the_overview_shows_every_verb_within_80_columns_and_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,7 +17,7 @@ def test_the_overview_shows_every_verb_within_80_columns_and_one_screen(capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 45
-    assert set(main.VERBS) <= {line.split()[0] for line in lines if line.startswith("  ")}
+    assert set(VERBS) <= {line.split()[0] for line in lines if line.startswith("  ")}
 
 
 @pytest.mark.parametrize(
@@ -29,12 +32,23 @@ def test_a_verb_that_is_not_there_is_named_with_the_one_that_does_it(
 
 
 def test_words_of_other_tools_are_no_verbs_and_lead_to_one() -> None:
-    assert not set(main.ELSEWHERE) & set(main.VERBS)
-    assert {meant.split()[0] for meant in main.ELSEWHERE.values()} <= set(main.VERBS)
+    assert not set(main.ELSEWHERE) & set(VERBS)
+    assert {meant.split()[0] for meant in main.ELSEWHERE.values()} <= set(VERBS)
 
 
-def test_every_verb_has_its_module() -> None:
-    assert all(find_spec(f"ftslurm.cli.{verb}_verb") for verb in main.VERBS)
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_every_verb_has_its_module_or_a_method_that_takes_its_arguments(verb: Verb) -> None:
+    if not verb.method:
+        assert find_spec(f"ftslurm.cli.{verb.name}_verb")
+        return
+    assert not find_spec(f"ftslurm.cli.{verb.name}_verb")
+    signature(getattr(Run, verb.method)).bind(None, **{one.dest: None for one in verb.args})
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_the_arguments_of_a_verb_have_the_names_that_the_parser_gives_them(verb: Verb) -> None:
+    known = {action.dest for action in parser_of(verb)._actions}
+    assert {each.dest for one in verb.args for each in (one if isinstance(one, tuple) else (one,))} <= known
 
 
 def test_help_of_a_verb_is_the_help_of_that_verb(capsys: pytest.CaptureFixture[str]) -> None:

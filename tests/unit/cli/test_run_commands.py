@@ -33,6 +33,7 @@ def run(tmp_path: Path) -> RunDir:
     config.cluster.kind, config.groups.count, config.groups.workers = "local", 3, 2
     run.config.write_text(compose.dump(config))
     run.inbox.mkdir()
+    run.alive.touch()
     return run
 
 
@@ -115,8 +116,8 @@ def test_silence_is_told_with_the_log_to_look_into(
         (["kill", "--rank", "2"], ["no rank 2", "ranks 0 to 1"]),
         (["lighthouse", "--group", "0"], ["belongs to no group"]),
         (["cancel", "--rank", "0"], ["whole step", "rank"]),
-        (["kill9"], ["'kill9' is no fault; did you mean kill? There are kill, term"]),
-        (["explode"], ["'explode' is no fault; there are kill, term"]),
+        (["kill9"], ["'kill9' is no fault; did you mean kill? There are: kill, term"]),
+        (["explode"], ["'explode' is no fault; there are: kill, term"]),
     ],
 )
 def test_what_the_run_does_not_have_is_refused(

@@ -151,7 +151,9 @@ def test_it_does_not_let_the_last_groups_go_that_hold_the_state() -> None:
     story = grown()
     story.turn(20, [ev.Ended(A0, code=1), to(1)])
     (told,) = story.records("scale_refused")
-    assert told["reason"] == ("only groups 1, 2, 3 hold the training's state now; try again when one that stays trains")
+    assert told["reason"] == (
+        "only groups 1, 2 and 3 hold the training's state now; try again when one that stays trains"
+    )
     assert story.all(msg.Stop) == []
     story.turn(21, [to(2)])  # group 1 stays, and holds it
     assert story.ids(msg.Stop) == [C0, D0]

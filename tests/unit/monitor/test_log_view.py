@@ -16,7 +16,7 @@ from fuzz import tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.cli.logs_verb import since
+from ftslurm.cli.option_types import since
 from ftslurm.monitor.log_files import LogFile, LogReader, Wanted, pieces, pieces_backward
 from ftslurm.monitor.log_page import View, clock
 from ftslurm.monitor.logs import show

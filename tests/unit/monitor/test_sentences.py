@@ -8,11 +8,11 @@ from functools import reduce
 import example_journal as ex
 import pytest
 
-from ftslurm.cli.inject_verb import HARM
-from ftslurm.config.validate import FAULTS
-from ftslurm.monitor.sentences import checkpoint, clock, describe, few, seconds
+from ftslurm.monitor.sentences import checkpoint, describe
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
+from ftslurm.protocol.run_states import FAULTS
+from ftslurm.words import clock, few, seconds
 
 # What each drill is called, of rank 2 of group 1 on n2.
 DRILLS = [
@@ -196,7 +196,6 @@ def test_a_lost_node_reads_like_a_story() -> None:
 
 def test_every_fault_has_its_words() -> None:
     assert {*FAULTS} == {kind for kind, _ in DRILLS} - {"meteor"} | {"lighthouse"}
-    assert set(HARM) == set(FAULTS)
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,7 @@ def test_the_json_has_stable_keys() -> None:
             "mode",
             "job_id",
             "job_starts",
+            "state",
             "outcome",
             "reason",
             "step",

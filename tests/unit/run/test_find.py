@@ -56,7 +56,7 @@ def test_a_wrong_name_is_answered_with_the_newest_runs(root: Path) -> None:
 def test_the_beginning_of_an_id_is_enough_if_only_one_run_begins_so(root: Path) -> None:
     (root / "run-5").rename(root / "ddp-20261121-231403-a1b2")
     assert find("ddp", root).root == root / "ddp-20261121-231403-a1b2"
-    with pytest.raises(RunNotFound, match=r"'run' could be any of run-6, run-4, run-3, run-2, run-1 and 1 older"):
+    with pytest.raises(RunNotFound, match=r"'run' could be any of run-6, run-4, run-3, run-2, run-1, run-0"):
         find("run", root)
 
 

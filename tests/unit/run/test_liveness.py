@@ -22,7 +22,7 @@ from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.guard import orphan
-from ftslurm.run import inbox, liveness
+from ftslurm.run import facts, inbox, liveness
 from ftslurm.run.directory import RunDir
 
 QUEUE = """
@@ -53,6 +53,7 @@ def run(tmp_path: Path) -> RunDir:
     run.inbox.mkdir()
     run.submitit.mkdir()
     (run.submitit / "job_id").write_text("77")
+    run.alive.touch()
     return run
 
 
@@ -89,6 +90,7 @@ def test_an_orphan_ends_the_job_of_a_controller_that_has_died(run: RunDir, slurm
 def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known_of(
     run: RunDir, slurm: Programs
 ) -> None:
+    run.alive.unlink()
     assert not orphan_of(run, 30.0)  # no such file
     silent_for(run, 20.0)
     touch = threading.Timer(0.2, run.alive.touch)
@@ -197,7 +199,7 @@ def test_stop_waits_for_the_answer(run: RunDir, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.usefixtures("slurm")
 def test_status_says_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    said = "the controller has not been heard for 100 s; ftslurm stop cancels Slurm job 77"
+    said = "its controller on n1 has not been heard for 100 s; ftslurm stop cancels Slurm job 77"
     silent_for(run, 100)
     assert main(["status", str(run.root)]) == 0
     assert said in settled(table := capsys.readouterr().out)
@@ -227,18 +229,25 @@ def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
 def test_who_follows_a_run_sees_silence_by_his_own_clock(run: RunDir) -> None:
     config, now = compose.load(run.config), 0.0
     watch = liveness.Watch(lambda: now)
+
+    def seen() -> str:
+        return facts.look(config, run, facts.Queue(), watch=watch, wait=False).state
+
     silent_for(run, -3600.0)
-    assert liveness.silent_s(config, run, watch) is None
+    assert seen() == "running"
     now = 31.0
-    assert liveness.silent_s(config, run, watch) == 31.0
+    assert seen() == "silent"
     run.alive.touch()
-    assert liveness.silent_s(config, run, watch) is None
+    assert seen() == "running"
 
 
 @pytest.mark.usefixtures("slurm")
-def test_a_run_older_than_the_file_is_shown_as_ever(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_controller_that_has_left_no_sign_of_life_is_not_heard(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.alive.unlink()
     main(["status", "--json", str(run.root)])
-    assert json.loads(capsys.readouterr().out)["note"] is None
+    assert "is not heard;" in json.loads(capsys.readouterr().out)["note"]
 
 
 def test_a_complaint_replaces_the_one_before_on_a_full_disk(tmp_path: Path) -> None:

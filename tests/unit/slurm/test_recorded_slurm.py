@@ -22,6 +22,7 @@ from ftslurm.core.state.actions import AskJobs
 from ftslurm.core.state.events import JobsSeen, JobsUnknown
 from ftslurm.launchers.scheduler import AskOwnNodes
 from ftslurm.launchers.srun import Slurm
+from ftslurm.run import facts
 from ftslurm.run.directory import RunDir
 from ftslurm.slurm.evidence import job_ends, read_srun
 from ftslurm.slurm.parse import (
@@ -36,7 +37,6 @@ from ftslurm.slurm.parse import (
     read_state,
     read_topology,
 )
-from ftslurm.submission import jobs_of_run
 
 DATA = Path(__file__).parents[2] / "data/slurm"
 VERSIONS = sorted(folder.name for folder in DATA.iterdir())
@@ -240,10 +240,10 @@ def test_a_state_that_is_new_leaves_the_job_as_it_was_and_is_told_once(
 
 def test_a_run_is_not_lost_because_its_jobs_line_is_damaged() -> None:
     text = recorded(VERSIONS[-1], "jobs_of_users")
-    assert jobs_of_run.read_queue(["me"], text, 1.0).users == {"me"}
-    assert jobs_of_run.read_queue(["me"], text[:-30], 1.0).users == set()
+    assert facts.read_queue(["me"], text, 1.0).users == {"me"}
+    assert facts.read_queue(["me"], text[:-30], 1.0).users == set()
     cut = re.sub(r"^2\|.*", "2", text, flags=re.MULTILINE)
-    assert jobs_of_run.read_queue(["me"], cut, 1.0).users == set()
+    assert facts.read_queue(["me"], cut, 1.0).users == set()
 
 
 def test_the_answers_about_one_node_and_the_own_nodes_are_read_between_other_lines() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from observed import until
 from programs import Programs
 
 from ftslurm.config.schema import Config, Range
+from ftslurm.guard import processes
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import submit
@@ -172,25 +174,29 @@ def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
 def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
-    popen = subprocess.Popen
+    """Ctrl-C at the worst moments: just before there is a child, and just after, when it has ignored nothing yet."""
+    starting, seen = [True], list[list[int]]()
 
-    def interrupted(*words: Any, **options: Any) -> Any:
-        child = popen(*words, **options)
-        for kill in (signal.raise_signal, child.send_signal):  # as Ctrl-C at a terminal
-            kill(signal.SIGINT)
-        assert seen == []
-        return child
+    def at_worst(event: str, _: object) -> None:
+        if event == "subprocess.Popen" and starting.pop():
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    def heeded(*_: object) -> None:
+        seen.append(processes.descendants(os.getpid(), 1))
+        for child in seen[-1]:
+            os.kill(child, signal.SIGINT)
+
+    waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; touch {tmp_path}/ended"
+    monkeypatch.setattr(submit, "command", lambda *_: f"sh -c '{waits}'")
+    (tmp_path / "submitit").mkdir()
+    before = signal.signal(signal.SIGINT, heeded)
+    sys.addaudithook(lambda event, args: at_worst(event, args) if starting else None)
     try:
-        monkeypatch.setattr(submit, "command", lambda *_: f"touch {tmp_path}/ended")
-        (tmp_path / "submitit").mkdir()
-        submit._start_here(config(), RunDir(tmp_path))
+        started = submit._start_here(config(), RunDir(tmp_path))
     finally:
+        (tmp_path / "go").touch()
         signal.signal(signal.SIGINT, before)
-    assert seen == [signal.SIGINT]
+    assert [int(started) in children for children in seen] == [True]  # once, and not before there was a child
     until((tmp_path / "ended").exists, "the process goes on")
 
 

@@ -25,12 +25,12 @@ from histories import (
 from steps import A0, A1, ANN, B0, B1, C0, LIGHT0
 
 from ftslurm.config.schema import Fault, RandomFaults
-from ftslurm.config.validate import FAULTS
 from ftslurm.core.groups import fault_drills
 from ftslurm.core.groups.reports import TOLD_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.protocol import messages as msg
+from ftslurm.protocol.run_states import FAULTS
 
 
 def asked(fault: str, group: int | None = None, rank: int = 0) -> ev.InjectAsked:

@@ -1,0 +1,88 @@
+"""Ends a run that has no controller to ask: its jobs are cancelled, its journal gets the end that is missing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ftslurm.config.schema import Config
+from ftslurm.core.state.model import Saved
+from ftslurm.errors import FtslurmError
+from ftslurm.monitor.status import RunStatus
+from ftslurm.protocol import job_states
+from ftslurm.run import facts, inbox, stored_checkpoints
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import first_line
+from ftslurm.run.replay import newest_checkpoint, read_past
+from ftslurm.run.standing import Standing
+from ftslurm.slurm import client
+from ftslurm.submission import observing, requeue
+from ftslurm.words import by_count, plural
+
+
+def without_controller(config: Config, run: RunDir, found: Standing) -> str | None:
+    """End a run whose controller cannot. Return a message for the user, or None if the controller must be asked.
+
+    Args:
+        found: how the run stands; Slurm was asked also if it is over.
+    """
+    name, job, local = run.root.name, run.job(), config.cluster.kind == "local"
+    if found.state in ("waiting", "unknown", "silent") and not local and job and _take_out_of_queue(job):
+        _cancel(run)
+        requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
+        return f"{name} was waiting in the queue: Slurm job {job} is cancelled"
+    if found.over:
+        return f"{name} is over already: {found.state}"
+    if found.never is not None:
+        inbox.put(run.inbox, "stop")  # Slurm may know the job after all: that of another cluster, or one it requeues
+        requeue.end_journal(run, found.never.reason, found.never.outcome)
+        return f"{name} never started: {found.never.reason}"
+    if (found.state == "lost" or (found.state == "silent" and local)) and run.events.exists():
+        past, _ = read_past(run)
+        left = past.live.values() if past is not None else ()
+        requeue.end_journal(run, f"stopped without a controller: {found.why}", left=left)
+        return f"{name} had lost its controller and counts as stopped now: {found.why}"
+    if found.state == "silent" and (cancelled := _cancel(run)):
+        observing.tell_the_end(run)
+        return f"{name} is stopped: {found.why}. Cancelled: Slurm job {', '.join(cancelled)}"
+    return None
+
+
+def _cancel(run: RunDir) -> list[str]:
+    """Cancel every job of a run. Return those that Slurm has accepted to cancel."""
+    jobs = facts.ask_queue({facts.owner(run)}).of(run, facts.job_of(run))
+    left = [job.name for job in jobs if not job_states.state(job.state).ends]
+    return left if client.cancel(*left) else []
+
+
+def _take_out_of_queue(job: str) -> bool:
+    """Cancel a job if it waits in Slurm's queue. Return whether it did wait and is gone."""
+    if not job_states.state(client.job_state(job)[0]).waits:
+        return False
+    client.cancel(job, pending_only=True)
+    return client.job_state(job)[0] in ("CANCELLED", "")
+
+
+def by_hand(config: Config, run: RunDir) -> str:
+    """Return the command that ends a run whose controller reads no inbox."""
+    job = run.job() if config.cluster.kind != "local" else None
+    return f"scancel {job}" if job is not None else f"kill {(first_line(run.events) or {}).get('pid')}"
+
+
+def kept(config: Config, run: RunDir, status: RunStatus) -> str:
+    """Return which committed steps are in a checkpoint so far, to follow "is stopping"; "": none, or not known.
+
+    An object store is not asked, it may answer late: of its checkpoints those count that the journal tells of.
+    """
+    if status.step == 0:
+        return ""
+    saved = None if status.checkpoint is None else Saved("", status.checkpoint)
+    if saved is None and stored_checkpoints.url(config) is None:
+        with suppress(FtslurmError, OSError):
+            saved = newest_checkpoint(config, run)
+    if saved is None or saved.damaged is not None:
+        return f": nothing is saved of its {plural(status.step, 'committed step')}"
+    if saved.step is None:
+        return f": at step {status.step}; its script has saved in a format of its own in {saved.path}"
+    after = max(0, status.step - saved.step)
+    lost = f"and {plural(after, 'committed step')} after it {by_count(after, 'is', 'are')} not saved"
+    return f": the last checkpoint is of step {saved.step}, {lost if after else 'with every committed step'}"

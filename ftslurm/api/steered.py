@@ -1,0 +1,230 @@
+"""What a run can be told: each method leaves a command in its inbox, and returns the answer of its controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.api import answers, ending
+from ftslurm.api.answers import Answer, Conversation, by_me
+from ftslurm.config.schema import Config, most_groups
+from ftslurm.core.groups import ranks
+from ftslurm.core.lineage import rollover
+from ftslurm.core.state.unit_names import group_unit
+from ftslurm.core.user_requests import why_not_as_many
+from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
+from ftslurm.protocol.records import (
+    Command,
+    CommandDone,
+    CommandRefused,
+    FaultInjected,
+    FaultRefused,
+    JournalEvent,
+    RunRequeued,
+    Scaled,
+    ScaleRefused,
+    StacksTaken,
+)
+from ftslurm.protocol.run_states import FAULTS
+from ftslurm.run import configuration, facts, inbox
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import last_event
+from ftslurm.run.replay import read_past
+from ftslurm.security import owned_files, programs
+from ftslurm.slurm import commands
+from ftslurm.words import listed, numbered, offer
+
+STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most, py-spy ten
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The stacks of one rank."""
+
+    rank: int
+    node: str | None
+    path: Path
+    text: str
+
+
+class Steered:
+    """A run that can be told something.
+
+    Each method but `stop` raises EnvironmentProblem if the run has no controller (it is over, has not started, or has
+    lost it) or what is asked for cannot be, and NotDone if the controller refuses, or does not answer.
+    """
+
+    files: RunDir
+
+    def _ask(self, what: str, timeout_s: float | None = None, **fields: int | str | None) -> Answer[CommandDone]:
+        return Conversation(self.files).ask(what, CommandDone, CommandRefused, None, timeout_s, **fields)
+
+    def stop(self, save: bool = False) -> str:
+        """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.
+
+        Args:
+            save: save a checkpoint before, as `save` does; if that fails, the run goes on.
+
+        Raises:
+            NotDone: no checkpoint could be saved, or the controller does not answer.
+        """
+        run, name = self.files, self.files.root.name
+        if save:
+            try:
+                self.save()
+            except FtslurmError as error:
+                without = f"ftslurm stop {run.root} stops it without saving"
+                raise NotDone(f"{error}. Nothing is stopped: {without}") from error
+        config = configuration.to_steer(run)
+        if (done := ending.without_controller(config, run, facts.look(config, run, ended=True))) is not None:
+            return done
+        talk, by_hand = Conversation(run, config), f"End it with: {ending.by_hand(config, run)}"
+        try:
+            inbox.put(run.inbox, "stop")
+        except EnvironmentProblem as error:
+            raise EnvironmentProblem(f"{error}. {by_hand}") from error
+        if last_event(run.events) == RunRequeued.event:
+            return f"{name} is between two jobs: it stops as soon as the next one starts"
+        if talk.status.started is None and config.cluster.kind != "local":
+            return f"{name} had not started: Slurm job {run.job()} stops as soon as it starts"
+        if talk.status.started is not None and not talk.hears(_is_stop):
+            found = facts.look(config, run)  # the controller may have ended meanwhile
+            if found.state == "lost":
+                return f"{name} cannot be stopped: {found.why}"
+            raise NotDone(
+                f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
+                f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
+            )
+        return f"{name} is stopping{ending.kept(config, run, talk.status)}"
+
+    def scale(self, groups: int) -> Answer[Scaled]:
+        """Give the run more groups, or fewer; the others train on meanwhile."""
+        talk = Conversation(self.files)
+        if (why_not := why_not_as_many(groups, talk.config)) is not None:
+            raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
+
+        def mine(answer: Scaled | ScaleRefused) -> bool:
+            return answer.groups == groups and by_me(answer)
+
+        return talk.ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)
+
+    def restart(self, group: int, rank: int | None = None) -> Answer[CommandDone]:
+        """Have a group leave politely and start again as its next attempt, which counts against no budget.
+
+        Args:
+            rank: the rank that it is for, named in the journal with its node; the whole group starts again.
+        """
+        return self._ask("restart", group=group, rank=rank)
+
+    def save(self) -> Answer[CommandDone]:
+        """Save a checkpoint now; return when it is complete, with its `step` and `path` in the answer's record."""
+        return self._ask("save", rollover.USERS_PATIENCE_S + answers.ANSWER_S)
+
+    def drain(self, node: str) -> Answer[CommandDone]:
+        """Leave a node out: nothing is placed there, and what runs there moves away politely while there is room."""
+        return self._ask("drain", node=node)
+
+    def undrain(self, node: str) -> Answer[CommandDone]:
+        """Use a drained node again."""
+        return self._ask("undrain", node=node)
+
+    def stacks(self, group: int, rank: int | None = None) -> list[Stacks]:
+        """Take the stacks of a rank of a group now; with None, of all its ranks."""
+        talk = Conversation(self.files)
+        asked = talk.ask("stacks", done=CommandDone, refused=CommandRefused, group=group, rank=rank)
+        wanted = {rank} if rank is not None else set(range(_size(talk.config)))
+        taken = talk.more(StacksTaken, lambda one: one.command == asked.record.command, len(wanted), STACKS_S)
+        if missing := wanted - {one.rank for one in taken}:
+            raise NotDone(
+                f"no stacks of rank {listed(sorted(missing))} of group {group} within {STACKS_S:g} s: its guard does "
+                f"not answer, or the rank has ended; see ftslurm logs {self.files.root} --group {group}"
+            )
+        return [_read(self.files, one) for one in sorted(taken, key=lambda one: one.rank)]
+
+    def attach(self, group: int, rank: int = 0) -> list[str]:
+        """Return the command that starts a shell beside a rank, with the rank's environment; run it in a terminal.
+
+        On Slurm it is an srun into the rank's job, on its node; it does not work in the environment of another job
+        (slurm/commands.scrubbed). No secret stands in the command.
+        """
+        run, talk = self.files, Conversation(self.files)
+        talk.check()
+        _check_number("group", group, len(talk.status.groups))
+        _check_number("rank", rank, _size(talk.config))
+        past, _ = read_past(run)
+        live = past.live.get(group_unit(group)) if past is not None else None
+        if live is None:
+            raise NotDone(f"group {group} does not run now (ftslurm status {run.root})")
+        task, row = next((task, row) for task, row in enumerate(ranks.table(list(live.hosts))) if row.rank == rank)
+        shell = programs.module("ftslurm.guard.shell", f"--run={run.root}", f"--step={live.id}", f"--task={task}")
+        shell.append(f"--name=rank {rank} of group {group} (attempt {live.attempt})")
+        if talk.config.cluster.kind == "local":
+            return shell
+        if live.slurm_step is None:
+            raise NotDone(f"group {group} is starting: its Slurm step is not known yet; try again in a moment")
+        srun = commands.srun_command(
+            job=live.slurm_step.partition(".")[0],
+            name="attach",
+            nodes=[row.node],
+            tasks_per_node=1,
+            gpus=bool(talk.config.groups.gpus),
+            chdir=str(run.root),
+            extra=[*commands.memory_of(talk.config.cluster.srun), "--pty"],
+        )
+        return [*srun, *shell]
+
+    def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
+        """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
+        config = configuration.to_steer(self.files)
+        check_fault(fault)
+        if fault == "lighthouse" and (group is not None or rank is not None):
+            raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
+        if fault == "cancel" and rank is not None:
+            raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
+        _check_number("group", group, most_groups(config))
+        _check_number("rank", rank, _size(config))
+
+        def mine(answer: FaultInjected | FaultRefused) -> bool:
+            """Whether this answers this command, and not another drill."""
+            if answer.kind != fault or not by_me(answer):
+                return False
+            there = fault == "cancel" or answer.rank in (None, rank or 0)
+            return fault == "lighthouse" or (group in (None, answer.group) and there)
+
+        ask = Conversation(self.files, config).ask
+        return ask("inject", FaultInjected, FaultRefused, mine=mine, fault=fault, group=group, rank=rank or 0)
+
+
+def _is_stop(record: JournalEvent) -> bool:
+    return isinstance(record, Command) and record.what == "stop"
+
+
+def check_fault(fault: str) -> None:
+    """Refuse a fault that does not exist.
+
+    Raises:
+        EnvironmentProblem: it does not; the message names the nearest one.
+    """
+    if fault not in FAULTS:
+        raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
+
+
+def _check_number(what: str, number: int | None, count: int) -> None:
+    """Refuse a group or rank that the run does not have."""
+    if number is not None and not 0 <= number < count:
+        raise EnvironmentProblem(f"there is no {what} {number}; this run has {numbered(count, what)}")
+
+
+def _size(config: Config) -> int:
+    return config.groups.nodes * config.groups.workers
+
+
+def _read(run: RunDir, taken: StacksTaken) -> Stacks:
+    if taken.error:
+        raise NotDone(f"the stacks of rank {taken.rank} could not be taken: {taken.error}")
+    path = run.attempt(group_unit(taken.group), taken.attempt) / Path(taken.file).name
+    try:
+        text = owned_files.read_text(path, own=True)
+    except OSError as error:
+        raise NotDone(f"the stacks of rank {taken.rank} cannot be read: {path}: {error.strerror}") from error
+    return Stacks(taken.rank, taken.node, path, text)

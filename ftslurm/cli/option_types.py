@@ -1,0 +1,50 @@
+"""What the values of options may be; argparse calls these, and makes one line of what they raise."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from datetime import datetime, timedelta
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def since(text: str) -> float:
+    """Convert 10m, 14:30[:05] (today, or yesterday if that is to come) or an ISO time to unix seconds."""
+    if ago := re.fullmatch(r"(\d{1,9})([smhd])", text):
+        return time.time() - timedelta(**{_UNITS[ago[2]]: int(ago[1])}).total_seconds()
+    try:
+        now = datetime.now().astimezone()
+        if re.fullmatch(r"\d{1,2}:\d\d(:\d\d)?", text):
+            form = "%H:%M:%S" if text.count(":") > 1 else "%H:%M"
+            at = datetime.combine(now.date(), datetime.strptime(text, form).time())
+            return at.timestamp() if at.timestamp() <= now.timestamp() else (at - timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"no time: {text!r}; write 10m, 14:30 or 2026-11-23T14:30") from None
+
+
+def count(text: str) -> int:
+    """Convert a number of lines."""
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"not a number of lines: {text!r}")
+    return int(text)
+
+
+def pattern(text: str) -> re.Pattern[bytes]:
+    """Convert a regular expression for bytes."""
+    try:
+        return re.compile(text.encode())
+    except (re.error, UnicodeEncodeError) as error:
+        raise argparse.ArgumentTypeError(f"no regular expression: {error} in {text!r}") from None
+
+
+def above_zero(text: str) -> float:
+    """Convert a duration in seconds."""
+    try:
+        if float(text) > 0:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: seconds above 0")

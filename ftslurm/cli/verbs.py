@@ -1,0 +1,542 @@
+"""Every verb with its arguments and its help: one table, for the overview, the parsers, TAB and the pages.
+
+It imports little beside argparse, so that `ftslurm --help` and a TAB are quick. What a verb does is imported when it is
+chosen: the function `main` of `ftslurm/cli/NAME_verb.py`, or the method of `Run` that its row names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ftslurm.cli import option_types
+from ftslurm.cli.parser import Parser
+from ftslurm.protocol.run_states import FAULTS, STATES
+
+NEWEST, ONLY = "newest", "the only one that is going"  # the run that is meant without RUN; who steers must not guess
+DONE = (
+    "\nExit code: 0 it is done, 1 the controller refuses or does not answer, 2 the run is over or has no controller.\n"
+)
+SHELLS = ("bash", "zsh", "fish")
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One argument of a verb."""
+
+    names: tuple[str, ...]
+    options: Mapping[str, Any]  # of add_argument
+    group: str | None = None  # its heading in the help
+
+    @property
+    def dest(self) -> str:
+        """Return the name of its value."""
+        return max(self.names, key=len).lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb."""
+
+    name: str
+    words: str  # its arguments in the overview
+    line: str  # what it does, in the overview
+    about: str  # the same, in its help
+    epilog: str | None = None
+    args: tuple[Arg | tuple[Arg, ...], ...] = ()  # inner ones exclude each other
+    run: str = ""  # it takes RUN; without RUN it is about this one
+    method: str = ""  # of Run, which does it all: it gets the arguments and returns what is printed
+    settings: bool = False  # it takes settings, as key=value
+
+
+def arg(*names: str, group: str | None = None, **options: Any) -> Arg:
+    """Return an argument, as add_argument has it."""
+    return Arg(names, MappingProxyType(options), group)
+
+
+def flag(*names: str, help: str, group: str | None = None) -> Arg:
+    """Return an option without a value."""
+    return arg(*names, group=group, action="store_true", help=help)
+
+
+def parser_of(verb: Verb) -> Parser:
+    """Return the parser of a verb."""
+    parser = Parser(prog=f"ftslurm {verb.name}", description=verb.about, epilog=verb.epilog)
+    parser.takes_settings = verb.settings
+    if verb.run:
+        about = f"directory, id or its beginning, any of its Slurm jobs, name; default: {verb.run}"
+        parser.add_argument("run", nargs="?", metavar="RUN", help=about)
+    groups: dict[str | None, Any] = {None: parser}
+    for one in verb.args:
+        if isinstance(one, tuple):
+            exclusive = parser.add_mutually_exclusive_group()
+            for each in one:
+                exclusive.add_argument(*each.names, **each.options)
+            continue
+        if one.group not in groups:
+            groups[one.group] = parser.add_argument_group(one.group)
+        groups[one.group].add_argument(*one.names, **one.options)
+    if verb.run:
+        parser.add_argument(*ROOT.names, **ROOT.options)
+        parser.set_defaults(only=verb.run == ONLY)
+    return parser
+
+
+ROOT = arg("--root", default="runs", metavar="DIR", help="where run directories lie (run.root; default: runs)")
+JSON = flag("--json", help="print it as JSON")
+GROUP = arg("--group", type=int, required=True, metavar="N", help="of this group")
+RANK = arg("--rank", type=int, default=0, metavar="R", help="this rank of the group (default: 0)")
+SINCE = "since: 10m, 14:30, 2026-11-23T14:30"
+WHICH, LINES = "which logs", "which lines"
+HYDRA = (
+    arg("overrides", nargs="*", metavar="SETTING", help="section.name=value or section=preset: ftslurm help settings"),
+    flag("-m", "--multirun", help="a sweep: one run for each combination of values"),
+    arg("--cfg", metavar="job", help="print the configuration that these words give, and do nothing"),
+    arg("--config-dir", metavar="DIR", help="a folder with presets of your own: DIR/job/mine.yaml is job=mine"),
+)
+
+START = (
+    Verb(
+        "run",
+        "[SETTING...]",
+        "check the settings, submit, follow; the default verb",
+        "Check the settings, submit the run and follow it. ftslurm job=ddp is ftslurm run job=ddp.",
+        args=(*HYDRA, arg("--config", metavar="FILE", help="repeat a run with its config.yaml; takes no settings")),
+        settings=True,
+    ),
+    Verb(
+        "plan",
+        "[SETTING...]",
+        "show what run would do: nodes, ranks, sbatch, srun",
+        "Show what run would do with the same words: nodes, ranks, sbatch, srun. Nothing is submitted.",
+        args=HYDRA,
+        settings=True,
+    ),
+    Verb(
+        "resume",
+        "[RUN] ...",
+        "go on from the newest checkpoint, as a new run",
+        "Start a new run with the configuration of one that is over, from its newest checkpoint.",
+        """\
+examples
+  ftslurm resume                                 the newest run, as it was
+  ftslurm resume ddp-20260801-1200-ab job.args.lr=0.001 cluster.time=4:00:00
+                                                 with other values
+  ftslurm resume RUN faults=none                 a preset replaces its section
+
+An optimizer's state brings its learning rate back: job.args.lr counts only in a script that keeps its own, as the
+examples do (`ftslurm help checkpoints`).
+
+The new run has its own directory and id, and names its parent. It is given the parent's checkpoints as hard links and
+saves into its own folder, so the parent can be resumed again, or deleted. Where checkpoint.dir was set, or the script
+saves in a format of its own, both use the same folder. A run that goes on by itself after its time limit is not over:
+it needs no resume. The code is the copy that the parent was submitted with (job.snapshot); after a correction take the
+present code with --new-code. Drills of faults.plan that the parent has done are not repeated.
+""",
+        args=(
+            arg("overrides", nargs="*", metavar="OVERRIDE", help="changes, as for ftslurm run"),
+            flag("--from-scratch", help="begin at step 0, whatever has been saved"),
+            flag("--new-code", help="take the code as it is now, not the run's own copy"),
+        ),
+        run=NEWEST,
+        settings=True,
+    ),
+    Verb(
+        "templates",
+        "DIR",
+        "write batch scripts, to call sbatch yourself",
+        "Write steps.sbatch and array.sbatch into a folder, to be submitted with sbatch.",
+        """\
+example
+  ftslurm templates sbatch
+  sbatch --nodes=4 sbatch/steps.sbatch job.script=train.py       one job, a group on each node
+  sbatch --array=0-3 sbatch/array.sbatch job.script=train.py     a group in each task of an array
+
+The scripts start ftslurm with the Python that writes them. Change them as you like.""",
+        args=(arg("folder", metavar="DIR", type=Path, help="it is made if it is missing; no file is overwritten"),),
+    ),
+)
+LOOK = (
+    Verb(
+        "list",
+        "",
+        "all runs under a folder, or --user U's",
+        "Show all runs below a folder, or of a user's Slurm jobs, the newest first.",
+        """\
+states: running, waiting (its job is in the queue), silent (its controller is not
+heard), unknown (it has not begun, and Slurm does not say how its job stands),
+lost (its controller is gone, and the run has no end), succeeded, failed, stopped
+(also: its job was cancelled in the queue), unreadable (another user's run that
+you may not read)""",
+        args=(
+            ROOT,
+            arg("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie"),
+            arg("--state", choices=STATES, action="append", help="only these; may be given several times"),
+            arg("--sweep", metavar="NAME", help="only the runs of this sweep"),
+            JSON,
+        ),
+    ),
+    Verb(
+        "top",
+        "[RUN]",
+        "runs, groups, logs on one screen with keys",
+        "Show all runs on one screen, or RUN: sort them, open them, read their logs.",
+        run="all runs",
+    ),
+    Verb(
+        "status",
+        "[RUN]",
+        "phase, step, node of each group; -w live",
+        "Show how a run stands, once, or with -w until it ends.",
+        args=(
+            (flag("-w", "--watch", help="until the run ends or Ctrl-C: a live table on a terminal, else lines"), JSON),
+        ),
+        run=NEWEST,
+    ),
+    Verb(
+        "logs",
+        "[RUN]",
+        "what the scripts printed, merged in time order",
+        "Print what the scripts printed, in time order. Without --group: rank 0 of every group.",
+        """\
+Each line of several logs has a prefix: [g1.a0.r2] is rank 2 of group 1 in its attempt 0, that is, its first launch.
+With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before. Logs are not changed by any option.
+
+  ftslurm logs --failure                    why the last failed attempt has ended
+  ftslurm logs --group 1 --tail 50 -f       the last lines of all ranks of group 1, and what comes
+  ftslurm logs --since 10m --time --grep 'loss|lr'
+""",
+        args=(
+            arg("--group", group=WHICH, type=int, metavar="N", help="only this group, all its ranks"),
+            arg("--rank", group=WHICH, type=int, metavar="N", help="only this rank of each group"),
+            arg("--attempt", group=WHICH, type=int, metavar="N", help="only this attempt of each group (default: all)"),
+            flag("--lighthouse", group=WHICH, help="the Lighthouse's log"),
+            flag("--controller", group=WHICH, help="the controller's log"),
+            flag("--failure", group=WHICH, help="the evidence of the last failure: its signs, traceback, stacks, log"),
+            flag("-f", "--follow", group=LINES, help="go on until the run ends"),
+            arg("--tail", group=LINES, type=option_types.count, metavar="N", help="only the last N lines there are"),
+            arg(
+                "--since",
+                group=LINES,
+                type=option_types.since,
+                default=0.0,
+                metavar="TIME",
+                help=f"only what is {SINCE}",
+            ),
+            arg(
+                "--grep",
+                group=LINES,
+                type=option_types.pattern,
+                metavar="PATTERN",
+                help="only lines that match (regex)",
+            ),
+            flag("--raw", group=LINES, help="also the known noise of torch, torchft, Gloo and NCCL"),
+            flag("--time", group=LINES, help="the time before each line"),
+        ),
+        run=NEWEST,
+    ),
+    Verb(
+        "events",
+        "[RUN]",
+        "what has happened, as lines: --since 22:00, -f",
+        "Print what has happened in a run, a line for each event.",
+        """\
+example
+  ftslurm events --since 22:00          what happened last night
+  ftslurm events -f | grep 'group 3'    what happens, until the run is over
+
+The lines are those of the job's output file: failures with their causes, restarts, moves, checkpoints, and how far the
+run is once a minute. RUN/events.jsonl has every event with all its fields.
+""",
+        args=(
+            flag("-f", "--follow", help="go on until the run is over"),
+            arg(
+                "--since", type=option_types.since, default=0.0, metavar="TIME", help=f"only what has happened {SINCE}"
+            ),
+        ),
+        run=NEWEST,
+    ),
+    Verb(
+        "report",
+        "[RUN]",
+        "where the time went: goodput, failures, nodes",
+        "Print where the time of a run went, and write it to RUN/report.html.",
+        args=(
+            flag("--json", help="print it as JSON; no page is written without --html"),
+            arg("--html", type=Path, metavar="FILE", help="write the page to FILE (default: RUN/report.html)"),
+        ),
+        run=NEWEST,
+    ),
+    Verb(
+        "wait",
+        "[RUN]",
+        "until it is over, with its exit code",
+        "Wait until a run is over, and return its exit code.",
+        """\
+example
+  ftslurm wait && ftslurm report        when the newest run has succeeded
+  ftslurm wait 3f2a --timeout 3600      no longer than an hour
+
+Exit code: 0 the run has succeeded, 1 it has failed, was stopped or is not over in time, 2 there is none, or it is lost.
+""",
+        args=(arg("--timeout", type=float, metavar="SECONDS", help="wait no longer (default: for ever)"),),
+        run=NEWEST,
+    ),
+    Verb(
+        "stacks",
+        "[RUN] ...",
+        "what a rank does now: --group N --rank R",
+        "Print what a rank is doing now: the stacks of all its threads.",
+        """\
+example
+  ftslurm stacks --group 1              rank 0 of group 1: every thread, innermost call first
+  ftslurm stacks --group 1 --rank 3     rank 3
+  ftslurm stacks --group 1 --all        every rank of the group
+
+Python's faulthandler writes them, also while the rank is stuck in C; a stopped rank (SIGSTOP) is continued for a
+moment. Where py-spy is installed, in the environment of job.python or on the PATH, its view from outside follows:
+pip install py-spy. Each answer is also a file beside the rank's log: logs/group-NNNN/attempt-NNN/stacks-rank-R-N.txt.
+Exit code: 0 they are printed, 1 there are none, 2 the run is over or has no controller.
+""",
+        args=(GROUP, (RANK, flag("--all", help="every rank of the group"))),
+        run=NEWEST,
+    ),
+    Verb(
+        "attach",
+        "[RUN] ...",
+        "a shell beside a rank: --group N --rank R",
+        "Start a shell beside a rank of a running run, with its environment.",
+        """\
+example
+  ftslurm attach --group 1 --rank 3     a shell on the node of rank 3 of group 1: nvidia-smi, py-spy top, ls, ...
+  ftslurm attach --group 1 --print      the command that this runs, without running it
+
+The shell has the variables that the rank's script began with (RANK, MASTER_ADDR, CUDA_VISIBLE_DEVICES, secrets, ...)
+and its working directory. On Slurm it is a step of its own in the same job (srun --overlap --pty); it takes no
+resources from the rank. When the rank ends, the shell says so and goes on; it ends with the job. It is in the
+rank's container, if it may be entered.
+Exit code: that of the shell; 1 the group does not run, 2 there is no such group or rank, or the run is over.
+""",
+        args=(GROUP, RANK, flag("--print", help="print the command instead of running it")),
+        run=NEWEST,
+    ),
+)
+CHANGE = (
+    Verb(
+        "stop",
+        "[RUN]",
+        "end a run: SIGTERM, after stop.grace_s SIGKILL",
+        "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.",
+        args=(
+            arg("--sweep", metavar="NAME", help="end all runs of this sweep instead"),
+            flag("--save", help="save a checkpoint before; if that fails, the run goes on"),
+        ),
+        run=ONLY,
+    ),
+    Verb(
+        "save",
+        "[RUN]",
+        "save a checkpoint now, and wait for it",
+        "Save a checkpoint of a running run now, and wait until it is complete.",
+        """\
+example
+  ftslurm save                          save: checkpoint of step 1204: /.../checkpoints/step-00001204.json
+
+The training goes on meanwhile. The checkpoint is that of the next committed step, whatever checkpoint.every is; the
+command returns when it is complete. Only scripts with an ftslurm.checkpoint.Checkpointer can be asked to save
+(`ftslurm help checkpoints`); Ctrl-C ends the wait, not the save.
+Exit code: 0 it is saved, 1 it cannot be, 2 the run is over or has no controller.
+""",
+        run=ONLY,
+        method="save",
+    ),
+    Verb(
+        "restart",
+        "[RUN] ...",
+        "have one group leave and start again: --group N",
+        "Have one group leave politely and start again. The others train on.",
+        """\
+example
+  ftslurm restart --group 1             group 1 gets SIGTERM, and SIGKILL after stop.grace_s; then it starts again
+  ftslurm restart 3f2a --group 1 --rank 3   the same in another run; the journal names rank 3 and its node
+
+A group starts again as a whole: its ranks share collectives, so no rank can leave alone. The others train on, and the
+group heals from them. A warm standby takes over if there is one. It counts against no budget (restart.max_per_group)
+and is done also with restart=never. It is refused if no other group holds the training's state.
+To have it start on another node: ftslurm drain."""
+        + DONE,
+        args=(
+            arg("--group", type=int, required=True, metavar="N", help="this group"),
+            arg("--rank", type=int, metavar="R", help="because of this rank: the journal names it, with its node"),
+        ),
+        run=ONLY,
+        method="restart",
+    ),
+    Verb(
+        "drain",
+        "[RUN] NODE",
+        "move everything off a node, and leave it out",
+        "Leave a node out of a running run: what runs there moves away politely.",
+        """\
+example
+  ftslurm drain n3                      what the run has on n3 moves away, one group at a time; n3 gets nothing more
+  ftslurm undrain n3                    n3 may be used again
+
+Groups, warm standbys and the Lighthouse move to free nodes of the run. If none is free, the group stays there until one
+is; with cluster.requeue (the default) a Slurm job is asked for. The answer names what is there. A move
+counts against no budget (restart.max_per_group). Slurm knows nothing of it: other runs may use the node, and this run
+keeps it in its allocation; in array mode the group's old job is given back. `ftslurm status` names drained nodes."""
+        + DONE,
+        args=(arg("node", metavar="NODE", help="as squeue and `ftslurm status` name it"),),
+        run=ONLY,
+        method="drain",
+    ),
+    Verb(
+        "undrain",
+        "[RUN] NODE",
+        "use a drained node again",
+        "Let a running run use a drained node again.",
+        """\
+example
+  ftslurm undrain n3                    n3, which `ftslurm drain n3` has left out, may be used again
+
+A node that has failed its check (health.preflight) may be used again, and is checked before.
+Groups that have moved away stay where they are; one that waits for a node starts at once."""
+        + DONE,
+        args=(arg("node", metavar="NODE", help="one that was drained with `ftslurm drain`, or has failed its check"),),
+        run=ONLY,
+        method="undrain",
+    ),
+    Verb(
+        "scale",
+        "[RUN] N",
+        "more groups or fewer while it trains",
+        "Give a running run more groups, or fewer. The others train on meanwhile.",
+        """\
+example
+  ftslurm run groups.count=2 groups.max=4 ...    start with two groups; up to four may be asked for later
+  ftslurm scale 4                                two more: each gets its nodes, starts, and heals from a live group
+  ftslurm scale 2                                groups 3 and 2 are told to stop (stop.grace_s), their nodes are free
+
+Groups are numbered 0 to groups.max - 1 for the whole run, which scripts see as NUM_REPLICA_GROUPS; so groups.max is set
+when the run starts. The last groups leave first, and never so many that fewer than groups.min are left.
+Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 this run can never have so many groups.
+""",
+        args=(arg("groups", type=int, metavar="N", help="how many groups the run is to have from now on"),),
+        run=ONLY,
+        method="scale",
+    ),
+)
+REST = (
+    Verb(
+        "doctor",
+        "",
+        "what will hurt a run on this cluster, with its fix",
+        "Check this machine, Slurm and its nodes for what will hurt a training.",
+        """\
+A short job looks at a node of the partition (or at each of --nodes): python, torch, torchft, GPUs, network, clock, and
+how the folder of runs behaves between that node and this machine. Without Slurm only this machine is looked at.
+
+Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help admin` explains each check.
+""",
+        args=(
+            arg("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]"),
+            arg("--partition", metavar="NAME", help="of the job (default: the default partition)"),
+            ROOT,
+            arg("--python", default=sys.executable, metavar="CMD", help="the interpreter of your jobs (job.python)"),
+            arg("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)"),
+            arg("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'"),
+            arg(
+                "--wait",
+                type=option_types.above_zero,
+                default=300.0,
+                metavar="S",
+                help="for the job to start (default: 300)",
+            ),
+            flag("--json", help="print one JSON object"),
+        ),
+    ),
+    Verb(
+        "inject",
+        "[RUN] FAULT",
+        "do one real fault to a running run, to see it recover",
+        "Do one real fault to a running run, to see it recover. On a terminal you are asked first.",
+        "faults\n" + "\n".join(f"  {name:<11} {harm}" for name, harm in FAULTS.items()),
+        args=(
+            arg("fault", metavar="FAULT", help="one of those below"),
+            arg("--group", type=int, metavar="N", help="of this group (default: the lowest one that runs)"),
+            arg("--rank", type=int, metavar="R", help="this rank of the group, or its node (default: 0)"),
+            flag("--yes", help="do not ask"),
+        ),
+        run=ONLY,
+    ),
+    Verb(
+        "prune",
+        "",
+        "remove runs that are over, with their checkpoints",
+        "Remove runs that are over, with their checkpoints, code and logs. You are asked first.",
+        """\
+examples
+  ftslurm prune --older-than 30d        runs that ended more than 30 days ago
+  ftslurm prune --keep 5 --keep-logs    of all but the newest five: checkpoints and code; journal, logs, report stay
+
+What would be removed is shown first, with its size. A run stays if it may be going (also if Slurm does not say), if it
+is lost (resume it, or remove its folder by hand), if another run resumes from it or saves in its checkpoints, or if it
+is not yours. Checkpoints in a checkpoint.dir outside of the run directory stay.
+Exit code: 0 it is done, 1 you have said no, or something could not be removed, 2 it could not be asked.""",
+        args=(
+            arg("root", nargs="?", default="runs", metavar="DIR", help="where run directories lie; default: runs"),
+            arg("--older-than", type=option_types.since, metavar="TIME", help="that ended before: 7d, 2026-11-23"),
+            arg("--keep", type=int, default=0, metavar="N", help="the newest N of those that are over stay"),
+            flag("--keep-logs", help="remove checkpoints and code only"),
+            flag("--yes", help="do not ask"),
+        ),
+    ),
+    Verb(
+        "completion",
+        "SHELL",
+        "code for bash, zsh or fish: TAB completes words",
+        "Print the code with which a shell completes ftslurm's words.",
+        """\
+set-up
+  bash   echo 'eval "$(ftslurm completion bash)"' >> ~/.bashrc
+  zsh    echo 'eval "$(ftslurm completion zsh)"' >> ~/.zshrc      (after compinit)
+  fish   ftslurm completion fish > ~/.config/fish/completions/ftslurm.fish
+
+A TAB then completes verbs, options, run ids, settings (groups.co), presets (job=) and values.""",
+        args=(arg("shell", choices=SHELLS),),
+    ),
+    Verb(
+        "help",
+        "[PAGE]",
+        "the documentation; help settings: every setting",
+        "Print a page of the documentation (Markdown), or the list of pages.",
+        args=(
+            arg("page", nargs="?", metavar="PAGE", help="a page or a verb; default: list the pages"),
+            arg("section", nargs="?", metavar="SECTION", help="of the page settings: a section or a setting"),
+        ),
+    ),
+)
+VERBS_BY_PURPOSE = {
+    "start a run": START,
+    "look at runs": LOOK,
+    "change a run that is going": CHANGE,
+    "check, try out, tidy up": REST,
+}
+VERBS = {verb.name: verb for verbs in VERBS_BY_PURPOSE.values() for verb in verbs}
+
+
+def options(verb: Verb) -> dict[str, argparse.Action]:
+    """Return the options of a verb, each by its names."""
+    actions = parser_of(verb)._actions
+    return {name: action for action in actions for name in action.option_strings}
+
+
+def positionals(verb: Verb) -> list[argparse.Action]:
+    """Return the arguments of a verb that are no options."""
+    return [action for action in parser_of(verb)._actions if not action.option_strings]

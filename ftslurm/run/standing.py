@@ -1,0 +1,183 @@
+"""How does this run stand? One pure function of what is known from outside the run (run/facts.py gathers that).
+
+The journal of a run does not grow once its controller is gone, so the file `alive`, Slurm and the process table are
+asked too. What Slurm does not say, or says in words that are not understood, is unknown: nothing is concluded from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.protocol import job_states
+from ftslurm.protocol.records import RunFinished
+from ftslurm.protocol.run_states import GOING, OVER, State
+from ftslurm.security.terminal import visible
+from ftslurm.slurm.parse import NO_OUTPUT, QueuedJob
+from ftslurm.words import seconds
+
+NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run."""
+
+    kind: str = "slurm"  # cluster.kind
+    new: bool = False  # its directory has just been made
+    begun: bool = False  # its journal has a line
+    end: RunFinished | None = None  # the last line
+    alone: bool = False  # the end is the only line: no controller has written there
+    requeued: bool = False  # the last line says that the run goes on in its next job
+    job: str | None = None  # the controller's Slurm job (in an allocation: from the journal), or its process
+    host: str | None = None  # of the controller; None: it is this one, or not known
+    lives: bool = False  # the process of a local controller lives here
+    jobs: Sequence[QueuedJob] = ()  # of the run, the controller's and its groups', as far as Slurm shows them
+    answered: bool = False  # all that Slurm has are shown: what is missing is gone
+    silent_s: float | None = math.inf  # how long the controller has not been heard; inf: never; None: it is heard
+    complaint: str | None = None  # its last word about a journal that it could not write
+    log: bool = False  # the controller's job has a log: Slurm makes it when the job starts
+    folder: Path = Path("submitit")  # of the log
+
+    @property
+    def live(self) -> list[QueuedJob]:
+        """Return the jobs that wait or run, as far as is known."""
+        return [job for job in self.jobs if not job_states.state(job.state).ends]
+
+    @property
+    def carriers(self) -> list[QueuedJob]:
+        """Return those of them in which the controller may be: in array mode all, a pilot may lead."""
+        return [job for job in self.live if self.kind == "array" or job.name == self.job]
+
+    @property
+    def waits(self) -> QueuedJob | None:
+        """Return the job in the queue for which the controller waits; None: it may run."""
+        waiting = [job for job in self.carriers if job_states.state(job.state).waits]
+        return waiting[0] if waiting and len(waiting) == len(self.carriers) else None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands."""
+
+    state: State
+    why: str | None = None  # for a person
+    hint: str = ""  # what to do about it
+    never: RunFinished | None = None  # of a run that never started: the end of its journal, or what it would be
+    over: bool = False  # its journal has an end
+    left: str | None = None  # of a run that is over: what of it may still be there
+
+    @property
+    def going(self) -> bool:
+        """Return whether a controller may still write to the journal."""
+        return self.state in GOING
+
+    @property
+    def note(self) -> str | None:
+        """Return all of it that a person should know beside the state."""
+        if self.never is not None and not self.over:
+            return f"never started: {self.why}"
+        return f"{self.why}; {self.hint}" if self.hint else self.why
+
+
+def standing(facts: Facts) -> Standing:
+    """Return how a run stands."""
+    # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
+    if facts.end is not None and (facts.waits is None or facts.end.outcome != "stopped"):
+        return _over(facts, facts.end)
+    if not facts.begun and facts.job is None:
+        return Standing("waiting", "it is being submitted") if facts.new else Standing("lost", "it was never submitted")
+    if _gone(facts):
+        if facts.begun:
+            return Standing("lost", _why_lost(facts))
+        never = _end_without_start(facts)
+        return Standing(_outcome(never), never.reason, never=never)
+    if not facts.begun or facts.requeued or facts.waits is not None:
+        return _between(facts)
+    if facts.silent_s is None:
+        return Standing("running", facts.complaint)
+    ends = f"ftslurm stop cancels Slurm job {facts.job}" if facts.job is not None and facts.kind != "local" else ""
+    return Standing("silent", _silence(facts, facts.silent_s), ends)
+
+
+def _over(facts: Facts, end: RunFinished) -> Standing:
+    left = "its controller was there until now" if facts.silent_s is None else None
+    if facts.kind != "local" and (facts.live or not facts.answered):
+        left = left or "a Slurm job of it may be left"
+    why = visible(end.failure or end.reason or "") or None
+    return Standing(_outcome(end), why, never=end if facts.alone else None, over=True, left=left)
+
+
+def _outcome(end: RunFinished) -> State:
+    return next((state for state in OVER if state == end.outcome), "failed")
+
+
+def _gone(facts: Facts) -> bool:
+    """Return whether no controller can write to the journal any more."""
+    if facts.kind == "local":
+        return facts.host is None and not facts.lives
+    if facts.job is None or not facts.answered or (facts.kind == "array" and facts.silent_s is None):
+        return False
+    return not facts.carriers
+
+
+def _between(facts: Facts) -> Standing:
+    """Return how a run stands whose controller has not begun, here or in the run's next job."""
+    if facts.kind == "local":
+        return Standing("waiting", "its controller starts")
+    state: State = "waiting"
+    known = [job for job in facts.carriers if job.state in job_states.TABLE]
+    if (job := facts.waits) is not None:
+        reason = job.reason + ": Slurm holds a requeued job for two minutes" * (job.reason == "BeginTime")
+        why = f" ({visible(reason)})" if reason not in ("", "None") else ""
+        note = f"Slurm job {job.name} is waiting in the queue{why}"
+    elif known:
+        starts = ": its controller starts" if job_states.state(known[0].state).runs else ""
+        note = f"Slurm job {known[0].name} is {known[0].state}{starts}"
+    else:
+        state, note = "unknown", f"Slurm does not answer how job {facts.job} stands"
+        if facts.carriers:
+            job = facts.carriers[0]
+            note = f"Slurm job {job.name} is {visible(job.state)}, and what that means is not known"
+    return Standing(state, f"the run goes on in its next job: {note}" if facts.requeued else note)
+
+
+def _silence(facts: Facts, silent_s: float) -> str:
+    where = f" on {visible(facts.host)}" if facts.host else ""
+    long = "is not heard" if silent_s == math.inf else f"has not been heard for {seconds(silent_s)}"
+    return f"its controller{where} {long}"
+
+
+def _why_lost(facts: Facts) -> str:
+    word = f"; its last word: {facts.complaint}" if facts.complaint else ""
+    if facts.kind == "local":
+        return f"its controller is gone; its workers have ended with it{word}"
+    if facts.kind == "array":
+        return f"none of its Slurm jobs is left{word}"
+    state, _ = _last_state(facts)
+    return f"its controller is gone: Slurm job {facts.job} is {state or 'unknown to Slurm'}{word}"
+
+
+def _last_state(facts: Facts) -> tuple[str, str]:
+    """Return the last state of the controller's job, "" if Slurm does not know it any more, and Slurm's reason."""
+    return next(((job.state, job.reason) for job in facts.jobs if job.name == facts.job), ("", ""))
+
+
+def _end_without_start(facts: Facts) -> RunFinished:
+    """Return the end of a run whose controller is gone without a line in the journal."""
+    local, job, (state, why) = facts.kind == "local", facts.job, _last_state(facts)
+    outcome, reason = "stopped", f"Slurm job {job} was cancelled before it started"
+    if local or state not in NEVER_RUN or facts.log:
+        what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
+        see = f"see {facts.folder}"
+        if why.startswith(NO_OUTPUT) or not (local or facts.log):  # Slurm 26.05 makes the folder where there is none
+            see = f"its node cannot write into {facts.folder}: set run.root to a folder that all nodes share"
+        outcome, reason = "failed", f"{what}; {see}"
+    elif state == "":
+        reason = (
+            f"Slurm does not know job {job} any more, and it has left no log: it was cancelled, or its node cannot "
+            f"write into run.root"
+        )
+    return RunFinished(outcome=outcome, reason=reason, steps=0, restarts=0)

@@ -94,6 +94,14 @@ class Patch(Enum):
     )
 
     # --- the Manager of a run: run_manager.py ---
+    COMPARE = (
+        "groups are compared by digests of their state: comparison.py",
+        "groups are not compared (health.compare_every)",
+        {
+            "torchft.manager:Manager": "disallow_state_dict_read() _user_state_dicts _step",
+            "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
+        },
+    )
     MANAGER = (
         "steps are shown, a worker without the training's state takes none, and nobody waits for a dead group",
         "steps, quorums and hangs are not seen, only the Lighthouse keeps a group without the training's state from "
@@ -112,14 +120,6 @@ class Patch(Enum):
             """,
             "torchft.process_group:ProcessGroupWrapper": "abort() _pg",
             "torchft.process_group:ProcessGroupNCCL": "_errored",
-            "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
-        },
-    )
-    COMPARE = (
-        "groups are compared by digests of their state: comparison.py",
-        "groups are not compared (health.compare_every)",
-        {
-            "torchft.manager:Manager": "disallow_state_dict_read() _user_state_dicts _step",
             "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
         },
     )

@@ -283,8 +283,8 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
         Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach, healing),
-        Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
         Patch.COMPARE: watchers.compared.install if watchers.compared is not None else lambda: None,
+        Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
         Patch.BROKEN: watchers.quorums.install,
     }
     patch_fit.apply(installs, watchers.left_out)

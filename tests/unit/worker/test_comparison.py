@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torchft_managers import run_manager
 
 from ftslurm.protocol.position import Position
-from ftslurm.worker import digest, patch_fit
+from ftslurm.worker import digest
 from ftslurm.worker.comparison import Comparison
 
 
@@ -19,7 +20,7 @@ class Training:
 
     def __init__(self, every: int = 2, parts: tuple[str, ...] = (), size: int = 8) -> None:
         class Manager:
-            _step = 0
+            _step, _client, _quorum_future, _healing, _pending_state_dict = 0, None, None, False, None
 
             def __init__(self) -> None:
                 self._user_state_dicts = {"default": lambda: training.state()}
@@ -41,18 +42,16 @@ class Training:
                 pass
 
         training = self
-        self.kind, self.reports, self.warnings, self.position = (
-            Manager,
-            list[tuple[int, str]](),
-            list[str](),
-            Position(),
-        )
+        self.reports, self.warnings, self.position = list[tuple[int, str]](), list[str](), Position()
         self.compared = Comparison(self.warnings.append, self.position, every, parts)
         self.compared.report = lambda *told: self.reports.append(told)
-        self.compared.install(SimpleNamespace(Manager=Manager))
+        self.compared.install()
+        progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, has_healed=bool)
+        watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
+        self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)
         self.weight = torch.nn.Parameter(torch.arange(float(size)))
         self.optimizer = torch.optim.SGD([self.weight], lr=0.5, momentum=0.9)
-        self.manager = Manager()
+        self.manager = self.kind()
 
     def state(self) -> Any:
         return {"model": {"weight": self.weight.detach()}, "optimizer": self.optimizer.state_dict()}
@@ -172,13 +171,3 @@ def test_named_parts_are_compared_whatever_they_are() -> None:
         training.optimizer.state[training.weight]["momentum_buffer"].add_(1)
     training.weight = torch.nn.Parameter(torch.arange(8.0) - 0.5)
     assert digest.digest({"default.model.weight": training.weight}) == first
-
-
-def test_a_manager_without_the_methods_is_refused_and_left_as_it_is() -> None:
-    class Manager:
-        def start_quorum(self) -> None: ...
-
-    before = Manager.start_quorum
-    with pytest.raises(patch_fit.Misfit, match="should_commit"):
-        Comparison(print, Position(), 1).install(SimpleNamespace(Manager=Manager))
-    assert Manager.start_quorum is before

@@ -146,5 +146,7 @@ def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
     history = LineageGuard(refuse)
     history.floor = floor
     progress = SimpleNamespace(seeks_quorum=bool, has_quorum=bool, has_healed=bool)
-    watchers = SimpleNamespace(lineage=history, progress=progress, repeated=None, unhealed=SimpleNamespace())
+    watchers = SimpleNamespace(
+        lineage=history, progress=progress, repeated=None, unhealed=SimpleNamespace(), compared=None
+    )
     return run_manager(fake_torchft_client(answer, step), watchers)()

@@ -28,7 +28,7 @@ class Run:
             report or self.reports.append, clock=lambda: self.now, every_s=every_s, position=self.position
         )
         lineage = SimpleNamespace(managers=WeakSet())
-        watchers = SimpleNamespace(progress=self.observer, lineage=lineage, unhealed=SimpleNamespace())
+        watchers = SimpleNamespace(progress=self.observer, lineage=lineage, unhealed=SimpleNamespace(), compared=None)
         self.Manager = run_manager(fake_torchft(), watchers)
         self.manager = self.Manager()
 

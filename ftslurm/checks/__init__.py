@@ -1,4 +1,4 @@
 """What is checked before a training: `ftslurm doctor` and `ftslurm-preflight`.
 
-Facts (facts.py on a node, slurm_facts.py) become findings in pure functions (*_verdicts.py). See docs/admin.md.
+Facts (node_facts.py, slurm_facts.py) become findings in pure functions (*_verdicts.py). See docs/admin.md.
 """

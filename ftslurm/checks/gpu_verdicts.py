@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ftslurm.checks.facts import Hardware
 from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.checks.gpu_readings import GpuReading
+from ftslurm.checks.node_facts import Hardware
 from ftslurm.words import listed
 
 RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ftslurm.checks.facts import FolderFacts, NodeFacts, read_facts
+from ftslurm.checks.node_facts import FolderFacts, NodeFacts, read_facts
 from ftslurm.checks.on_node import wait_for
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl

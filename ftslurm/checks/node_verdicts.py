@@ -12,8 +12,8 @@ from packaging.version import InvalidVersion
 
 from ftslurm import __version__
 from ftslurm.checks import gpu_verdicts
-from ftslurm.checks.facts import PATIENCE_S, Facts, FolderFacts, Hardware, NodeFacts
 from ftslurm.checks.finding import Finding, fail, ok, warn
+from ftslurm.checks.node_facts import PATIENCE_S, Facts, FolderFacts, Hardware, NodeFacts
 from ftslurm.guard import kernel_log
 from ftslurm.guard.interfaces import is_loopback
 from ftslurm.run.log_signs import Fault

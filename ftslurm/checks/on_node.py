@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from ftslurm.checks import facts
-from ftslurm.checks.facts import PATIENCE_S, FolderFacts
+from ftslurm.checks import node_facts
+from ftslurm.checks.node_facts import PATIENCE_S, FolderFacts
 from ftslurm.guard import processes
 from ftslurm.slurm import client, commands
 
@@ -137,7 +137,7 @@ def main(here: str, options: str, submit: str) -> None:
     _say(shared=found.shared)
     with _noting(found):
         _look(here, found)
-    there = facts.of_node()
+    there = node_facts.of_node()
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     # The other nodes only connect, so that nothing needs to be accepted.

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from ftslurm.checks import facts, gpu_trial, gpu_verdicts, node_verdicts
+from ftslurm.checks import gpu_trial, gpu_verdicts, node_facts, node_verdicts
 from ftslurm.checks.finding import Finding, Level
 
 CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "matmul", "allreduce")
@@ -71,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
-    there = facts.of_hardware(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    there = node_facts.of_hardware(os.environ.get("CUDA_VISIBLE_DEVICES"))
     yield from gpu_verdicts.state(there, args.gpus, None if args.allow_busy else args.max_used_mb)
     yield from node_verdicts.kernel(there, args.kernel_log_h)
     yield node_verdicts.space("shm", "/dev/shm", args.min_shm_gb)  # noqa: S108 its free space is read

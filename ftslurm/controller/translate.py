@@ -91,7 +91,7 @@ def _evidence_of_exit(exited: messages.Exited) -> Evidence:
 def inject_asked(command: Mapping[str, Any]) -> events.InjectAsked | None:
     """Translate an `inject` command from the inbox to an event; None: it is invalid."""
     fault, group, rank = command.get("fault"), command.get("group"), command.get("rank") or 0
-    if fault in FAULTS and (group is None or is_whole(group)) and is_whole(rank):
+    if fault in (*FAULTS,) and (group is None or is_whole(group)) and is_whole(rank):
         return events.InjectAsked(str(fault), group, rank, requester(command))
     return None
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from programs import Programs
 
-from ftslurm.checks import facts, gpu_readings, node_session
-from ftslurm.checks.facts import FolderFacts, NodeFacts
+from ftslurm.checks import gpu_readings, node_facts, node_session
 from ftslurm.checks.gpu_readings import GpuReading
+from ftslurm.checks.node_facts import FolderFacts, NodeFacts
 from ftslurm.checks.node_session import NodeSession, scratch_folder
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard import gpus, kernel_log
@@ -133,11 +133,11 @@ def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkey
     programs.add("nvidia-smi", body=f"case $1 in --query-gpu*) echo '{row}';; esac")
     monkeypatch.setattr(gpus, "names", lambda: {gpus.VARIABLES[0]: ["0"]})
     monkeypatch.setattr(kernel_log, "read", lambda: [OFF_THE_BUS, "[1.3] usb 1-1: new device"])
-    found = facts.of_hardware(None)
+    found = node_facts.of_hardware(None)
     assert found.readings == [GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, ecc=3, rows=0, celsius=31)]
     assert (found.gpus, found.kernel) == (1, [OFF_THE_BUS])
     programs.add("nvidia-smi", body="echo no driver; exit 9")
-    assert facts.of_hardware(None).readings == "no driver"
+    assert node_facts.of_hardware(None).readings == "no driver"
     assert gpu_readings.ANSWER_S < 60  # a hung driver costs a check of a node half of its time at most
 
 

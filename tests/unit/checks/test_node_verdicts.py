@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ftslurm import __version__
-from ftslurm.checks.facts import Facts, FolderFacts, Hardware, NodeFacts, read_facts
 from ftslurm.checks.finding import Finding, Level
 from ftslurm.checks.gpu_readings import GpuReading
+from ftslurm.checks.node_facts import Facts, FolderFacts, Hardware, NodeFacts, read_facts
 from ftslurm.checks.node_verdicts import check_node, check_reach
 
 XID = "[{}.5] NVRM: Xid (PCI:0000:3b:00): {}, pid=7"

@@ -9,7 +9,7 @@ import pytest
 from programs import Programs
 
 from ftslurm.checks import node_verdicts, shipped_check
-from ftslurm.checks.facts import Hardware
+from ftslurm.checks.node_facts import Hardware
 from ftslurm.guard import gpus
 
 SKIPS = ["--skip=gpus", "--skip=matmul", "--skip=allreduce", "--skip=kernel"]

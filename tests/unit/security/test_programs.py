@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ftslurm
-from ftslurm.checks import facts
+from ftslurm.checks import node_facts
 from ftslurm.code import staging
 from ftslurm.security import programs
 from ftslurm.submission import script_check
@@ -68,7 +68,7 @@ def test_no_program_of_ours_imports_from_the_folder_in_which_it_starts(module: s
 CODE = {
     "environment": staging._ASK,
     "script": Path(script_check.__file__).read_text(),
-    "imports": facts.IMPORT,
+    "imports": node_facts.IMPORT,
 }
 
 

@@ -56,6 +56,9 @@ class RunCallback:
     def on_group_given_up(self, given_up: occurrences.GroupGivenUp) -> None:
         """A group gets no further attempt."""
 
+    def on_replicas_differ(self, differ: occurrences.GroupsDiffer) -> None:
+        """Groups have other weights than each other, and no majority shows which are wrong."""
+
     def on_full_restart(self, restart: occurrences.AllRestart) -> None:
         """All groups start again from a checkpoint."""
 

@@ -236,7 +236,7 @@ def test_only_the_first_rank_of_a_group_speaks_whatever_its_script_calls_it(
     task: Any = SimpleNamespace(position=Position())
     quorums = SimpleNamespace(listen_to=lambda _: None)
     watchers: Any = SimpleNamespace(
-        left_out=[], progress=SimpleNamespace(), unhealed=SimpleNamespace(), quorums=quorums
+        left_out=[], compared=None, progress=SimpleNamespace(), unhealed=SimpleNamespace(), quorums=quorums
     )
     session.watch_script(task, session.Channel(0, out, into), watchers, assigned(), rank)
     monkeypatch.setenv("RANK", str(1 - rank))

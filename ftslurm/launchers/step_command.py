@@ -133,8 +133,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         **({} if local else network(config.cluster.interface)),
         **({secret_variables.NAMES: ",".join(secrets)} if secrets else {}),
         **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),
-        "FTSLURM_COMPARE_EVERY": str(config.health.compare_every),
-        "FTSLURM_COMPARE_PARTS": " ".join(config.health.compare_parts),
+        **comparison(config),
         "FTSLURM_CHECKPOINT_DIR": config.checkpoint.dir or str(run.checkpoints),
         "FTSLURM_CHECKPOINT_EVERY": str(config.checkpoint.every),
         "FTSLURM_CHECKPOINT_KEEP": str(config.checkpoint.keep),
@@ -143,6 +142,12 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
         env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]
     return env
+
+
+def comparison(config: Config) -> dict[str, str]:
+    """Return the variables for workers that report digests of their weights (worker/comparison.py)."""
+    every, parts = config.health.compare_every, config.health.compare_parts
+    return {"FTSLURM_COMPARE_EVERY": str(every), "FTSLURM_COMPARE_PARTS": " ".join(parts)} if every else {}
 
 
 def manager_heartbeat(config: Config) -> dict[str, str]:

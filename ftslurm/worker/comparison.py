@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 
 from ftslurm.checkpoint.devices import on_this_device
+from ftslurm.errors import complain
 from ftslurm.protocol.position import Position
 from ftslurm.worker import digest
 
@@ -107,7 +108,7 @@ class Comparison:
         if self._position.corrupt:
             self._position.corrupt = 0
             name = digest.flip_bit(tensors)
-            print(f"ftslurm: drill: after step {step} one bit of {name} is flipped", flush=True)
+            complain(f"drill: after step {step} one bit of {name} is flipped")
         self._committed[manager] = -1  # it may be repeated, if the next step is not committed
         self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _stream()))
         self._thread.start()

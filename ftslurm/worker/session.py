@@ -293,12 +293,16 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
 
 def compare(task: Task, channel: Channel) -> Comparison | None:
     """Return what takes this worker's digests, None if groups are not compared."""
-    every = int(os.environ.get("FTSLURM_COMPARE_EVERY", "0"))
-    if every == 0:
+    if "FTSLURM_COMPARE_EVERY" not in os.environ:
         return None
     from ftslurm.worker.comparison import Comparison  # imports torch
 
-    return Comparison(channel.warn, task.position, every, os.environ["FTSLURM_COMPARE_PARTS"].split())
+    return Comparison(
+        channel.warn,
+        task.position,
+        int(os.environ["FTSLURM_COMPARE_EVERY"]),
+        os.environ["FTSLURM_COMPARE_PARTS"].split(),
+    )
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:

@@ -412,3 +412,11 @@ def test_telemetry_keeps_what_the_user_has_set() -> None:
     value = got["OTEL_RESOURCE_ATTRIBUTES"]
     assert value.startswith(f"{theirs},ftslurm.run.id=")
     assert value.count("ftslurm.attempt=") == 1
+
+
+def test_workers_learn_what_is_compared_and_how_often_only_if_it_is() -> None:
+    made = config()
+    assert [name for name in environment(made) if "COMPARE" in name] == []
+    made.health.compare_every, made.health.compare_parts = 50, ["*.model.*", "ema"]
+    got = environment(made)
+    assert (got["FTSLURM_COMPARE_EVERY"], got["FTSLURM_COMPARE_PARTS"]) == ("50", "*.model.* ema")

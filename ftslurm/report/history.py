@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 # What a group does during a span. The names of a recovery's phases are those of the journal (core/groups/reports.py).
@@ -71,6 +72,24 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Slow:
+    """A time in which all groups waited for one that was slow by itself. Times of steps are medians of 50."""
+
+    group: int
+    nodes: tuple[str, ...]
+    begin: float
+    own_s: float  # its own part of a step
+    others_s: float  # that of the other groups
+    step_s: float  # a whole step
+    end: float = inf  # until the end of the history it stays slow
+
+    @property
+    def lost_s(self) -> float:
+        """How long the run waited for it in all."""
+        return (self.own_s - self.others_s) / self.step_s * (self.end - self.begin) if self.step_s else 0.0
+
+
+@dataclass(frozen=True)
 class NodeHistory:
     """A node of the run: intervals of time, merged and in order."""
 
@@ -100,6 +119,7 @@ class History:
     typical_step_s: float | None = None
     groups: tuple[GroupHistory, ...] = ()
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
+    slow: tuple[Slow, ...] = ()  # in the order of time
     nodes: tuple[NodeHistory, ...] = ()
     quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
     reached: tuple[tuple[float, int], ...] = ()  # (when, step): at most one a second; goes back after a full restart

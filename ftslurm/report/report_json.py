@@ -100,6 +100,19 @@ class GroupReportJson(TypedDict):
     finished_s: float
 
 
+class SlowJson(TypedDict):
+    """A time in which all groups waited for one that was slow by itself."""
+
+    group: int
+    nodes: list[str]
+    begin: float
+    end: float
+    own_s: Annotated[float, "its own part of a step, a median of 50"]
+    others_s: Annotated[float, "that of the other groups"]
+    step_s: Annotated[float, "a whole step"]
+    lost_s: Annotated[float, "how long the run waited for it in all"]
+
+
 class NodeJson(TypedDict):
     """One node."""
 
@@ -135,6 +148,7 @@ class ReportJson(TypedDict):
     lost: LostJson
     failures: list[FailureJson]
     groups: list[GroupReportJson]
+    slow: list[SlowJson]
     nodes: Annotated[list[NodeJson], "those with the most failures first"]
     checkpoints: Annotated[int, "number of saved checkpoints"]
     checkpoint_s: Annotated[float, "time that saving them took"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ftslurm.monitor.sentences import ended, run_name, short_log
 from ftslurm.report import wording
 from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
-from ftslurm.report.history import Failure, History
+from ftslurm.report.history import Failure, History, Slow
 from ftslurm.words import few, plural, seconds
 
 
@@ -64,7 +64,7 @@ def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
         _lost("node", accounts.by_node, lambda name: name or "no node", accounts, weight),
         _lost("group", _worst(accounts.by_group), lambda name: f"group {name}", accounts, weight),
     )
-    tables = (*(lost if accounts.lost_s else ()), _failures(history), _nodes(accounts))
+    tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history), _nodes(accounts))
     return Sheet(
         history.run_id,
         ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
@@ -159,6 +159,17 @@ def _failures(history: History) -> Listing:
     columns = ("at", "who", "back after", "what")
     rows = tuple(map(row, reversed(history.failures)))
     return Listing("Failures and moves, newest first", columns, rows, frozenset({2}), 20)
+
+
+def _slow(history: History) -> Listing:
+    def row(slow: Slow) -> tuple[Cell, ...]:
+        times = (slow.own_s, slow.others_s, slow.step_s, slow.lost_s)
+        return tuple(map(Cell, (moment(slow.begin), f"group {slow.group}", few(slow.nodes), *map(seconds, times))))
+
+    columns = ("from", "who", "nodes", "own part of a step", "the others'", "a step", "the run waited")
+    return Listing(
+        "Slow groups, newest first", columns, tuple(map(row, reversed(history.slow))), frozenset(range(3, 7)), 8
+    )
 
 
 def _nodes(accounts: Accounts) -> Listing:

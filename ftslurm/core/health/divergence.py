@@ -36,12 +36,18 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
     new = replace(new, digests=digests, differs=differs)
     steps = (*steps, new)[-KEPT:] if old is None else tuple(new if one is old else one for one in steps)
     equal = known.equal
-    if not new.differs and len(new.digests) >= len(turn.table.having_trait(Trait.JOINED)):
+    if not new.differs and _all_have_reported(turn, new):
         equal = equal.set(said.rank, said.step)
     turn.set(comparisons=replace(known, steps=known.steps.set(said.rank, steps), equal=equal))
     for one in steps:
         if one.differs and turn.goes_on:
             _judge(turn, said.rank, one, last=one is steps[-1])
+
+
+def _all_have_reported(turn: Turn, compared: Compared) -> bool:
+    if len(compared.digests) < len(turn.table.having_trait(Trait.JOINED)):
+        return False
+    return all((unit.name, unit.attempt) in compared.digests for unit in turn.having(Trait.JOINED))
 
 
 def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:

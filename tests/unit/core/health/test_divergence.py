@@ -14,7 +14,7 @@ from steps import A0, B0, C0, LIGHT0, URL
 from ftslurm.core.health.divergence import KEPT
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Phase, StepId
+from ftslurm.core.state.model import Phase, Saved, StepId
 from ftslurm.protocol import messages as msg
 
 GOOD, BAD, WORSE = "a" * 16, "b" * 16, "c" * 16
@@ -229,3 +229,38 @@ def test_thousands_of_comparisons_with_deaths_between_find_only_what_differs() -
             now += 60
         assert story.records("replicas_differ") == [], seed
         assert len(story.state.comparisons.steps[0]) <= KEPT
+
+
+def _saved_from(story: Story) -> list[int]:
+    return [one.after for one in story.all(act.DistrustCheckpoints)]
+
+
+def test_a_history_that_a_full_restart_has_undone_says_nothing_of_what_is_saved_after_it() -> None:
+    """All groups were equal after step 30, restarted from a checkpoint of step 5, and one of them differs at 20."""
+    steps, again = [A0, B0, C0], [attempt(group, 1) for group in range(3)]
+    story = play(
+        *trains(),
+        (10, [said.checkpointed(A0, 5, "/c/step-5", 1.0), *reports(30, [GOOD, GOOD, GOOD])]),
+        (11, [event for step in steps for event in killed(step, checkpoint=Saved("/c/step-5", 5))]),
+        config=settings(),
+    )
+    story.wait(12)
+    assert {step.attempt for step in story.ids(act.Launch) if step.unit.startswith("group")} == {0, 1}
+    story.turn(13, [event for n, step in enumerate(again) for event in ready(step, f"n{n + 1}")])
+    story.turn(14, [store(step) for step in again])
+    story.turn(15, [stepped(step, 6) for step in again])
+    story.turn(20, reports(20, [GOOD, BAD, GOOD], [1, 1, 1]))
+    story.turn(21, killed(again[1]))
+    assert _saved_from(story) == [0]
+
+
+def test_what_a_group_reports_that_then_dies_does_not_make_the_others_equal() -> None:
+    story = play(
+        *trains(),
+        (10, reports(10, [GOOD, GOOD, GOOD])),
+        (20, reports(20, [GOOD, GOOD, None])),
+        (20.5, killed(A0)),
+        (20.6, reports(20, [None, GOOD, None])),
+        config=settings(),
+    )
+    assert story.state.comparisons.equal[0] == 10

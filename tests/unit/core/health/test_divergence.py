@@ -264,3 +264,28 @@ def test_what_a_group_reports_that_then_dies_does_not_make_the_others_equal() ->
         config=settings(),
     )
     assert story.state.comparisons.equal[0] == 10
+
+
+@pytest.mark.parametrize("source", [GOOD, BAD])
+def test_a_group_that_heals_from_one_of_two_that_differ_makes_no_majority(source: str) -> None:
+    """Group 0 is down as the others begin to differ: what it has afterwards is a copy, and says nothing."""
+    back = attempt(0, 1)
+    story = play(
+        *trains(),
+        (8, killed(A0)),
+        (10, reports(10, [None, GOOD, BAD])),
+        (13, ready(back, "n1")),
+        (14, said.store_up(back, "n1", 29500)),
+        (15, stepped(back, 11)),
+        *((10.0 * n, reports(10 * n, [source, GOOD, BAD], [1, 0, 0])) for n in range(2, 6)),
+        config=settings(),
+    )
+    assert wrong(story) == []
+    assert [record["groups"] for record in story.records("replicas_differ")] == [[1, 2]]
+    story.turn(60, killed(attempt(2)))  # it heals, too: now there is nothing to decide
+    again = attempt(2, 1)
+    story.turn(63, ready(again, "n3"))
+    story.turn(64, [said.store_up(again, "n3", 29500)])
+    story.turn(65, [stepped(again, 61)])
+    story.turn(70, reports(70, [GOOD, GOOD, WORSE], [1, 0, 1]))
+    assert wrong(story) == [2]

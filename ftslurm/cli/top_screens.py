@@ -218,7 +218,7 @@ class Groups(Watching[_Run]):
         self._hooks: tuple[Delivery, ...] = ()
         self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
-        self._shown = ""  # the text in the pane
+        self._named, self._shown = "", ""  # the log in the pane, and its text
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
@@ -263,8 +263,9 @@ class Groups(Watching[_Run]):
             self.query_one(RichLog),
             visible(short_log(str(seen.log)) if seen.log is not None else "no log yet"),
         )
-        if pane.border_title != title or (seen.text != self._shown and pane.is_vertical_scroll_end):
-            pane.border_title, self._shown = title, seen.text
+        if title != self._named or (seen.text != self._shown and pane.is_vertical_scroll_end):
+            self._named, self._shown = title, seen.text
+            pane.border_title = Text(title)
             pane.clear().write(Text(seen.text.rstrip()))
 
     @on(DataTable.RowHighlighted)

@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Exit, Job, Out, Place, Saved, StepId
+from ftslurm.core.state.model import Evidence, Exit, Job, Out, Place, Saved, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
@@ -220,6 +220,11 @@ class Reading(Past):
                     self.step = max(self.step, record.step)
             case records.HangLimit():
                 self.longest_s, self.seen = record.longest_s or 0.0, record.steps or 0
+            case records.ReplicasDiffer(equal=equal) if equal:
+                for group, node in zip(record.groups, record.nodes, strict=False):
+                    if step := self.live.get(group_unit(group)):
+                        sign = Evidence(record.rank, node, error=record.reason, cause=Cause.DIVERGED)
+                        self.live[step.unit] = replace(step, recalled=record.reason, diverged=sign)
             case records.FullRestart():
                 self.step = max(self.step, record.step or 0)
                 self.resuming, self.undone = record.checkpoint_step or 0, set(self.live)

@@ -37,20 +37,26 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
     unit = reports.told(turn, unit)
     unit = _written(turn, unit, verdict)
     if unit.current.agreed is not None:
-        group, attempt, step = unit.group_id, unit.attempt, unit.current.agreed
-        turn.do(records.CheckpointsDistrusted(group=group, attempt=attempt, step=step))
-        turn.do(DistrustCheckpoints(group, attempt, step))
+        distrust(turn, unit.group_id, unit.attempt, unit.current.agreed)
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
     if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
         queue.doubt(turn, unit.place.allocation)
     _follows(turn, unit, verdict, event)
 
 
+def distrust(turn: Turn, group: int, attempt: int, after: int) -> None:
+    """Have nobody restore what an attempt that had diverged has saved after a step."""
+    turn.do(records.CheckpointsDistrusted(group=group, attempt=attempt, step=after))
+    turn.do(DistrustCheckpoints(group, attempt, after))
+
+
 def _with_intent(turn: Turn, unit: Unit) -> Unit:
     """Set the cause of an end that the core, a user or the end of the job has decided."""
     if unit.group is None and not turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
-    if unit.current.recalled is not None and turn.goes_on:
+    if unit.current.agreed is not None:
+        unit = turn.attempt(unit, intent=Cause.DIVERGED)
+    elif unit.current.recalled is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.REQUESTED)  # also if it ends with 0
     known = queue.job(turn.state, unit.place.allocation) if unit.place is not None else None
     return turn.attempt(unit, intent=queue.why_told(unit, known, turn.state.ending))

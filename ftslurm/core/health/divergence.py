@@ -2,13 +2,15 @@
 
 The same ranks of all groups are compared, each after the same step, as soon as more than half of the groups that train
 are equal, or all have reported. Groups that differ from a majority are brought down; they heal from it elsewhere.
-Without a majority nobody knows which are wrong: people are told. What an attempt has reported counts while it runs, so
+Without a majority nobody knows which are wrong: people are told. A group that heals while they differ has no vote: it
+has the weights of one of them. What an attempt has reported counts while it runs, so
 a group that is back, and a history that a full restart has undone, are not compared with what was before.
 """
 
 from __future__ import annotations
 
 from itertools import islice
+from math import inf
 
 from ftslurm.core.state.model import Compared, Evidence, Phase, Unit
 from ftslurm.core.state.transitions import stop
@@ -37,12 +39,18 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
     new = replace(new, digests=digests, differs=differs)
     steps = (*steps, new)[-KEPT:] if old is None else tuple(new if one is old else one for one in steps)
     equal = known.equal
-    if not new.differs and len(new.digests) >= len(turn.table.having_trait(Trait.JOINED)):
+    if not new.differs and _all_have_reported(turn, new):
         equal = equal.set(said.rank, said.step)
     turn.set(comparisons=replace(known, steps=known.steps.set(said.rank, steps), equal=equal))
     for one in steps:
         if one.differs and turn.goes_on:
             _judge(turn, said.rank, one, last=one is steps[-1])
+
+
+def _all_have_reported(turn: Turn, compared: Compared) -> bool:
+    if len(compared.digests) < len(turn.table.having_trait(Trait.JOINED)):
+        return False
+    return all((unit.name, unit.attempt) in compared.digests for unit in turn.having(Trait.JOINED))
 
 
 def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:
@@ -54,15 +62,22 @@ def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:
         compared: its digests.
         last: whether no later step has been reported, so that more may come.
     """
+    running = [
+        (unit, digest, task)
+        for (name, attempt), (digest, task) in compared.digests.items()
+        if (unit := turn.table.by_name.get(name)) and unit.attempt == attempt and unit.phase is Phase.RUNNING
+    ]
+    told = turn.state.comparisons.told
+    in_doubt = {digest for unit, digest, _ in running if (unit.name, unit.attempt) in told}
+    since = turn.state.comparisons.told_at if len(in_doubt) > 1 else inf
     alike: dict[str, list[tuple[Unit, int]]] = {}
-    for (name, attempt), (digest, task) in compared.digests.items():
-        unit = turn.table.by_name.get(name)
-        if unit is not None and unit.attempt == attempt and unit.phase is Phase.RUNNING:
+    for unit, digest, task in running:
+        if _joined_by(unit, since):
             alike.setdefault(digest, []).append((unit, task))
     if len(alike) < 2:
         return
     reported = sum(map(len, alike.values()))
-    there = max(reported, len(turn.table.having_trait(Trait.JOINED))) if last else reported
+    there = max(reported, sum(_joined_by(unit, since) for unit in turn.having(Trait.JOINED))) if last else reported
     most = max(alike.values(), key=len)
     majority = 2 * len(most) > there
     differ = [pair for pairs in alike.values() if pairs is not most or not majority for pair in pairs]
@@ -70,7 +85,12 @@ def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:
     if majority:
         _condemn(turn, rank, compared.step, differ, len(most))
     elif reported == there:
-        _tell(turn, rank, compared.step, differ)
+        _tell(turn, rank, compared.step, differ, min(since, turn.now))
+
+
+def _joined_by(unit: Unit, since: float) -> bool:
+    """Return whether a group may have weights of its own: one that joined later has healed from one of the others."""
+    return (inf if unit.marks.joined is None else unit.marks.joined) <= since
 
 
 def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], equal: int) -> None:
@@ -82,13 +102,13 @@ def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], eq
         turn.attempt(stop(turn, unit, Cause.DIVERGED, sign), agreed=turn.state.comparisons.equal.get(rank, 0))
 
 
-def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]]) -> None:
+def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]], since: float) -> None:
     """Tell people once that groups differ, and that nothing shows which are right."""
     who = frozenset((unit.name, unit.attempt) for unit, _ in differ)
     known = turn.state.comparisons
     if who <= known.told:
         return
-    turn.set(comparisons=replace(known, told=known.told | who))
+    turn.set(comparisons=replace(known, told=known.told | who, told_at=since))
     reason = (
         f"after step {step} weights or optimizer differ, and no majority shows which are wrong: {_named(differ, rank)}"
     )

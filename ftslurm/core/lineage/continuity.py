@@ -11,7 +11,7 @@ from __future__ import annotations
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.events import Granted
-from ftslurm.core.state.model import LIVE, Phase, Saved, Unit
+from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Unit
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import is_move, stop
@@ -146,7 +146,7 @@ def _restart_all(turn: Turn, lost: str) -> None:
     for unit in waiting:  # together: a later group would heal, and its data position would not be the checkpoint's
         turn.change(unit, due=due)
     turn.set_lineage(lost=None, resuming=True, resume_step=saved.step or 0, allowed_by=None, restarted=turn.now)
-    turn.set(released=False)
+    turn.set(released=False, comparisons=Comparisons())
 
 
 def why_no_restart(saved: Saved | None, config: Config) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
-from ftslurm.core.groups.exits import ended
+from ftslurm.core.groups.exits import distrust, ended
 from ftslurm.core.groups.reports import phases, recovery_s, since
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
@@ -115,6 +115,8 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
     )
     turn.do(record)
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
+    if step.diverged:
+        distrust(turn, unit.group_id, step.attempt, 0)
 
 
 def scaled(turn: Turn, past: Past) -> None:
@@ -153,6 +155,8 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
     current = replace(
         unit.current,
         recalled=live.recalled,
+        agreed=0 if live.diverged else None,
+        evidence=(live.diverged,) if live.diverged else (),
         ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
         hosts=hosts,
         ready=frozenset({0} if unit.is_lighthouse else ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftslurm.core.state.model import Exit, Job, Nodes, Place, StepId
+from ftslurm.core.state.model import Evidence, Exit, Job, Nodes, Place, StepId
 from ftslurm.protocol.value_class import Value
 
 
@@ -23,6 +23,7 @@ class Live(Value):
     home: str | None = None  # the only place where it can still run (Past.home); None: it has a Slurm job of its own
     away: float | None = None  # as in Marks
     recalled: str | None = None  # as in Attempt
+    diverged: Evidence | None = None  # why it has been brought down, if it differs from a majority
 
 
 class Scheduled(Value):

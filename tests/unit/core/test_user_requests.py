@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,10 +25,11 @@ from steps import A0, ANN, B0, B1, B2, LIGHT0, S0, URL
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Phase, Place
+from ftslurm.core.state.model import Allocation, Evidence, Phase, Place
 from ftslurm.core.state.past import Live, Past
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 
 def restart(group: int, rank: int | None = None) -> ev.Event:
@@ -127,14 +129,13 @@ def test_a_failure_after_a_restart_is_a_failure_again() -> None:
 PLACES = (Place(("n1",)), Place(("n2",)))
 
 
-def adopted(recalled: str | None, *, ended: bool = False) -> Story:
-    """Return a run whose controller was lost after it had accepted a restart of group 1."""
+def adopted(recalled: str | None, *, ended: bool = False, diverged: Evidence | None = None) -> Story:
+    """Return a run whose controller was lost after it had accepted a restart of group 1, or condemned it."""
     steps = [
-        Live(
-            s.unit, s, 0, place, place.nodes, 1.0, "7.1", None, 3.0, home="7.0", recalled=recalled if s is B0 else None
-        )
+        Live(s.unit, s, 0, place, place.nodes, 1.0, "7.1", None, 3.0, home="7.0")
         for s, place in zip((A0, B0), PLACES, strict=True)
     ]
+    steps[1] = replace(steps[1], recalled=recalled, diverged=diverged)
     past = Past({"lighthouse": 0, A0.unit: 0, B0.unit: 0}, 40, {one.unit: one for one in steps}, home="7.0")
     opened = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.0"}))
 
@@ -160,6 +161,22 @@ def test_a_recalled_script_that_ended_with_0_under_no_controller_has_not_succeed
     assert story.records("step_exited")[0]["cause"] == "requested"
     assert story.phases() == [Phase.RUNNING, Phase.STARTING]
     assert adopted(None, ended=True).phases()[1] is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_group_that_differs_is_ended_by_the_next_controller_too_and_what_it_has_saved_is_not_restored(
+    ended: bool,
+) -> None:
+    sign = Evidence(0, "n2", error="other weights", cause=Cause.DIVERGED)
+    story = adopted("other weights", ended=ended, diverged=sign)
+    if not ended:
+        assert story.ids(msg.Stop) == [B0]
+        story.turn(2, [ev.Ended(B0, code=0)])
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["node"], exited["error"]) == ("diverged", "n2", "other weights")
+    assert [e["node"] for e in story.records("node_excluded")] == ["n2"]
+    assert [(one.group, one.attempt, one.after) for one in story.all(act.DistrustCheckpoints)] == [(1, 0, 0)]
+    assert (story.ids(act.Launch)[-1], story.all(act.Launch)[-1].place.nodes) == (B1, ("n3",))
 
 
 def asks(name: str = "c1") -> ev.Event:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import example_journal as ex
+import pytest
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.model import Exit, Job, Node, Out, Place, StepId
+from ftslurm.core.state.model import Evidence, Exit, Job, Node, Out, Place, StepId
 from ftslurm.core.state.past import Live, Scheduled
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.checkpoint_owner import claim
@@ -101,6 +102,21 @@ def test_a_lost_controllers_journal_tells_what_ran_and_what_was_over(tmp_path: P
     )
     assert past.over == {"group-0002": None, "group-0003": "x"}
     assert (past.drilled, past.groups) == (1, 4)
+
+
+@pytest.mark.parametrize("equal", [0, 2])
+def test_a_group_that_differs_from_a_majority_is_known_until_it_has_ended(tmp_path: Path, equal: int) -> None:
+    found = line("replicas_differ", step=40, rank=1, groups=[0], nodes=["n0"], equal=equal, reason="other weights")
+    past, _ = read_past(ex.new_run(tmp_path / "a", [*ARRAY, found]))
+    assert past is not None
+    step = past.live["group-0000"]
+    sign = Evidence(1, "n0", error="other weights", cause=Cause.DIVERGED)
+    assert (step.diverged, step.recalled) == ((sign, "other weights") if equal else (None, None))
+    assert past.live["group-0001"].diverged is None
+    again = [line("step_exited", unit="group-0000", group=0, attempt=0, cause="diverged")]
+    past, _ = read_past(ex.new_run(tmp_path / "b", [*ARRAY, found, *again, launched("group-0000", 1, "n0")]))
+    assert past is not None
+    assert past.live["group-0000"].diverged is None
 
 
 def test_drained_nodes_are_read_until_slurm_drains_them_no_longer(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from steps import A0, B0, C0, LIGHT0, URL
 from ftslurm.core.health.divergence import KEPT
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Phase, StepId
+from ftslurm.core.state.model import Phase, Saved, StepId
 from ftslurm.protocol import messages as msg
 
 GOOD, BAD, WORSE = "a" * 16, "b" * 16, "c" * 16
@@ -229,3 +229,63 @@ def test_thousands_of_comparisons_with_deaths_between_find_only_what_differs() -
             now += 60
         assert story.records("replicas_differ") == [], seed
         assert len(story.state.comparisons.steps[0]) <= KEPT
+
+
+def _saved_from(story: Story) -> list[int]:
+    return [one.after for one in story.all(act.DistrustCheckpoints)]
+
+
+def test_a_history_that_a_full_restart_has_undone_says_nothing_of_what_is_saved_after_it() -> None:
+    """All groups were equal after step 30, restarted from a checkpoint of step 5, and one of them differs at 20."""
+    steps, again = [A0, B0, C0], [attempt(group, 1) for group in range(3)]
+    story = play(
+        *trains(),
+        (10, [said.checkpointed(A0, 5, "/c/step-5", 1.0), *reports(30, [GOOD, GOOD, GOOD])]),
+        (11, [event for step in steps for event in killed(step, checkpoint=Saved("/c/step-5", 5))]),
+        config=settings(),
+    )
+    story.wait(12)
+    assert {step.attempt for step in story.ids(act.Launch) if step.unit.startswith("group")} == {0, 1}
+    story.turn(13, [event for n, step in enumerate(again) for event in ready(step, f"n{n + 1}")])
+    story.turn(14, [store(step) for step in again])
+    story.turn(15, [stepped(step, 6) for step in again])
+    story.turn(20, reports(20, [GOOD, BAD, GOOD], [1, 1, 1]))
+    story.turn(21, killed(again[1]))
+    assert _saved_from(story) == [0]
+
+
+def test_what_a_group_reports_that_then_dies_does_not_make_the_others_equal() -> None:
+    story = play(
+        *trains(),
+        (10, reports(10, [GOOD, GOOD, GOOD])),
+        (20, reports(20, [GOOD, GOOD, None])),
+        (20.5, killed(A0)),
+        (20.6, reports(20, [None, GOOD, None])),
+        config=settings(),
+    )
+    assert story.state.comparisons.equal[0] == 10
+
+
+@pytest.mark.parametrize("source", [GOOD, BAD])
+def test_a_group_that_heals_from_one_of_two_that_differ_makes_no_majority(source: str) -> None:
+    """Group 0 is down as the others begin to differ: what it has afterwards is a copy, and says nothing."""
+    back = attempt(0, 1)
+    story = play(
+        *trains(),
+        (8, killed(A0)),
+        (10, reports(10, [None, GOOD, BAD])),
+        (13, ready(back, "n1")),
+        (14, said.store_up(back, "n1", 29500)),
+        (15, stepped(back, 11)),
+        *((10.0 * n, reports(10 * n, [source, GOOD, BAD], [1, 0, 0])) for n in range(2, 6)),
+        config=settings(),
+    )
+    assert wrong(story) == []
+    assert [record["groups"] for record in story.records("replicas_differ")] == [[1, 2]]
+    story.turn(60, killed(attempt(2)))  # it heals, too: now there is nothing to decide
+    again = attempt(2, 1)
+    story.turn(63, ready(again, "n3"))
+    story.turn(64, [said.store_up(again, "n3", 29500)])
+    story.turn(65, [stepped(again, 61)])
+    story.turn(70, reports(70, [GOOD, GOOD, WORSE], [1, 0, 1]))
+    assert wrong(story) == [2]

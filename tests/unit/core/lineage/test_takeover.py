@@ -273,6 +273,7 @@ def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
 def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, home="7.0")
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
+    own[1] = replace(own[1], diverged=Evidence(0, "n2", error="other weights", cause=Cause.DIVERGED))
     before = past(lighthouse, *own, home="7.0", host="n1.cluster", node="n1")
     steps = config()
     steps.cluster.kind = "slurm"
@@ -286,6 +287,7 @@ def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
         "group-0001": ("preempted", None),
     }
     assert [len(unit.exits) for unit in story.state.groups] == [1, 1]
+    assert [(one.group, one.attempt) for one in story.all(act.DistrustCheckpoints)] == [(1, 0)]
 
 
 def test_all_that_runs_in_a_crashed_controllers_job_is_adopted_with_the_lighthouse() -> None:

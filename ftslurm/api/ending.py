@@ -85,4 +85,5 @@ def kept(config: Config, run: RunDir, status: RunStatus) -> str:
         return f": at step {status.step}; its script has saved in a format of its own in {saved.path}"
     after = max(0, status.step - saved.step)
     lost = f"and {plural(after, 'committed step')} after it {by_count(after, 'is', 'are')} not saved"
-    return f": the last checkpoint is of step {saved.step}, {lost if after else 'with every committed step'}"
+    until = "and what is committed until the end is not saved"
+    return f": the last checkpoint is of step {saved.step}, {lost if after else until}"

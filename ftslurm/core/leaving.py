@@ -197,7 +197,7 @@ def move(turn: Turn) -> None:
         if unit.group is None or (not (unit.joined and one_moves) and _may_go(turn, unit) and _is_taken_in(turn, unit)):
             one_moves = one_moves or (unit.joined and not turn.independent)
             nodes = ", ".join(sorted(drained.intersection(unit.place.nodes if unit.place else ())))
-            recall(turn, unit, f"{nodes} is drained (ftslurm drain)")
+            recall(turn, unit, f"{nodes} is drained")
 
 
 def _there(turn: Turn) -> list[Unit]:

@@ -22,6 +22,7 @@ from ftslurm.protocol import messages, records
 SLOW = 1.3  # times the median of the others' own parts: slow
 EVEN = 1.15  # and no longer slow
 MATTERS = 0.05  # of a step: what it costs the others, else it is no matter
+LEAST_S = 0.01  # nor is less than this: so much is noise of the machine
 STEPS = 25  # so many steps in a row, after those that the medians need
 LOOK_S = 1.0  # between two comparisons; workers report once a second
 
@@ -68,7 +69,7 @@ def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
         return
     others_s = median_without(pace.own_s, own)
     factor = EVEN if pace.told else SLOW
-    slow = pace.own_s > factor * others_s and pace.own_s - others_s > MATTERS * pace.step_s
+    slow = pace.own_s > factor * others_s and pace.own_s - others_s > max(MATTERS * pace.step_s, LEAST_S)
     since = (step if pace.since is None else pace.since) if slow else None
     told = since is not None and (pace.told or step - since >= STEPS)
     turn.attempt(unit, pace=replace(pace, since=since, told=told))

@@ -88,7 +88,7 @@ def test_stop_reads_of_long_progress_only_the_end(tmp_path: Path, monkeypatch: p
         ),
         (
             [JOINED, ex.progress(3, 0, 51), saved(51)],
-            " is stopping: the last checkpoint is of step 51, with every committed step",
+            " is stopping: the last checkpoint is of step 51, and what is committed until the end is not saved",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from ftslurm.core.jobs import queue, supply
 from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasting, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
+from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Asked
 from ftslurm.core.state.model import LIVE, Job, Out, Phase, Unit
 from ftslurm.core.state.run_state import JOBS
@@ -172,17 +173,18 @@ def leave_out_slow(turn: Turn, unit: Unit) -> None:
 
 
 def undrain(turn: Turn, event: Asked) -> str:
-    """Use a drained node again, or one that has failed its check, which is checked again first."""
+    """Use a drained node again, or one that was left out for what has failed there, which is checked again first."""
     node, known = event.node, turn.nodes.of(event.node)
-    unfit = known.out is Out.UNFIT
-    if not unfit and not known.drained:
+    left_out = known.out in (Out.UNFIT, Out.BLAMED)
+    if not left_out and not known.drained:
         raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
     turn.do(records.NodeUndrained(node=node, by=event.by.name))
     turn.node(node, drained=False)
-    if unfit:
-        turn.take_back(node, "a user has asked to check it again")
+    if left_out:
+        turn.take_back(node, "a user takes it back")
+        turn.do(NoteBroken(node))
     supply.told_to_avoid(turn)
-    if unfit:
+    if left_out:
         return f"{node} may be used again, and is checked before (health.preflight)"
     return f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
 

@@ -24,10 +24,11 @@ from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0, S1
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Node, Nodes, Phase
+from ftslurm.core.state.model import Allocation, Evidence, Node, Nodes, Phase
 from ftslurm.core.state.past import Past
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 SLURM = config(cluster={"kind": "slurm", "requeue": False})
 REPLACES = config(cluster={"kind": "slurm"})
@@ -181,3 +182,22 @@ def test_a_controller_that_takes_over_keeps_the_node_drained() -> None:
     )
     nodes = [r["nodes"] for r in story.records("step_launched") if r["group"] is not None]
     assert nodes == [["n1"], ["n3"]]
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        (
+            ev.TaskFailed(
+                B0, Evidence(0, None, code=1, error="CUDA error: uncorrectable ECC error", cause=Cause.HARDWARE)
+            ),
+        ),
+        (ev.TaskFailed(B0, Evidence(0, "n2", error="weights differ", cause=Cause.DIVERGED)),),
+    ],
+)
+def test_a_node_that_was_left_out_for_good_is_used_again_if_a_user_says_so(fails: tuple[ev.Event, ...]) -> None:
+    story = play((0, granted(4)), *RUNNING[1:], (30, *fails, ev.Ended(B0, 1)), (31,), config=SLURM)
+    assert story.state.nodes.of("n2").out is not None
+    story.turn(40, [undrain("n2")])
+    assert story.state.nodes.of("n2").usable
+    assert [act.NoteBroken("n2")] == story.all(act.NoteBroken, since=40)

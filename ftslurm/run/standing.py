@@ -94,7 +94,8 @@ def standing(facts: Facts) -> Standing:
             return Standing("lost", _why_lost(facts))
         never = _end_without_start(facts)
         return Standing(_outcome(never), never.reason, never=never)
-    if not facts.begun or facts.requeued or facts.waits is not None:
+    heard = facts.silent_s is None and facts.end is None  # what Slurm says may be older
+    if not facts.begun or facts.requeued or (facts.waits is not None and not heard):
         return _between(facts)
     if facts.silent_s is None:
         return Standing("running", facts.complaint)

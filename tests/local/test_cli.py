@@ -454,7 +454,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
 
 def test_the_controller_leaves_a_report_when_the_run_has_ended(finished: Path) -> None:
     (run,) = run_dirs(finished)
-    assert "<b>succeeded</b>" in (run / "report.html").read_text()
+    assert "succeeded: all groups finished" in (run / "report.html").read_text()
     done = ftslurm("report", "--json", str(run), cwd=finished)
     assert json.loads(done.stdout)["time"]["trained_s"] > 0, done
 

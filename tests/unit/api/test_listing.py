@@ -78,7 +78,8 @@ def test_a_run_that_trains_has_its_step_rate_and_groups_at_work(tmp_path: Path) 
         ("RUNNING", False, "silent", "its controller on n1 is not heard; ftslurm stop cancels Slurm job 81"),
         (None, True, "lost", "its controller is gone: Slurm job 81 is unknown to Slurm"),
         ("CANCELLED", True, "lost", "its controller is gone: Slurm job 81 is CANCELLED"),
-        ("PENDING", True, "waiting", "Slurm job 81 is waiting in the queue (Resources)"),
+        ("PENDING", True, "running", None),  # it may have been asked before the job began
+        ("PENDING", False, "waiting", "Slurm job 81 is waiting in the queue (Resources)"),
     ],
 )
 def test_what_squeue_says_decides_how_an_open_run_stands(

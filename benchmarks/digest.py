@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 
@@ -41,19 +40,6 @@ class Manager:
     def __init__(self, state: object) -> None:
         self._step, self._user_state_dicts = 0, {"default": state}
 
-    def start_quorum(self) -> None:
-        pass
-
-    def should_commit(self) -> bool:
-        self._step += 1
-        return True
-
-    def _apply_pending_state_dict(self) -> None:
-        pass
-
-    def disallow_state_dict_read(self) -> None:
-        pass
-
 
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
@@ -69,16 +55,17 @@ def measure(name: str, device: torch.device, steps: int) -> None:
     found = list[str]()
     compared = Comparison(sys.exit, Position(), every=2)
     compared.report = lambda _, one: found.append(one)
-    compared.install(SimpleNamespace(Manager=Manager))
     took: dict[bool, list[tuple[float, float]]] = {True: [], False: []}  # seconds, and seconds of CPU
     for step in range(steps + 3):
         blocks = torch.randint(0, 256, (batch, context + 1), device=device)
         wait(device)
         began, cpu = time.perf_counter(), time.process_time()
-        manager.start_quorum()
+        compared.step_begins(manager)  # the order of run_manager.py
         model(blocks).backward()
-        if manager.should_commit():
-            optimizer.step()
+        compared.state_changes(manager)
+        manager._step += 1
+        compared.has_committed(manager)
+        optimizer.step()
         optimizer.zero_grad()
         wait(device)
         if step > 2:

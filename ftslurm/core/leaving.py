@@ -6,7 +6,7 @@ group without another place stays there until there is one. Jobs are asked for a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ftslurm.core.groups import placement, standby
 from ftslurm.core.jobs import queue, supply
@@ -150,9 +150,7 @@ def drain(turn: Turn, event: Asked) -> str:
     check_goes_on(turn)
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
-    turn.node(event.node, drained=True)
-    turn.do(records.NodeDrained(node=event.node, by=event.by.name))
-    supply.told_to_avoid(turn)
+    _leave_out(turn, [event.node], event.by.name)
     there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
     return f"{event.node} gets nothing any more; {moves}"
@@ -166,10 +164,13 @@ def leave_out_slow(turn: Turn, unit: Unit) -> None:
     without = Turn(turn.state, turn.now, turn.config)
     without.node(*nodes, drained=True)
     if _may_go(without, unit) and _is_taken_in(without, unit):
-        turn.node(*nodes, drained=True)
-        why = f"ftslurm: group {unit.group} is slow there"
-        turn.do(*(records.NodeDrained(node=node, by=why) for node in sorted(nodes)))
-        supply.told_to_avoid(turn)
+        _leave_out(turn, sorted(nodes), f"ftslurm: group {unit.group} is slow there")
+
+
+def _leave_out(turn: Turn, nodes: Sequence[str], by: str | int) -> None:
+    turn.node(*nodes, drained=True)
+    turn.do(*(records.NodeDrained(node=node, by=by) for node in nodes))
+    supply.told_to_avoid(turn)
 
 
 def undrain(turn: Turn, event: Asked) -> str:

@@ -72,7 +72,8 @@ def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
     slow = pace.own_s > factor * others_s and pace.own_s - others_s > max(MATTERS * pace.step_s, LEAST_S)
     since = (step if pace.since is None else pace.since) if slow else None
     told = since is not None and (pace.told or step - since >= STEPS)
-    turn.attempt(unit, pace=replace(pace, since=since, told=told))
+    if (since, told) != (pace.since, pace.told):  # else every group would be looked at once a second
+        turn.attempt(unit, pace=replace(pace, since=since, told=told))
     if told != pace.told:
         line = records.GroupSlow(
             **unit.of_group,

@@ -36,21 +36,20 @@ SEVERAL = f"{_NOT}: the script has several Managers"
 
 
 def _carefully(look: Callable[[Comparison, Any], None]) -> Callable[[Comparison, Any], None]:
-    """Make a method do nothing before `install`, and warn of an error instead of raising it."""
+    """Make a method warn of an error instead of raising it."""
 
     @functools.wraps(look)
     def method(comparison: Comparison, manager: Any) -> None:
-        if comparison._on:
-            try:
-                look(comparison, manager)
-            except Exception as error:
-                comparison._tell(f"{_NOT} at step {manager._step}: {error!r}")
+        try:
+            look(comparison, manager)
+        except Exception as error:
+            comparison._tell(f"{_NOT} at step {manager._step}: {error!r}")
 
     return method
 
 
 class Comparison:
-    """Takes the digests of this process.
+    """Takes the digests of this process. Every optimizer of torch that takes a step is noted from now on.
 
     Args:
         warn: told of what keeps it from comparing, once.
@@ -64,16 +63,11 @@ class Comparison:
         self._warn: Callable[[str], None] | None = warn
         self._position, self._every, self._parts = position, every, parts
         self._committed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # the last step, of each Manager
-        self._on = False
         self._apart = False
         self._optimizers: WeakSet[Any] = WeakSet()
         self._thread: Thread | None = None
-
-    def install(self) -> None:
-        """Begin to compare. Every optimizer of torch that takes a step is noted from now on."""
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
-        self._on = True
 
     @_carefully
     def state_changes(self, _: Any) -> None:

@@ -68,7 +68,7 @@ class Watchers:
     unhealed: Watch
     quorums: BrokenQuorums
     sessions: Sessions
-    compared: Comparison | None = None  # None: health.compare_every is 0
+    compared: Comparison | None = None  # None: health.compare_every is 0, or this torchft does not fit
     repeated: RepeatedIds | None = None  # with a Lighthouse whose quorum ids repeat
     left_out: list[str] = field(default_factory=list)  # sentences about patches that do not fit the installed torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
@@ -275,7 +275,6 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         unhealed=Watch(channel.warn),
         quorums=BrokenQuorums(lineage.managers, task.position, healing),
         sessions=Sessions(),
-        compared=compare(task, channel),
         repeated=RepeatedIds() if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft" else None,
     )
     installs = torchft_patches.INSTALLS | {
@@ -283,7 +282,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
         Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach, healing),
-        Patch.COMPARE: watchers.compared.install if watchers.compared is not None else lambda: None,
+        Patch.COMPARE: lambda: compare(watchers, task, channel),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
         Patch.BROKEN: watchers.quorums.install,
     }
@@ -291,18 +290,14 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     return watchers
 
 
-def compare(task: Task, channel: Channel) -> Comparison | None:
-    """Return what takes this worker's digests, None if groups are not compared."""
+def compare(watchers: Watchers, task: Task, channel: Channel) -> None:
+    """Begin to take this worker's digests, if groups are compared."""
     if "FTSLURM_COMPARE_EVERY" not in os.environ:
-        return None
+        return
     from ftslurm.worker.comparison import Comparison  # imports torch
 
-    return Comparison(
-        channel.warn,
-        task.position,
-        int(os.environ["FTSLURM_COMPARE_EVERY"]),
-        os.environ["FTSLURM_COMPARE_PARTS"].split(),
-    )
+    every, parts = int(os.environ["FTSLURM_COMPARE_EVERY"]), os.environ["FTSLURM_COMPARE_PARTS"].split()
+    watchers.compared = Comparison(channel.warn, task.position, every, parts)
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:

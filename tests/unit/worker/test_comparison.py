@@ -45,7 +45,6 @@ class Training:
         self.reports, self.warnings, self.position = list[tuple[int, str]](), list[str](), Position()
         self.compared = Comparison(self.warnings.append, self.position, every, parts)
         self.compared.report = lambda *told: self.reports.append(told)
-        self.compared.install()
         progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, has_healed=bool)
         watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
         self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)

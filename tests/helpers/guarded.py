@@ -6,17 +6,18 @@ import hashlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftslurm.guard import guard, kernel_log
+from ftslurm.guard import guard, kernel_log, processes
 from ftslurm.security import owned_files
 from ftslurm.worker import lineage_guard, quorum_abort, session, transfers
 from ftslurm.worker.parameter_sessions import Sessions
@@ -163,7 +164,11 @@ def step(
     try:
         yield made
     finally:
+        below = processes.descendants(made.process.pid)
         made.end()
+        for pid in below:  # what a script has started outlives it
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class _Observer:

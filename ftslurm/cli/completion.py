@@ -10,6 +10,7 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from argcomplete.completers import SuppressCompleter
 from argcomplete.finders import CompletionFinder
@@ -95,8 +96,11 @@ def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
     if key in sections:
         values = _presets(key, before)
     elif key in known:
-        is_flag = known[key].hint in (bool, bool | None)
-        values = ("true", "false") if is_flag else known[key].field.metadata.get("choices", ())
+        kind = known[key].kind
+        if get_origin(kind) is Literal:
+            values = get_args(kind)
+        elif kind in (bool, bool | None):
+            values = ("true", "false")
     yield from (f"{key}={value}" for value in (paths(text) if key in PATHS else values))
 
 

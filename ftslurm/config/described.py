@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import MISSING as REQUIRED
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from ftslurm.config import schema
-from ftslurm.config.overrides import INTERNAL
+from ftslurm.config.setting_names import declared
+from ftslurm.config.values import written
 
 
 class Setting(NamedTuple):
@@ -23,23 +24,17 @@ class Setting(NamedTuple):
     key: str
     default: str | None  # None: it must be given
     meaning: str
-    hint: Any  # its type
+    kind: Any  # its type
     field: Field[Any]
 
 
 def described(section: Any = schema.Config, prefix: str = "") -> Iterator[Setting]:
     """Generate the settings of a dataclass, and of those inside it, in the order of the schema."""
-    comments, hints = field_comments(), get_type_hints(section)
-    for field in fields(section):
-        key, hint = f"{prefix}{field.name}", hints[field.name]
-        if key == INTERNAL:
-            continue
-        if is_dataclass(hint):
-            yield from described(hint, f"{key}.")
-            continue
+    comments = field_comments()
+    for inside, key, kind, field in declared(section, prefix):
         default = field.default if field.default_factory is REQUIRED else field.default_factory()
-        shown = None if default == schema.MISSING else _written(default)
-        yield Setting(key, shown, comments[section.__name__, field.name], hint, field)
+        shown = None if default == schema.MISSING else written(default)
+        yield Setting(key, shown, comments[inside.__name__, field.name], kind, field)
 
 
 @cache
@@ -59,13 +54,3 @@ def field_comments() -> dict[tuple[str, str], str]:
             words = " ".join([*above, after.removeprefix("# ")]).strip()
             found[made.name, ast.unparse(field.target)] = words
     return found
-
-
-def _written(default: object) -> str:
-    if isinstance(default, list):
-        return "[" + ",".join(str(item) for item in default) + "]"
-    if isinstance(default, float) and default.is_integer():
-        return str(int(default))
-    if default is None or isinstance(default, bool):
-        return "null" if default is None else str(default).lower()
-    return str(default)

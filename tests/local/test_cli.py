@@ -21,9 +21,9 @@ from harness import all_processes, light
 from quick import ftslurm
 
 from ftslurm import __version__
-from ftslurm.config.overrides import keys
 from ftslurm.config.schema import Config
-from ftslurm.config.value_limits import get
+from ftslurm.config.setting_names import every_key
+from ftslurm.config.values import get
 from ftslurm.protocol.run_states import FAULTS
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
@@ -274,7 +274,7 @@ def test_questions_are_answered_and_leave_no_trace(words: tuple[str, ...], says:
 
 def test_cfg_job_is_the_whole_configuration_in_yaml(home: Path) -> None:
     shown = yaml.safe_load(ftslurm("job=ddp", "--cfg", "job", cwd=home).stdout)
-    assert dotted(shown) >= set(keys())
+    assert dotted(shown) >= set(every_key())
 
 
 def test_plan_shows_the_nodes_of_groups_and_what_the_loss_of_a_node_would_do(home: Path) -> None:
@@ -434,7 +434,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     (run,) = run_dirs(finished)
     text = (run / "config.yaml").read_text()
     config = yaml.safe_load(text)
-    assert dotted(config) >= set(keys())
+    assert dotted(config) >= set(every_key())
     assert "???" not in text
     assert not re.search(r"\$\{", text)
     assert config["job"]["script"] == str(finished / "look.py")

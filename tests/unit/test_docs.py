@@ -8,12 +8,12 @@ import runpy
 from pathlib import Path
 
 import pytest
+from ftslurm.config.removed import REMOVED
 from test_dependencies import FOLDERS
 
 from ftslurm.cli import help_verb, main
 from ftslurm.config.hydra_adapter import Override
 from ftslurm.config.overrides import check_setting, keys
-from ftslurm.config.removed import REMOVED
 from ftslurm.core import rules
 from ftslurm.errors import ConfigError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.config import compose, sweep_names
-from ftslurm.config.value_limits import NAME
+from ftslurm.config.validate import NAME
 
 
 def test_a_run_of_a_sweep_has_its_overrides_in_its_name_which_other_settings_see() -> None:

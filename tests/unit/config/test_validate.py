@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.config.schema import Config, Fault, RandomFaults
 from ftslurm.config.validate import check
-from ftslurm.config.value_limits import get
+from ftslurm.config.values import get
 from ftslurm.errors import ConfigError
 
 

@@ -18,8 +18,6 @@ from argcomplete.finders import CompletionFinder
 from ftslurm.cli.verbs import VERBS, options, positionals
 from ftslurm.protocol.run_states import FAULTS
 
-PATHS = ("job.script", "run.root", "run.dir", "checkpoint.dir")
-
 
 class Finder(CompletionFinder):
     """argcomplete's splitting and quoting of words, for every shell; which words there are is said here."""
@@ -83,6 +81,7 @@ def runs(before: Sequence[str]) -> Iterator[str]:
 def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
     """Generate key=, or the values of the key that is typed already."""
     from ftslurm.config.described import described
+    from ftslurm.config.schema import PATHS
 
     key, given, text = prefix.partition("=")
     known = {one.key: one for one in described()}

@@ -90,8 +90,9 @@ def compose(argv: Sequence[str], base: Config | None = None, evaluation: Evaluat
 
     task = Task(chosen, fixed, None if evaluation is None else evaluate)
     sweep = overrides.sweeps(parsed, arguments)
+    name = "config" if base is None else "resumed"
     try:
-        best = hydra_adapter.compose([*words, *arguments.options], defaults, task, base is None, sweep)
+        best = hydra_adapter.compose([*words, *arguments.options], defaults, task, name, sweep)
     except ConfigError as error:
         given = " ".join(" ".join(arguments.overrides).split())  # one line, whatever a value holds
         raise ConfigError(f"{error} (given: {given})".replace(" ++", " ")) from error

@@ -27,6 +27,7 @@ from ftslurm.config.schema import shipped
 from ftslurm.errors import ConfigError, FtslurmError
 
 _BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError)  # Hydra and plugins, of what they cannot understand
+_RAISE = "HYDRA_FULL_ERROR"
 _ALONE = threading.RLock()  # Hydra's state and sys.argv belong to the whole process
 
 
@@ -75,8 +76,10 @@ class Task:
 
     def __call__(self, config: Any) -> None:
         from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
 
-        self.composed.append((config, list(HydraConfig.get().overrides.task)))
+        given = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        self.composed.append((config, [str(word) for word in given or []]))
 
     def launch(
         self, launch: Callable[..., Sequence[Any]], sweeper: str, combinations: Sequence[Sequence[str]], first: int
@@ -165,13 +168,13 @@ def parse(word: str) -> Override:
     return Override(word, parsed.key_or_group, word.partition("=")[2], deletes, sweeps, mapping)
 
 
-def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, presets: bool, sweeps: bool) -> str:
+def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name: str, sweeps: bool) -> str:
     """Have the task called with every combination; never if Hydra only prints something.
 
     Args:
         words: overrides first, then options: Hydra's parser refuses overrides on both sides of an option.
         defaults: the configuration without presets and overrides.
-        presets: apply the presets of conf/config.yaml; else only those that `words` choose.
+        name: of the file of conf/ that says which presets are applied if `words` choose no other ones.
         sweeps: there is to be more than one combination.
 
     Returns:
@@ -189,18 +192,16 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, prese
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    run = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name=_primary(presets))(task)
+    run = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name=name)(task)
     try:
         with (
             _ALONE,
-            _hydra_of_the_caller_kept(),
             # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
             tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch,
-            _command_line(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
+            _as_application(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
         ):
             store = ConfigStore.instance()
             store.store(name="schema", node=dict(defaults))
-            store.store(name=_primary(presets=False), node=_without_presets(defaults))
             if sweeps:
                 from hydra_plugins.ftslurm_launcher import FtslurmLauncher
 
@@ -228,9 +229,9 @@ def _why(error: Exception, words: Sequence[str]) -> str:
         section, _, name = error.missing_cfg_file.partition("/")
         there = ", ".join(error.options)
         return f"{section}={name}: there is no such preset; there are: {there} (your own: --config-dir DIR)"
-    if isinstance(error.__cause__, ConfigTypeError):  # only in what has no type: job.args
+    if isinstance(error.__cause__, ConfigTypeError):
         key, is_mapping = error.__cause__.full_key, error.__cause__.object_type is dict
-        how = f"mapping in this job: set its arguments one by one, as in {key}.lr=0.1"
+        how = f"mapping in this job: set its values one by one, as in {key}.NAME=VALUE"
         return f"{key} is a {how if is_mapping else 'list in this job: give a list'}"
     if found := re.search(r"(?:base 10: |Index )'(.+?)'", str(error)):  # there, too: it wants the index of a list
         one = next(word for word in words if f".{found[1]}" in word)
@@ -239,60 +240,37 @@ def _why(error: Exception, words: Sequence[str]) -> str:
     return ": ".join(filter(None, map(first_lines, filter(None, [error, error.__cause__]))))
 
 
-def _primary(presets: bool) -> str:
-    return "config" if presets else "config_without_presets"
-
-
-def _without_presets(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return conf/config.yaml without its presets: each section may still be given one."""
-    logging = [{f"override hydra/{name}": "none"} for name in ("job_logging", "hydra_logging")]
-    sections: list[Any] = [{name: None} for name in defaults if (shipped("conf") / name).is_dir() and name != "job"]
-    quiet = {"output_subdir": None, "run": {"dir": "."}, "job": {"chdir": False}}
-    return {"defaults": ["schema", *sections, {"job": None}, "_self_", *logging], "hydra": quiet}
-
-
 @contextmanager
-def _hydra_of_the_caller_kept() -> Iterator[None]:
-    """Put Hydra's global state away: the caller may be an application of Hydra, or a notebook that uses it."""
+def _as_application(argv: list[str]) -> Iterator[None]:
+    """Be an application of Hydra's for a while, which raises its errors instead of printing them.
+
+    The caller may be another application of Hydra's, or a notebook that uses it: its global state is put away.
+    """
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
+    from hydra.core.utils import env_override
 
     application, settings, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
-    before = application.hydra, settings.cfg, dict(store.repo)
+    before = application.hydra, settings.cfg, dict(store.repo), sys.argv
     application.clear()
+    sys.argv = argv
     try:
-        yield
+        with env_override({_RAISE: "1"}), warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=DeprecationWarning)
+            yield
     finally:
-        application.hydra, settings.cfg, store.repo = before
+        application.hydra, settings.cfg, store.repo, sys.argv = before
 
 
 @contextmanager
 def outside() -> Iterator[None]:
     """Undo for a while what Hydra needs: processes that are started inherit the environment."""
-    kept = os.environ.pop("HYDRA_FULL_ERROR", None)
+    raises = os.environ.pop(_RAISE)
     try:
         yield
     finally:
-        if kept is not None:
-            os.environ["HYDRA_FULL_ERROR"] = kept
-
-
-@contextmanager
-def _command_line(argv: list[str]) -> Iterator[None]:
-    """Set sys.argv; make Hydra raise its errors instead of printing them, and silence its deprecation warnings."""
-    argv_before, full_error_before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", category=DeprecationWarning)
-            yield
-    finally:
-        sys.argv = argv_before
-        if full_error_before is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full_error_before
+        os.environ[_RAISE] = raises
 
 
 def first_lines(error: BaseException) -> str:

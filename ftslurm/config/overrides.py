@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ftslurm.config.hydra_adapter import Arguments, Override
 from ftslurm.config.schema import shipped
-from ftslurm.config.setting_names import every_key, no_setting, within
+from ftslurm.config.setting_names import exists, no_setting
 from ftslurm.errors import ConfigError
 
 _BASIC = "basic"  # Hydra's own sweeper and launcher
@@ -50,7 +50,7 @@ def for_hydra(overrides: Sequence[Override], arguments: Arguments) -> list[str]:
             raise ConfigError(f"{word} without --multirun (-m): there is no sweep; add -m, or leave it out")
         is_preset = "/" in key or (not one.mapping and any((folder / key).is_dir() for folder in folders))
         if not key.startswith("hydra.") and not is_preset:
-            if not any(within(key, known) or within(known, key) for known in every_key()):
+            if not exists(key):
                 raise no_setting(key)
             # A sweeper that is not Hydra's own names its parameters, in its results and its storage, as they are here.
             word = word if one.deletes or (one.sweeps and not basic) else f"++{word.lstrip('+')}"

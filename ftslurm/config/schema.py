@@ -27,6 +27,7 @@ MOST_STANDBYS = 10_000
 AUTO: Final = "auto"  # a value that the program finds by itself
 CONTROLLER: Final = "controller"  # cluster.ranges: its job
 EACH: Final = "each"  # standby.count: one for each group
+PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile", "cluster.exclude_file")
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
@@ -540,15 +541,13 @@ def absolute(config: Config) -> Config:
         config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
     if (config.cluster.container_image or "").startswith(("./", "../", "~")):
         config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
-    for section, key in (
-        *((config.job, "script"), (config.run, "root"), (config.run, "dir")),
-        *((config.checkpoint, "dir"), (config.metrics, "textfile"), (config.cluster, "exclude_file")),
-    ):
-        value = getattr(section, key)
-        if section is config.checkpoint and value and is_url(value := plain(value)):
+    for key in PATHS:
+        section, name = key.split(".")
+        settings, value = getattr(config, section), getattr(getattr(config, section), name)
+        if section == "checkpoint" and value and is_url(value := plain(value)):
             config.checkpoint.dir = value.rstrip("/")
         elif value is not None and not is_url(value):
-            setattr(section, key, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
+            setattr(settings, name, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
     return config
 
 

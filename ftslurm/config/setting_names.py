@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from ftslurm.config import option_names
+from ftslurm.config.removed import REMOVED
 from ftslurm.config.schema import Config, shipped
 from ftslurm.errors import ConfigError
 from ftslurm.words import meant, nearest
 
 INTERNAL = "internal"  # the section that holds no settings
-_OF_SBATCH = ("qos", "constraint", "exclude", "nodelist", "reservation", "switches", "segment")  # often tried
 
 
 class Declared(NamedTuple):
@@ -51,6 +51,11 @@ def within(key: str, section: str) -> bool:
     return f"{key}.".startswith(f"{section}.")
 
 
+def exists(key: str) -> bool:
+    """Return whether this is a setting or a section, or in one that holds mappings or lists."""
+    return any(within(key, one) or within(one, key) for one in every_key())
+
+
 def some_keys(key: str) -> str:
     """Return a few keys of the same section, or else the sections, for a hint."""
     same = [name for name in every_key() if within(name, key.split(".")[0])]
@@ -66,14 +71,12 @@ def _nearest(key: str) -> str | None:
 
 def no_setting(key: str) -> ConfigError:
     """Return the error for a setting that does not exist."""
-    hint = f"near it there are {some_keys(key)}"
-    if key.removeprefix("cluster.") in _OF_SBATCH:
-        hint = f"use cluster.sbatch.{key.removeprefix('cluster.')}"
-    elif near := _nearest(key):
-        hint = meant(near)
-    elif "." not in key:
-        hint = f"if it is an argument of your script, write job.args.{key}; there are {some_keys(key)}"
-    return ConfigError(f"there is no setting {key}; {hint}")
+    if now := REMOVED.get(key):
+        return ConfigError(f"there is no setting {key}: {now}")
+    if near := _nearest(key):
+        return ConfigError(f"there is no setting {key}; {meant(near)}")
+    hint = "near it" if "." in key else f"if it is an argument of your script, write job.args.{key};"
+    return ConfigError(f"there is no setting {key}; {hint} there are {some_keys(key)}")
 
 
 def check_option(option: str | None, known: Sequence[str]) -> None:

@@ -339,14 +339,9 @@ def time_limit_s(text: str) -> float:
     if not text[0].isdigit():
         return float("inf")
     days, dash, rest = text.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, minutes, seconds = 0, parts[0], [*parts, 0][1]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    parts = [float(part) for part in rest.split(":")]
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return 86400 * float(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
 def _check_comparison(config: Config) -> Iterator[str]:
@@ -389,7 +384,7 @@ def _check_faults(config: Config) -> Iterator[str]:
 
 
 _RULES = (
-    *(_check_times, _check_size, _check_notation, _check_groups, _check_roles, _check_array, _check_standby),
+    *(_check_notation, _check_size, _check_times, _check_groups, _check_roles, _check_array, _check_standby),
     *(_check_job, _check_places, _check_container, _check_segment, _check_comparison, _check_faults),
     *(check_receivers, check_preflight),
 )

@@ -9,14 +9,14 @@ config/validate.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from ftslurm.config.schema import MISSING, Config
+from ftslurm.config.schema import MISSING, PATHS, Config
 from ftslurm.config.setting_names import kinds, no_setting, some_keys
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError
@@ -26,12 +26,12 @@ from ftslurm.words import listed
 MAX_TEXT_BYTES = 100_000  # an argument or a variable of a process has at most 128 KiB
 MAX_PATH_BYTES = 3500  # Linux has 4096, and the run's own files lie deeper
 MAX_NAME_BYTES = 255  # of one folder or file
-PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile", "cluster.exclude_file")
 Limits: TypeAlias = Mapping[str, Any]  # `least` and `most`, as `limited` of the schema notes them
 _NO_LIMITS: Limits = MappingProxyType({})
 _WORDS = {None: "null", True: "true", False: "false"}
 _TRUTHS = dict.fromkeys(("true", "yes", "on", "y", "1"), True) | dict.fromkeys(("false", "no", "off", "n", "0"), False)
-_MANY: Mapping[type[object], str] = {list: "list, in square brackets", dict: "mapping"}
+_MANY: Mapping[type[object], str] = {list: "list", dict: "mapping"}
+_SINGLE = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 EXAMPLES = {
     "faults.plan": "'faults.plan=[{kind: kill, group: 1, at: 50}]'",
     "faults.random": "'faults.random={mean_s: 60, kinds: [kill]}'",
@@ -124,14 +124,10 @@ def _section(section: Any, value: Mapping[str, Any], key: str) -> Any:
 def _single(kind: Any, value: Any, key: str, limits: Limits) -> Any:
     if isinstance(value, str):
         _check_text(key, value)
-    if kind in (Any, NoneType):
-        return value
     try:
-        found = _CONVERTED[get_origin(kind) or kind](value)
-    except (ValueError, TypeError, KeyError, OverflowError):
+        found = _converted(kind, value)
+    except (ValueError, KeyError, OverflowError):
         raise _wrong((kind,), value, key) from None
-    if get_origin(kind) is Literal and found not in get_args(kind):
-        raise _wrong((kind,), value, key)
     if kind in (int, float):
         least, most = limits.get("least"), limits.get("most")
         if least is not None and not found >= least:  # NaN neither
@@ -143,55 +139,43 @@ def _single(kind: Any, value: Any, key: str, limits: Limits) -> Any:
     return found
 
 
-def _number(kind: type[int] | type[float]) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or (kind is int and isinstance(value, float)):
-            raise ValueError
-        return kind(value)
-
-    return read
-
-
-def _text(value: Any) -> str:
-    if value is None:
+def _converted(kind: Any, value: Any) -> Any:
+    if kind in (Any, NoneType) or value in get_args(kind):  # one of a Literal
+        return value
+    if kind is bool:
+        return _TRUTHS[str(value).lower()]
+    is_flag = isinstance(value, bool) and kind is not str
+    if value is None or is_flag or kind not in (int, float, str) or (kind is int and isinstance(value, float)):
         raise ValueError
-    return str(value)
-
-
-_CONVERTED: Mapping[Any, Callable[[Any], Any]] = {
-    int: _number(int),
-    float: _number(float),
-    bool: lambda value: _TRUTHS[str(value).lower()],
-    str: _text,
-    Literal: lambda value: value,
-}
+    return kind(value)
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
 def _wrong(kinds: Sequence[Any], value: Any, key: str) -> ConfigError:
-    simple = _of_value(value) is object
-    shown = f"{key}={written(value)}" if simple else key or "it"  # what is in others may be a secret
+    shape = _of_value(value)
+    shown = f"{key}={written(value)}" if shape is object else key or "it"  # what is in others may be a secret
     if is_dataclass(kinds[0]) and "." not in key:
         return ConfigError(f"{shown}: that is a section of settings: {some_keys(key)}, ...")
-    wanted = listed([_wanted(kind, key) for kind in kinds if kind is not NoneType], "or")
-    instead = "" if simple else f", and not a {_MANY[_of_value(value)]}"
-    return ConfigError(f"{shown}: must be {wanted}{instead}{_as_in(key)}")
+    wanted = [one for kind in kinds if kind is not NoneType for one in _wanted(kind, key)]
+    instead = "" if shape is object else f", and not a {_MANY[shape]}"
+    return ConfigError(f"{shown}: must be {listed(wanted, 'or')}{instead}")
 
 
-def _wanted(kind: Any, key: str) -> str:
+def _wanted(kind: Any, key: str) -> Sequence[str]:
     if get_origin(kind) is Literal:
-        return listed(get_args(kind), "or")
-    if _shape(kind) is object:
-        return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
-    how = f"{key}.NAME=VALUE" if get_origin(kind) is dict else f"'{key}=[...]'"
-    return f"a {_MANY[_shape(kind)]}" + ("" if key in EXAMPLES or is_dataclass(kind) else f" ({how})")
+        return get_args(kind)
+    if kind in _SINGLE:
+        return (_SINGLE[kind],)
+    if _shape(kind) is list:
+        return (f"a list, in square brackets{_as_in(key) or f': {key}=[...]'}",)
+    return (f"a mapping{_as_in(key) or f', as in {key}.NAME=VALUE'}",)
 
 
 def _as_in(key: str) -> str:
-    setting = key.partition("[")[0]
-    return f", as in {EXAMPLES[setting]}" if setting in EXAMPLES else ""
+    setting, _, inside = key.partition("[")
+    return f", as in {EXAMPLES[setting]}" if setting in EXAMPLES and "." not in inside else ""
 
 
 def _check_text(key: str, text: str) -> None:

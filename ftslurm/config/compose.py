@@ -13,8 +13,8 @@ from ftslurm.config import hydra_adapter, overrides, setting_names, sweep_names
 from ftslurm.config.hydra_adapter import Composed, Task, Value
 from ftslurm.config.schema import Config, absolute
 from ftslurm.config.setting_names import INTERNAL
+from ftslurm.config.typed_values import made
 from ftslurm.config.validate import check
-from ftslurm.config.values import made
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ftslurm.config import schema
 from ftslurm.config.setting_names import declared
-from ftslurm.config.values import written
+from ftslurm.config.typed_values import written
 
 
 class Setting(NamedTuple):

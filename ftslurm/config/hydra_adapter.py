@@ -4,7 +4,7 @@ Only this module and our plugin of Hydra's (hydra_plugins/ftslurm_launcher) use 
 of it: the parser of its command line, to tell options from overrides before Hydra sees them. pyproject.toml bounds
 Hydra's version to those with which it was tried (docs/versions.md).
 
-Hydra composes plain mappings: it knows neither our keys nor our types, which config/values.py checks when all is
+Hydra composes plain mappings: it knows neither our keys nor our types, which config/typed_values.py checks when all is
 composed. `hydra.main` is used rather than `hydra.compose`, because --help, --cfg, --info and -m are its own.
 """
 

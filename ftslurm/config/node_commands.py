@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ftslurm.config.schema import Config, words
-from ftslurm.config.values import EXAMPLES
+from ftslurm.config.typed_values import EXAMPLES
 
 SHIPPED = "ftslurm-preflight"  # ftslurm's own check, which every node has
 PREFLIGHT = "health.preflight"

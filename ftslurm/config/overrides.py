@@ -1,6 +1,6 @@
 """Tell which words of a command line choose presets, which change settings, and which are refused, before Hydra does.
 
-Values are checked once all is composed (config/values.py).
+Values are checked once all is composed (config/typed_values.py).
 """
 
 from __future__ import annotations

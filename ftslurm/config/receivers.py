@@ -10,10 +10,12 @@ from pathlib import Path, PurePath
 
 from ftslurm.config import node_commands
 from ftslurm.config.schema import Config, HookConfig, words
+from ftslurm.errors import ConfigError
 from ftslurm.protocol.kinds import DEFAULT_EVENTS, EVENTS, KINDS
 from ftslurm.security import programs
 from ftslurm.words import meant, nearest
 
+_LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or unix:PATH"
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 
 
@@ -72,22 +74,19 @@ def check_receivers(config: Config) -> Iterator[str]:
     if textfile is not None and not textfile.endswith(".prom"):
         yield f"metrics.textfile={textfile}: must end in .prom, or node_exporter does not read it"
     if listen is not None:
-        try:
-            endpoint(listen)
-        except ValueError as error:
-            yield f"metrics.listen={listen}: {error}"
+        endpoint(listen)
 
 
 def endpoint(listen: str) -> tuple[str, int] | str:
     """Return host and port, or the path of a Unix socket; empty: one in the run directory.
 
     Raises:
-        ValueError: it is neither.
+        ConfigError: it is neither.
     """
     if listen.startswith("unix:"):
         path = listen.removeprefix("unix:")
         if len(os.fsencode(path)) > _LONGEST_SOCKET or (path and not path.startswith("/")):
-            raise ValueError(f"an absolute path of at most {_LONGEST_SOCKET} bytes")
+            raise ConfigError(f"metrics.listen={listen}: an absolute path of at most {_LONGEST_SOCKET} bytes")
         return path
     host, _, port = listen.rpartition(":")
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
@@ -96,5 +95,5 @@ def endpoint(listen: str) -> tuple[str, int] | str:
     except ValueError:
         loopback = False
     if not loopback or not port.isdecimal() or int(port) > 65_535:
-        raise ValueError("must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or unix:PATH")
+        raise ConfigError(f"metrics.listen={listen}: {_LOOPBACK}")
     return host, int(port)

@@ -29,7 +29,7 @@ from ftslurm.config.schema import (
     words,
 )
 from ftslurm.config.store_url import is_url, refusal
-from ftslurm.config.values import get, made, written
+from ftslurm.config.typed_values import get, made, written
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.run_states import FAULTS
 from ftslurm.security import owned_files

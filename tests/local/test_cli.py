@@ -23,7 +23,7 @@ from quick import ftslurm
 from ftslurm import __version__
 from ftslurm.config.schema import Config
 from ftslurm.config.setting_names import every_key
-from ftslurm.config.values import get
+from ftslurm.config.typed_values import get
 from ftslurm.protocol.run_states import FAULTS
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed

@@ -10,7 +10,7 @@ import yaml
 
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.config.values import get
+from ftslurm.config.typed_values import get
 from ftslurm.errors import ConfigError
 
 

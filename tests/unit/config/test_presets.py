@@ -11,7 +11,7 @@ import yaml
 
 from ftslurm.config.compose import run_hydra
 from ftslurm.config.schema import AUTO, Config, RandomFaults, shipped
-from ftslurm.config.values import get
+from ftslurm.config.typed_values import get
 
 PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
 JOB = ("job.script=" + __file__, "job.total_steps=100")  # faults=kill_one needs to know how long the run is

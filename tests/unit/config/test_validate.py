@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ftslurm.config.schema import Config, Fault, RandomFaults
+from ftslurm.config.typed_values import get
 from ftslurm.config.validate import check
-from ftslurm.config.values import get
 from ftslurm.errors import ConfigError
 
 

@@ -57,5 +57,5 @@ def _comment(node: ast.stmt, lines: Sequence[str]) -> str:
     """Return the lines of comment above a statement, and what follows on its last line."""
     above = reversed(lines[: node.lineno - 1])
     before = [*takewhile(lambda line: line.startswith("# "), map(str.strip, above))][::-1]
-    after = lines[(node.end_lineno or 0) - 1].encode()[node.end_col_offset or 0 :].decode().strip()
+    after = lines[(node.end_lineno or 0) - 1][node.end_col_offset or 0 :].strip()
     return " ".join(line.removeprefix("# ") for line in (*before, after)).strip()

@@ -506,18 +506,15 @@ def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:
 
     A mapping inside a mapping, as {optimizer: {lr: 0.1}}, becomes --optimizer.lr 0.1.
     """
-    if args is None or isinstance(args, list):
-        return [str(a) for a in args or ()]
+    if not isinstance(args, dict):
+        return [str(one) for one in args or ()]
     out: list[str] = []
     for key, value in args.items():
-        if value is None or value is False:
-            continue
         if isinstance(value, dict):
             out += script_arguments({f"{key}.{inner}": of for inner, of in value.items()})
-            continue
-        out.append(f"--{key}")
-        if value is not True:
-            out += [str(v) for v in value] if isinstance(value, list) else [str(value)]
+        elif value is not None and value is not False:
+            values = value if isinstance(value, list) else [] if value is True else [value]
+            out += [f"--{key}", *map(str, values)]
     return out
 
 

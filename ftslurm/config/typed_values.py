@@ -32,6 +32,7 @@ _WORDS = {None: "null", True: "true", False: "false"}
 _TRUTHS = dict.fromkeys(("true", "yes", "on", "y", "1"), True) | dict.fromkeys(("false", "no", "off", "n", "0"), False)
 _MANY: Mapping[type[object], str] = {list: "list", dict: "mapping"}
 _SINGLE = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NEVER: Mapping[Any, Any] = {str: NoneType, float: (NoneType, bool), int: (NoneType, bool, float)}  # what is none
 EXAMPLES = {
     "faults.plan": "'faults.plan=[{kind: kill, group: 1, at: 50}]'",
     "faults.random": "'faults.random={mean_s: 60, kinds: [kill]}'",
@@ -144,8 +145,7 @@ def _converted(kind: Any, value: Any) -> Any:
         return value
     if kind is bool:
         return _TRUTHS[str(value).lower()]
-    is_flag = isinstance(value, bool) and kind is not str
-    if value is None or is_flag or kind not in (int, float, str) or (kind is int and isinstance(value, float)):
+    if isinstance(value, _NEVER[kind]):
         raise ValueError
     return kind(value)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 
 from ftslurm.config.node_commands import check_preflight
@@ -52,8 +51,9 @@ def check(config: Config) -> None:
         ConfigError: the message names the keys and what they may be.
     """
     config = made(Config, asdict(config))
-    for problem in chain.from_iterable(rule(config) for rule in _RULES):
-        raise ConfigError(problem)
+    for rule in _RULES:
+        for problem in rule(config):
+            raise ConfigError(problem)
 
 
 def _check_notation(config: Config) -> Iterator[str]:

@@ -36,13 +36,17 @@ def page() -> str:
             continue
         text += f"\n## {name}\n\n{plain(kind.__doc__ or '')}\n" + presets(name) + table(kind, f"{name}.")
         for key, entry in get_type_hints(kind).items():
-            entries = [inner for inner in get_args(entry) if is_dataclass(inner)]
-            for inner in entries:
+            for inner in _sections(entry):
                 one = "One entry of " if get_origin(entry) is list else ""
                 text += f"\n### {one}`{name}.{key}`\n\n{plain(inner.__doc__ or '')}\n"
                 text += table(inner, "")
     others = {name for name, kind in sections.items() if not is_dataclass(kind)}
     return text + "\n## Without a section\n" + table(schema.Config, "", others)
+
+
+def _sections(hint: Any) -> list[Any]:
+    """Return the dataclasses that a value of this type may hold."""
+    return [hint] if is_dataclass(hint) else [one for inner in get_args(hint) for one in _sections(inner)]
 
 
 def presets(section: str) -> str:
@@ -87,7 +91,10 @@ def _kind(hint: Any) -> str:
         return " or ".join(_kind(one) for one in get_args(hint) if one is not type(None))
     if get_origin(hint) is list:
         (inner,) = get_args(hint)
-        return "list" if inner is Any else f"list of {_kind(inner)}".replace("list of mapping", "list")
+        if inner is Any:
+            return "list"
+        what = _kind(inner)
+        return f"list, each {what}" if " or " in what else f"list of {what}".replace("list of mapping", "list")
     if get_origin(hint) is dict:
         inner = get_args(hint)[1]
         return "mapping" if inner is Any else f"mapping to {_kind(inner)}"

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from ftslurm.config.schema import MISSING, PATHS, Config
+from ftslurm.config.schema import MISSING, PATHS
 from ftslurm.config.setting_names import kinds, no_setting, some_keys
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError
@@ -39,14 +39,6 @@ EXAMPLES = {
     "hooks.on_event": "'hooks.on_event=[[./notify.sh, --chat]]'",
     "health.preflight": "'health.preflight=[[ftslurm-preflight],[/opt/site/check,--quick]]'",
 }
-
-
-def get(config: Config, key: str) -> Any:
-    """Return the value of a dotted key: get(config, "groups.count")."""
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def written(value: object) -> str:

@@ -28,7 +28,7 @@ from ftslurm.config.schema import (
     words,
 )
 from ftslurm.config.store_url import is_url, refusal
-from ftslurm.config.typed_values import get, made, written
+from ftslurm.config.typed_values import made, written
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.run_states import FAULTS
 from ftslurm.security import owned_files
@@ -246,9 +246,9 @@ def _may_be_folder(folder: str) -> bool:
 
 
 def _check_places(config: Config) -> Iterator[str]:
-    for key in ("run.root", "run.dir"):
-        if any(sign in (get(config, key) or "") for sign in "%\\\n"):
-            yield (f"{key}={get(config, key)!r}: Slurm gives %, backslashes and newlines in a path a meaning")
+    for key, path in (("run.root", config.run.root), ("run.dir", config.run.dir)):
+        if any(sign in (path or "") for sign in "%\\\n"):
+            yield f"{key}={path!r}: Slurm gives %, backslashes and newlines in a path a meaning"
     if (word := owned_files.unknown(config.run.trust)) is not None:
         yield (f"run.trust={word}: there is neither a user nor a group of that name on this machine")
     if config.cluster.kind == "local" and config.cluster.interface not in ("auto", None):

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from quick import ftslurm
 from ftslurm import __version__
 from ftslurm.config.schema import Config
 from ftslurm.config.setting_names import every_key
-from ftslurm.config.typed_values import get
 from ftslurm.protocol.run_states import FAULTS
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
@@ -449,7 +449,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     assert config["cluster"]["kind"] == "local"
     assert config["groups"]["gpus"] is not None
     defaults = Config()  # what was not set is there with its default
-    assert config["restart"]["max_per_group"] == get(defaults, "restart.max_per_group")
+    assert config["restart"]["max_per_group"] == attrgetter("restart.max_per_group")(defaults)
 
 
 def test_the_controller_leaves_a_report_when_the_run_has_ended(finished: Path) -> None:

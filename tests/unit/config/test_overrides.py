@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import yaml
 
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.config.typed_values import get
 from ftslurm.errors import ConfigError
 
 
@@ -54,7 +54,7 @@ def composed(*words: str) -> Config:
 )
 def test_an_override_has_the_type_that_the_schema_says(words: list[str], values: dict[str, Any]) -> None:
     config = composed(*words)
-    got = {key: get(config, key) for key in values}
+    got = {key: attrgetter(key)(config) for key in values}
     assert [(one, type(one)) for one in got.values()] == [(one, type(one)) for one in values.values()]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftslurm.config.schema import Config, Fault, RandomFaults
-from ftslurm.config.typed_values import get
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 
@@ -197,7 +197,7 @@ def test_what_makes_sense_passes(settings: dict[str, Any]) -> None:
 
 
 def test_a_dotted_key_finds_its_value() -> None:
-    assert get(config(groups__count=7), "groups.count") == 7
+    assert attrgetter("groups.count")(config(groups__count=7)) == 7
 
 
 def test_a_script_may_lie_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

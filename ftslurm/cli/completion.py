@@ -81,7 +81,6 @@ def runs(before: Sequence[str]) -> Iterator[str]:
 def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
     """Generate key=, or the values of the key that is typed already."""
     from ftslurm.config.described import described
-    from ftslurm.config.schema import PATHS
 
     key, given, text = prefix.partition("=")
     known = {one.key: one for one in described()}
@@ -96,11 +95,13 @@ def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
         values = _presets(key, before)
     elif key in known:
         kind = known[key].kind
-        if get_origin(kind) is Literal:
+        if "path" in known[key].field.metadata:
+            values = [*paths(text)]
+        elif get_origin(kind) is Literal:
             values = get_args(kind)
         elif kind in (bool, bool | None):
             values = ("true", "false")
-    yield from (f"{key}={value}" for value in (paths(text) if key in PATHS else values))
+    yield from (f"{key}={value}" for value in values)
 
 
 def paths(prefix: str) -> Iterator[str]:

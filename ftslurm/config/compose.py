@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,8 +12,9 @@ from typing import Any, Protocol
 
 from ftslurm.config import hydra_adapter, overrides, setting_names, sweep_names
 from ftslurm.config.hydra_adapter import Composed, Task, Value
-from ftslurm.config.schema import Config, absolute
-from ftslurm.config.setting_names import INTERNAL
+from ftslurm.config.schema import Config, shipped
+from ftslurm.config.setting_names import INTERNAL, paths
+from ftslurm.config.store_url import is_url, plain
 from ftslurm.config.typed_values import made
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
@@ -129,6 +131,27 @@ def _typed(raw: Any, suffix: str = "") -> Config:
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError, AssertionError) as error:
         raise ConfigError(hydra_adapter.first_lines(error)) from error
     config: Config = made(Config, values)
+    return config
+
+
+def absolute(config: Config) -> Config:
+    """Make the paths that other nodes and other working directories will see absolute, in place.
+
+    Examples that ship with ftslurm are named `example:train_ddp.py` in conf/job/, so that they are found both in a
+    checkout and in an installed wheel.
+    """
+    if config.job.script is not None and config.job.script.startswith("example:"):
+        config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
+    if (config.cluster.container_image or "").startswith(("./", "../", "~")):
+        config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
+    for key in paths():
+        section, name = key.split(".")
+        settings = getattr(config, section)
+        value = getattr(settings, name)
+        if section == "checkpoint" and value and is_url(value := plain(value)):
+            config.checkpoint.dir = value.rstrip("/")
+        elif value is not None and not is_url(value):
+            setattr(settings, name, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
     return config
 
 

@@ -2,8 +2,8 @@
 
 The dataclasses are the schema of conf/, of overrides and of a run's config.yaml; nothing changes them after `check`.
 `conf/<section>/<preset>.yaml` holds only what differs from the defaults here. What a setting may be stands beside it:
-its type, and `limited`. The rules for several settings are in validate.py. What follows from others is no setting but a
-property of Config.
+its type, `limited` and `path`. The rules for several settings are in validate.py. What follows from others is no
+setting but a property of Config.
 
 The unit is part of a name: `_s` seconds, `_ms` milliseconds, `_mb` MiB.
 """
@@ -19,15 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from ftslurm.config.store_url import is_url, plain
-
 MOST_GROUPS = 1_000  # real runs reached 128; one node carries no more sruns
 LEAST_SILENCE_S = 2.0  # a busy node is silent for less
 MOST_STANDBYS = 10_000
 AUTO: Final = "auto"  # a value that the program finds by itself
 CONTROLLER: Final = "controller"  # cluster.ranges: its job
 EACH: Final = "each"  # standby.count: one for each group
-PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile", "cluster.exclude_file")
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
@@ -42,6 +39,11 @@ def limited(default: _T, least: float | None = None, most: float | None = None) 
     return field(default=default, metadata={"least": least, "most": most})
 
 
+def path(default: str | None = None) -> Any:
+    """Declare a setting that is a path, which is made absolute: other nodes see it from other folders."""
+    return field(default=default, metadata={"path": True})
+
+
 @dataclass
 class RunConfig:
     """The run and its directory."""
@@ -49,8 +51,8 @@ class RunConfig:
     # Part of the run's id, of its directory's name and of the Slurm job's name: up to 64 letters, digits, dots, dashes
     # and underscores.
     name: str = "script"
-    root: str = "runs"  # the folder for run directories; on Slurm all nodes must share it
-    dir: str | None = None  # the directory of this run; default: ROOT/NAME-TIME-RANDOM
+    root: str = path("runs")  # the folder for run directories; on Slurm all nodes must share it
+    dir: str | None = path()  # the directory of this run; default: ROOT/NAME-TIME-RANDOM
     # Users and groups, by name or number, that may own or write the folders above the run directory, as [lab, prof].
     # They could replace the run directory. Root and you are always trusted; a folder that everybody may write never is.
     trust: list[str] = field(default_factory=list)
@@ -62,7 +64,7 @@ class RunConfig:
 class JobConfig:
     """The training script."""
 
-    script: str | None = None  # path of the script; exactly one of script and module is set
+    script: str | None = path()  # path of the script; exactly one of script and module is set
     module: str | None = None  # module to run, as `python -m` does
     # Arguments of the script: a list, or a mapping that becomes --key value (true: --key alone; null and false: left
     # out; a mapping inside: --key.inner value). {REPLICA_GROUP_ID}, {NUM_REPLICA_GROUPS}, {RANK} and any other variable
@@ -149,7 +151,7 @@ class ClusterConfig:
     # A file in which runs note the nodes that they have found broken. The runs that have this setting avoid them for
     # seven days, if there are others. A line that a person adds, as n7 or n[1-4] # why, counts until it is removed.
     # The page "causes" has more.
-    exclude_file: str | None = None
+    exclude_file: str | None = path()
     # After a time limit or preemption the run resumes from a checkpoint in its next job, and another job is asked for
     # when a node is lost and no spare one is left. false: neither; with cluster=array a job that ends is then replaced
     # by a new one.
@@ -274,7 +276,7 @@ class CheckpointConfig:
 
     # A folder that all nodes share, or an object store that fsspec knows, as s3://bucket/folder (`pip install
     # 'ftslurm[s3]'`). Default: checkpoints/ in the run directory.
-    dir: str | None = None
+    dir: str | None = path()
     every: int = limited(0, 0)  # steps between two checkpoints; 0: none
     keep: int = limited(3, 0)  # newest checkpoints to keep; 0: all
 
@@ -322,7 +324,7 @@ class MetricsConfig:
     """Metrics for Prometheus; off unless one of the first two is set."""
 
     # A file *.prom in the folder of node_exporter's textfile collector; it is written every 15 s.
-    textfile: str | None = None
+    textfile: str | None = path()
     # Serve them on the controller's node: HOST:PORT on loopback, as 127.0.0.1:9400 (all users of the node can read
     # it), or unix:PATH, a socket for you alone; unix: is a socket in the run directory.
     listen: str | None = None
@@ -526,26 +528,6 @@ def words(setting: str | list[str] | None) -> list[str]:
 def interpreter(job: JobConfig, default: str) -> list[str]:
     """Return the command that runs Python in the workers, with its prefix."""
     return words(job.python) or [default]
-
-
-def absolute(config: Config) -> Config:
-    """Make the paths that other nodes and other working directories will see absolute, in place.
-
-    Examples that ship with ftslurm are named `example:train_ddp.py` in conf/job/, so that they are found both in a
-    checkout and in an installed wheel.
-    """
-    if config.job.script is not None and config.job.script.startswith("example:"):
-        config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
-    if (config.cluster.container_image or "").startswith(("./", "../", "~")):
-        config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
-    for key in PATHS:
-        section, name = key.split(".")
-        settings, value = getattr(config, section), getattr(getattr(config, section), name)
-        if section == "checkpoint" and value and is_url(value := plain(value)):
-            config.checkpoint.dir = value.rstrip("/")
-        elif value is not None and not is_url(value):
-            setattr(settings, name, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
-    return config
 
 
 def shipped(folder: str) -> Path:

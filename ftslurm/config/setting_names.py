@@ -46,6 +46,11 @@ def every_key() -> list[str]:
     return [one.key for one in declared()]
 
 
+def paths() -> list[str]:
+    """Return the settings that are paths."""
+    return [one.key for one in declared() if "path" in one.field.metadata]
+
+
 def within(key: str, section: str) -> bool:
     """Return whether a key is this section or setting, or in it."""
     return f"{key}.".startswith(f"{section}.")

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from ftslurm.config.schema import MISSING, PATHS
+from ftslurm.config.schema import MISSING
 from ftslurm.config.setting_names import kinds, no_setting, some_keys
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError
@@ -26,7 +26,7 @@ from ftslurm.words import listed
 MAX_TEXT_BYTES = 100_000  # an argument or a variable of a process has at most 128 KiB
 MAX_PATH_BYTES = 3500  # Linux has 4096, and the run's own files lie deeper
 MAX_NAME_BYTES = 255  # of one folder or file
-Limits: TypeAlias = Mapping[str, Any]  # `least` and `most`, as `limited` of the schema notes them
+Limits: TypeAlias = Mapping[str, Any]  # `least`, `most` and `path`, as the schema declares them
 _NO_LIMITS: Limits = MappingProxyType({})
 _WORDS = {None: "null", True: "true", False: "false"}
 _TRUTHS = dict.fromkeys(("true", "yes", "on", "y", "1"), True) | dict.fromkeys(("false", "no", "off", "n", "0"), False)
@@ -116,7 +116,7 @@ def _section(section: Any, value: Mapping[str, Any], key: str) -> Any:
 
 def _single(kind: Any, value: Any, key: str, limits: Limits) -> Any:
     if isinstance(value, str):
-        _check_text(key, value)
+        _check_text(key, value, is_path="path" in limits)
     try:
         found = _converted(kind, value)
     except (ValueError, KeyError, OverflowError):
@@ -170,7 +170,7 @@ def _as_in(key: str) -> str:
     return f", as in {EXAMPLES[setting]}" if setting in EXAMPLES and "." not in inside else ""
 
 
-def _check_text(key: str, text: str) -> None:
+def _check_text(key: str, text: str, is_path: bool) -> None:
     try:
         size = len(os.fsencode(text))
     except UnicodeEncodeError:
@@ -179,9 +179,9 @@ def _check_text(key: str, text: str) -> None:
         raise ConfigError(f"{key}={text[:60]!r}: a zero byte or half a character, which no file or command can have")
     if size > MAX_TEXT_BYTES:
         raise ConfigError(f"{key}={text[:60]!r}...: {size} bytes, and no command takes more than {MAX_TEXT_BYTES}")
-    if key in PATHS and key != "checkpoint.dir" and is_url(text):
+    if is_path and key != "checkpoint.dir" and is_url(text):
         raise ConfigError(f"{key}={text}: is a URL and no path; give a path that all nodes of the run share")
-    if key in PATHS and (
+    if is_path and (
         size > MAX_PATH_BYTES or any(len(os.fsencode(name)) > MAX_NAME_BYTES for name in PurePath(text).parts)
     ):
         raise ConfigError(

@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from ftslurm.config import option_names, sweep_names
 from ftslurm.config.schema import shipped
+from ftslurm.config.typed_values import as_in
 from ftslurm.errors import ConfigError, FtslurmError
 
 _BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError)  # Hydra and plugins, of what they cannot understand
@@ -230,9 +231,9 @@ def _why(error: Exception, words: Sequence[str]) -> str:
         there = ", ".join(error.options)
         return f"{section}={name}: there is no such preset; there are: {there} (your own: --config-dir DIR)"
     if isinstance(error.__cause__, ConfigTypeError):
-        key, is_mapping = error.__cause__.full_key, error.__cause__.object_type is dict
+        key, is_mapping = error.__cause__.full_key or "", error.__cause__.object_type is dict
         how = f"mapping in this job: set its values one by one, as in {key}.NAME=VALUE"
-        return f"{key} is a {how if is_mapping else 'list in this job: give a list'}"
+        return f"{key} is a {how if is_mapping else f'list in this job: it must be a list{as_in(key)}'}"
     if found := re.search(r"(?:base 10: |Index )'(.+?)'", str(error)):  # there, too: it wants the index of a list
         one = next(word for word in words if f".{found[1]}" in word)
         lists = [word for word in words if one.startswith(f"{word.partition('=')[0]}.")] or ["the job's own list"]

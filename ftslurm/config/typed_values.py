@@ -105,7 +105,7 @@ def _section(section: Any, value: Mapping[str, Any], key: str) -> Any:
             raise no_setting(f"{key}.{name}".lstrip("."))
     for name, field in known.items():
         if field.default == MISSING and name not in given:
-            raise ConfigError(f"{key}: `{name}` is missing{_as_in(key)}")
+            raise ConfigError(f"{key}: `{name}` is missing{as_in(key)}")
     return section(
         **{
             name: made(kinds(section)[name], one, f"{key}.{name}".lstrip("."), known[name].metadata)
@@ -150,22 +150,25 @@ def _wrong(kinds: Sequence[Any], value: Any, key: str) -> ConfigError:
     shown = f"{key}={written(value)}" if shape is object else key or "it"  # what is in others may be a secret
     if is_dataclass(kinds[0]) and "." not in key:
         return ConfigError(f"{shown}: that is a section of settings: {some_keys(key)}, ...")
-    wanted = [one for kind in kinds if kind is not NoneType for one in _wanted(kind, key)]
+    wanted = [one for kind in kinds if kind is not NoneType for one in _wanted(kind, key, value)]
     instead = "" if shape is object else f", and not a {_MANY[shape]}"
     return ConfigError(f"{shown}: must be {listed(wanted, 'or')}{instead}")
 
 
-def _wanted(kind: Any, key: str) -> Sequence[str]:
+def _wanted(kind: Any, key: str, value: Any) -> Sequence[str]:
     if get_origin(kind) is Literal:
         return get_args(kind)
     if kind in _SINGLE:
         return (_SINGLE[kind],)
     if _shape(kind) is list:
-        return (f"a list, in square brackets{_as_in(key) or f': {key}=[...]'}",)
-    return (f"a mapping{_as_in(key) or f', as in {key}.NAME=VALUE'}",)
+        text = written(value) if _of_value(value) is object else "..."
+        example = f": '{key}=[{text}]'"
+        return (f"a list, in square brackets{as_in(key) or example}",)
+    return (f"a mapping{as_in(key) or f', as in {key}.NAME=VALUE'}",)
 
 
-def _as_in(key: str) -> str:
+def as_in(key: str) -> str:
+    """Return how a setting is written, or one of its elements; "" if that needs no example."""
     setting, _, inside = key.partition("[")
     return f", as in {EXAMPLES[setting]}" if setting in EXAMPLES and "." not in inside else ""
 

@@ -156,7 +156,7 @@ ALSO_REFUSED: list[Case] = [
     ((*LOCAL, "faults=random", "faults.random.kinds=[meteor]"), ["'meteor' is no fault", "kill"]),
     (
         (*LOCAL, "health.hang_after_s=abc"),
-        ["ftslurm: health.hang_after_s=abc: must be a number of seconds from 2 to 1000000000, 0 (off) or auto"],
+        ["ftslurm: health.hang_after_s=abc: must be a number or auto"],
     ),
     ((*LOCAL, "faults.plan=[{group:1,at:x}]"), ["faults.plan[0].at=x: must be a number"]),
     ((*LOCAL, "faults=random", "faults.random.kinds=[kill,cancel]"), ["faults: cancel", "this run is local"]),

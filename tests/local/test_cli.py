@@ -139,7 +139,7 @@ ALSO_REFUSED: list[Case] = [
     ((*LOCAL, "job=3"), ["job=3"]),
     ((*LOCAL, "=3"), ["=3"]),
     ((*LOCAL, "run.name=a\nb"), ["'run.name=a\\nb'"]),
-    ((*LOCAL, "groups.count='a\nb'"), ["groups.count='a b'"]),
+    ((*LOCAL, "groups.count='a\nb'"), ["groups.count=a b"]),
     ((*LOCAL, "run.name=${nope}"), ["nope"]),
     (("cluster=local", "job.script=conf"), ["job.script=", "conf", "is a folder"]),
     (

@@ -1,7 +1,7 @@
 """`python -m ftslurm.submission.controller_process RUN NUMBER PID [...]`: the controller as a child process.
 
-Who runs this: a keeper (keeper.py) or a candidate for the lead (candidate.py). It has this PID, and has taken the lead
-for the controller under that NUMBER. The controller of a local run has no parent: entry.py calls `control`.
+Who runs this: a keeper, or a candidate for the lead (lead.py). It has this PID, and has taken the lead for the
+controller under that NUMBER. The controller of a local run has no parent: entry.py calls `control`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ftslurm.run.journal import Event, last_event
 from ftslurm.run.replay import Reading
 from ftslurm.security import process_title
 from ftslurm.submission import observing
-from ftslurm.submission.keeper import BAD_INPUT, UNWRITTEN
+from ftslurm.submission.lead import BAD_INPUT, UNWRITTEN
 
 if TYPE_CHECKING:
     from ftslurm.monitor.table import Lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +66,7 @@ def check_program(command: Sequence[str], example: str) -> None:
     """
     if shutil.which(command[0]) is None:
         raise ConfigError(
-            f"{_setting(example)}: {shlex.join(command)}: {command[0]} is no program that can be run; give a path "
+            f"{_setting(example)}: {command[0]} is no program that can be run; give a path "
             f"(./NAME for one in this folder), make it executable (chmod +x), or install it. Arguments are in the list "
             f"of the command: {example}"
         )

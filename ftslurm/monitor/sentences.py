@@ -567,7 +567,7 @@ def job_lines(status: RunStatus, now: float) -> list[str]:
     limits = [(left, job.name) for job in jobs.running if (left := job.left(now)) is not None]
     first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
     ends = "" if first is None else f", the first ends in {about(first)} ({name})"
-    lines = [f"jobs: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
+    lines = [f"jobs of groups: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
     for job in jobs.waiting:
         reasons.setdefault(job.reason or "in the queue", []).append(job)

@@ -87,10 +87,7 @@ class _Output:
     def _lines(self) -> Lines:
         from ftslurm.monitor import table
 
-        lines = table.Lines(table.console())
-        if self._known is not None:
-            lines.know(self._known)
-        return lines
+        return table.Lines(table.console(), known=self._known)
 
     def know(self, status: RunStatus) -> None:
         """Continue from this status, which earlier controllers have left."""
@@ -104,7 +101,7 @@ class _Output:
         """Show the summary of a run that is over."""
         from ftslurm.monitor import summary, table
 
-        table.console().print(summary.summary(self._lines.status, run, followed=True))
+        table.console().print(summary.summary(self._lines.folding.status, run, followed=True))
 
 
 def control(

@@ -130,7 +130,7 @@ def vacant(
     if isinstance(record, ControllerLeft) and record.leader == number:
         return number
     silences = [watch.silent_s(run.alive), watch.silent_s(run.leaders / _name(number))]
-    ended = number == own or _has_ended(leader(run), job)
+    ended = 0 < own == number or _has_ended(leader(run), job)
     patience_s = (config.heartbeat_s if ended else config.health.lost_after_s) + jitter_s
     return None if any(silent_s < patience_s for silent_s in silences if silent_s is not None) else number
 

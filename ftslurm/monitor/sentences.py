@@ -552,10 +552,9 @@ def hang_limit(status: RunStatus) -> str | None:
     limit = status.hang_limit
     if limit is None:
         return None
-    longest = f"{limit.longest_s:.3g} s" if limit.longest_s < 120 else seconds(limit.longest_s)
     return (
         f"hang limit {seconds(limit.in_step_s)} in a step, {seconds(limit.between_s)} between two (learnt: the longest "
-        f"took {longest})"
+        f"took {seconds(limit.longest_s)})"
     )
 
 

@@ -59,7 +59,8 @@ def check(config: Config, environ: Mapping[str, str]) -> None:
         EnvironmentProblem: the array does not fit; the message says what to type instead.
     """
     groups, standbys = config.groups, fixed_standbys(config)
-    need, have = groups.count + standbys, int(environ.get("SLURM_ARRAY_TASK_COUNT", groups.count + standbys))
+    need = groups.count + standbys
+    have = int(environ.get("SLURM_ARRAY_TASK_COUNT", need))
     if have < need:
         also = f" and {standbys} standbys" if standbys else ""
         raise EnvironmentProblem(

@@ -184,12 +184,11 @@ class Candidate(Lead):
             return
         with suppress(OSError):  # a file server that is away; the next check tries again
             if self.process is not None:
-                self.next_check = 0.0
-                if self.has_crashed():
-                    self.next_check = now + (CRASHED_S if self.crashes_again else self.every_s)
-                    if not self.crashes_again:
-                        self._lead(self.number)  # this process knows of it first
-            if now >= self.next_check:
+                failed = self.has_crashed()
+                self.next_check = now + CRASHED_S if failed and self.crashes_again else 0.0
+                if failed and not self.crashes_again:
+                    self._lead(self.number)  # this process knows of it first
+            if now >= self.next_check and not self.leads:
                 self.next_check = now + self.every_s * random.uniform(0.75, 1.25)  # noqa: S311
                 self._check(now)
 

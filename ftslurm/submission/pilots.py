@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 from ftslurm.config.schema import Config
@@ -77,7 +76,7 @@ def stay(config: Config, run: RunDir) -> bool:
         candidate.tend()
         if received is not None and not candidate.makes_way:
             report.leaving(received)
-        if until < float("inf") and not any(True for _ in _group_here(run)) and _job_ends():
+        if until < float("inf") and not _group_is_here(run) and _job_ends():
             break  # Slurm ends the job: the sooner this process ends, the sooner the nodes are free
         if time.monotonic() >= next_check:
             next_check = time.monotonic() + check_s
@@ -143,10 +142,10 @@ def _report_nodes(run: RunDir) -> None:
         inbox.put(run.inbox, "pilot", **job, nodes=nodes, ends=int(ends) if ends else None)
 
 
-def _group_here(run: RunDir) -> Iterator[int]:
-    """Yield the processes of the group in this job, on this node."""
+def _group_is_here(run: RunDir) -> bool:
+    """Return whether a process of the group in this job is on this node."""
     job = os.environ["SLURM_JOB_ID"]
-    return (pid for pid, theirs in processes.of_run(str(run.root)) if theirs.get("SLURM_JOB_ID") == job)
+    return any(theirs.get("SLURM_JOB_ID") == job for _, theirs in processes.of_run(str(run.root)))
 
 
 def _job_ends() -> bool:

@@ -281,8 +281,9 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
     turn.attempt(unit, checking=unit.current.checking - {said.node})
     if (why := node_health.checked(turn, said)) is not None:
         sign = Evidence(said.task, said.node, hardware=why)
-        if said.unstarted:  # the node may be sound
-            sign = Evidence(said.task, said.node, error=why, cause=Cause.START_FAILED)
+        if said.unstarted:  # the node may be sound; which command it is has been told
+            error = "its check cannot be run there (health.preflight)"
+            sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
         _task_failed(turn, TaskFailed(unit.id, sign), unit)
 
 

@@ -504,8 +504,9 @@ def drained(status: RunStatus) -> tuple[str, ...]:
 
 
 def unfit(status: RunStatus) -> list[str]:
-    """Say of the first nodes that have failed their check why."""
-    return [f"node {node} has failed its check: {reason}" for node, reason in status.unfit_nodes[:3]]
+    """Say of the first nodes that have failed their check why, unless the run has ended for that."""
+    told = [(node, why) for node, why in status.unfit_nodes if why.partition("; see ")[0] not in status.reason]
+    return [f"node {node} has failed its check: {why}" for node, why in told[:3]]
 
 
 def of_total(step: int, status: RunStatus) -> str:

@@ -99,7 +99,6 @@ def test_a_command_that_no_node_has_is_told_as_a_fault_of_the_setting_and_not_of
     assert "health.preflight names a command that n" in reason
     assert "cannot run: no-such-check -v: cannot be started (No such file or directory); see logs/" in reason
     assert "broken hardware" not in run.text
-    assert {e["attempt"] for e in run.named("step_launched")} == {0}
     assert len([line for line in run.text.splitlines() if "no-such-check" in line]) <= 4
 
 

@@ -52,7 +52,7 @@ from chaos_scene import ENDED, MODES, Scene, pause, wait_for
 from cluster import ClusterError, scratch
 from versions import entered
 
-from ftslurm.submission.keeper import MOST, WITHIN_S
+from ftslurm.submission.lead import MOST, WITHIN_S
 
 START_S = 120.0  # limit for a run to reach its first steps
 PER_RUN = 60  # faults; then the run ends and is judged as a whole, and the next run starts
@@ -159,7 +159,7 @@ class Campaign:
         return len(numbers)
 
     def _choose(self, rng: Random) -> str:
-        """Choose a kind, but no third end of a controller within a minute: the run would end on purpose (keeper.py)."""
+        """Choose a kind, but no third end of a controller within a minute: the run would end on purpose (lead.py)."""
         recent = [at for at in self.crashes if time.time() - at < WITHIN_S + 5]
         kinds = self.kinds if len(recent) < MOST - 1 else [name for name in self.kinds if not _ends_controller(name)]
         kind = rng.choice(kinds or self.kinds)

@@ -6,10 +6,10 @@ script gets exactly these arguments.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from ftslurm.errors import EnvironmentProblem
 
@@ -31,7 +31,7 @@ def refuse(words: Sequence[str]) -> None:
     at = next((n for n, word in enumerate(words) if not _SETTING.fullmatch(word)), None)
     if at is None:
         return
-    known = (_LAUNCHERS.fullmatch, _SIZE.fullmatch, lambda word: word.endswith(".py"), _is_file)
+    known = (_LAUNCHERS.fullmatch, _SIZE.fullmatch, lambda word: word.endswith(".py"), os.path.isfile)
     if not any(is_one(words[at]) for is_one in known):
         return
     settings, others = list(words[:at]), list[str]()
@@ -43,13 +43,6 @@ def refuse(words: Sequence[str]) -> None:
     more = "" if sizes else "; groups.count=N says how many groups there are, groups.workers=M how many ranks in each"
     meant = shlex.join(["ftslurm", *job, *_as_settings(arguments), *sizes, *settings])
     raise EnvironmentProblem(f"ftslurm takes settings, key=value; to train with it: {meant}{more}")
-
-
-def _is_file(word: str) -> bool:
-    try:
-        return Path(word).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _is_ours(word: str) -> bool:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ftslurm.api import steered
-from ftslurm.cli.run_argument import find_run
+from ftslurm.cli.run_argument import agreed, find_run
 from ftslurm.config.schema import AUTO
 from ftslurm.errors import NotDone
 
@@ -17,8 +17,7 @@ def main(args: argparse.Namespace) -> int:
     run = find_run(args)
     if not args.yes and sys.stdin.isatty():
         whom = "the lowest group that runs" if args.group is None else f"group {args.group}"
-        print(f"{args.fault} for rank {args.rank or 0} of {whom} of {run.dir}? [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        if not agreed(f"{args.fault} for rank {args.rank or 0} of {whom} of {run.dir}?"):
             raise NotDone("nothing is done")
     print(run.inject(args.fault, args.group, args.rank))
     if args.fault == "stop" and run.config.health.hang_after_s == 0:

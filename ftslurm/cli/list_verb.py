@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from ftslurm.api import listing, sweeps
-from ftslurm.api.brief import Brief
 from ftslurm.cli import list_table
 from ftslurm.monitor import table
 from ftslurm.words import listed
@@ -18,7 +16,8 @@ from ftslurm.words import listed
 def main(args: argparse.Namespace) -> int:
     """Print the runs below a folder, or of a user of the cluster."""
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
-    shown = sweeps.together(_wanted(args, rows))
+    wanted = (row for row in rows if args.state is None or row.state in args.state)
+    shown = sweeps.together([row for row in wanted if args.sweep in (None, row.sweep)])
     if args.json:
         print(json.dumps({"runs": [asdict(row) for row in shown]}, indent=2))
         return 0
@@ -31,8 +30,3 @@ def main(args: argparse.Namespace) -> int:
     console = table.console()
     console.print(list_table.render(shown, console.width, headings=True))
     return 0
-
-
-def _wanted(args: argparse.Namespace, rows: Iterable[Brief]) -> list[Brief]:
-    rows = [row for row in rows if args.state is None or row.state in args.state]
-    return [row for row in rows if args.sweep is None or row.sweep == args.sweep]

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ftslurm.api import pruning
+from ftslurm.cli.run_argument import agreed
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.security.terminal import visible
 from ftslurm.words import size
@@ -37,8 +38,7 @@ def main(args: argparse.Namespace) -> int:
             raise EnvironmentProblem(
                 "nothing is removed: there is no terminal to ask at (--yes removes without asking)"
             )
-        print("remove them? [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        if not agreed("remove them?"):
             raise NotDone("nothing is removed")
     failed = list[str]()
     for one in pruning.survey(root, before, args.keep):  # again: a run may have been resumed meanwhile

@@ -1,8 +1,9 @@
-"""Finds the run that a verb is about."""
+"""What verbs ask: which run they are about, and whether the user means it."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ftslurm.api import start
 from ftslurm.api.run import Run
@@ -16,3 +17,9 @@ def find_run(args: argparse.Namespace) -> Run:
     """
     find = start.only_run if args.only else start.find_run
     return find(args.run, args.root)
+
+
+def agreed(question: str) -> bool:
+    """Ask on the terminal; anything but yes is no."""
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from textwrap import fill, indent
 
-from ftslurm.cli.verbs import VERBS
+from ftslurm.cli.verbs import VERBS, options
 from ftslurm.config.described import Setting, described
 from ftslurm.config.schema import shipped
 from ftslurm.config.setting_names import no_setting, within
@@ -27,11 +27,7 @@ examples
   ftslurm {verb} --config-dir my_conf job=mine            your own my_conf/job/mine.yaml
 
 options
-  -m, --multirun                a sweep: one run for each combination of values
-  --cfg job                     print the configuration that these words give, and do nothing
-  --config-dir DIR              a folder with presets of your own: DIR/job/mine.yaml is job=mine
 """
-CONFIG = "  --config RUN/config.yaml      repeat a run; takes no settings\n"
 END = "\nEvery setting: ftslurm help settings [SECTION]. Present values: --cfg job. What would happen: ftslurm plan."
 
 
@@ -39,7 +35,8 @@ def of_verb(verb: str) -> str:
     """Return the help of `run` or `plan`."""
     known = {one.key: one for one in described()}
     text = f"usage: ftslurm {verb} [SETTING...]\n\n{VERBS[verb].about}\n\n{EXAMPLES.format(verb=verb)}"
-    text += CONFIG if verb == "run" else ""
+    for one in dict.fromkeys(options(VERBS[verb]).values()):
+        text += f"  {', '.join(one.option_strings)} {one.metavar or ''}".ljust(32) + f"{one.help}\n"
     text += "\npresets, as section=preset\n"
     for section in sorted(path for path in shipped("conf").iterdir() if path.is_dir()):
         if names := sorted(path.stem for path in section.glob("*.yaml")):

@@ -54,7 +54,8 @@ class Sweep:
                 with suppress(FtslurmError):
                     Run(run.root).stop()
             if configs[0].cluster.kind != "local":
-                print(f"ftslurm: the sweep ends here, its runs go on; end them with: {self._stop(configs[0])}")
+                stop = f"ftslurm stop --sweep {self._id} --root {configs[0].run.root}"
+                print(f"ftslurm: the sweep ends here, its runs go on; end them with: {stop}")
             raise
         found = [_value(config, run) for config, run in zip(configs, runs, strict=True)]
         for run, value in zip(runs, found, strict=True):
@@ -79,9 +80,6 @@ class Sweep:
             self._id = f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
             print(f"sweep {self._id}; its runs: ftslurm list --sweep {self._id}", file=sys.stderr)
         config.internal.sweep = self._id
-
-    def _stop(self, config: Config) -> str:
-        return f"ftslurm stop --sweep {self._id} --root {config.run.root}"
 
 
 def _wait(config: Config, run: RunDir) -> None:

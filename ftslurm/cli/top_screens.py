@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 from textual import on, work
@@ -51,7 +50,7 @@ class Grid(DataTable[Text]):
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row")
-        self._widths: Mapping[str, int] = {}
+        self._widths: Mapping[str, int | None] = {}
         self._filled: Mapping[str, Sequence[Text]] = {}
 
     @property
@@ -59,8 +58,10 @@ class Grid(DataTable[Text]):
         """The key of the marked row."""
         return list(self._filled)[self.cursor_row] if self.is_valid_row_index(self.cursor_row) else None
 
-    def fill(self, columns: Mapping[str, int], rows: Mapping[str, Sequence[Text]], numbers: Container[str]) -> None:
-        """Show these rows, by key, in columns of these widths; those of numbers end at the right."""
+    def fill(
+        self, columns: Mapping[str, int | None], rows: Mapping[str, Sequence[Text]], numbers: Container[str]
+    ) -> None:
+        """Show these rows, by key, in columns of these widths (None: that fit); those of numbers end at the right."""
         for cells in rows.values():
             for name, cell in zip(columns, cells, strict=True):
                 cell.justify = "right" if name in numbers else "left"
@@ -69,7 +70,7 @@ class Grid(DataTable[Text]):
             for key, cells in rows.items():
                 for name, cell, before in zip(columns, cells, self._filled[key], strict=True):
                     if cell != before:
-                        self.update_cell(key, name, cell)
+                        self.update_cell(key, name, cell, update_width=columns[name] is None)
         else:
             self.clear(columns=True)
             for name, wide in columns.items():
@@ -173,10 +174,7 @@ class Runs(Watching[list[Brief]]):
         said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "no run"
         self.query_one("#head", Static).update(Text(visible(f"{self._root.absolute()}: {said}"), "bold"))
         names, cells = list_table.cells_of(rows, self.size.width)
-        wide = {
-            name: max([len(name), *(cell_len(row[n].plain) for row in cells.values())]) for n, name in enumerate(names)
-        }
-        self.query_one(Grid).fill(wide, cells, list_table.NUMBERS)
+        self.query_one(Grid).fill(dict.fromkeys(names), cells, list_table.NUMBERS)
 
     @on(DataTable.RowSelected)
     def open(self, event: DataTable.RowSelected) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,9 +32,9 @@ def wrong(setting: str, command: Sequence[str], runs_here: bool) -> Iterator[str
     """
     if not command or not command[0]:
         yield f"{setting}: a command is empty; write each as a list of its arguments, as in {EXAMPLES[setting]}"
-    elif runs_here and shutil.which((program := absolute(command))[0]) is None:
+    elif runs_here and shutil.which(program := absolute(command)[0]) is None:
         yield (
-            f"{setting}: {shlex.join(program)}: {program[0]} is no program that can be run; give a path "
+            f"{setting}: {program} is no program that can be run; give a path "
             f"(./NAME for one in this folder), make it executable (chmod +x), or install it. Arguments are in the list "
             f"of the command: {EXAMPLES[setting]}"
         )

@@ -181,13 +181,13 @@ def undrain(turn: Turn, event: Asked) -> str:
         raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
     turn.do(records.NodeUndrained(node=node, by=event.by.name))
     turn.node(node, drained=False)
+    said = f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
     if left_out:
         turn.take_back(node, "a user takes it back")
         turn.do(NoteBroken(node))
+        said = f"{node} may be used again, and is checked before (health.preflight)"
     supply.told_to_avoid(turn)
-    if left_out:
-        return f"{node} may be used again, and is checked before (health.preflight)"
-    return f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
+    return said
 
 
 def move(turn: Turn) -> None:

@@ -280,7 +280,11 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
         return
     turn.attempt(unit, checking=unit.current.checking - {said.node})
     if (why := node_health.checked(turn, said)) is not None:
-        _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
+        sign = Evidence(said.task, said.node, hardware=why)
+        if said.unstarted:  # the node may be sound; which command it is has been told
+            error = "its check cannot be run there (health.preflight)"
+            sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
+        _task_failed(turn, TaskFailed(unit.id, sign), unit)
 
 
 def _step_up(turn: Turn, unit: Unit) -> None:

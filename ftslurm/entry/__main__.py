@@ -8,7 +8,7 @@ is all it is told; that directory and its configuration must belong to this user
 
     steps, controller, successor   keeper.keep -> controller_process.py -> controller/loop.py
     controller, local run          controller_process.control -> controller/loop.py
-    pilot, pilot-again             pilots.hold, with a candidate.Candidate that may start controller_process.py, too
+    pilot, pilot-again             pilots.hold, with a lead.Candidate that may start controller_process.py, too
 """
 
 from __future__ import annotations

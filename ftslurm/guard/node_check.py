@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftslurm.guard import processes
 from ftslurm.protocol import messages
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 PREFLIGHT_S = 120.0  # for all commands of health.preflight on a node; then they are killed, and the node has failed
 SHIPPED = "ftslurm-preflight"  # found also where the environment of this Python is not on PATH
 LONGEST = 400  # characters of a reason
+UNSTARTED = (126, 127)  # exit codes of a shell that cannot run a program
 END_S = 5.0  # for killed processes to end
+
+
+class Failed(NamedTuple):
+    """How a command has failed."""
+
+    how: str
+    unstarted: bool = False  # this node cannot run it: there is no such program, or it is no program
 
 
 class Log:
@@ -53,21 +61,21 @@ class Log:
         return lines[-1][-LONGEST:] if lines else ""
 
 
-def run(commands: Sequence[Sequence[str]], environ: Mapping[str, str], log: Log, timeout_s: float) -> str | None:
+def run(commands: Sequence[Sequence[str]], environ: Mapping[str, str], log: Log, timeout_s: float) -> Failed | None:
     """Run the commands one after the other. Return why the check has failed, or None: it has not."""
     until = time.monotonic() + timeout_s
     for command in commands:
         log.write(f"$ {shlex.join(command)}\n".encode(errors="surrogateescape"))
-        how = _run(command, environ, log, until, timeout_s)
+        failed = _run(command, environ, log, until, timeout_s)
         _kill_all()
-        if how is not None:
+        if failed is not None:
             said = log.last_line()
             said = "" if said.startswith("$ ") else f": {said}"
-            return f"{shlex.join(command):.100}: {how}{said}"[: 2 * LONGEST]
+            return failed._replace(how=f"{shlex.join(command):.100}: {failed.how}{said}"[: 2 * LONGEST])
     return None
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str], log: Log, until: float, timeout_s: float) -> str | None:
+def _run(command: Sequence[str], environ: Mapping[str, str], log: Log, until: float, timeout_s: float) -> Failed | None:
     """Run one command. Return how it has failed, or None."""
     try:
         child = subprocess.Popen(
@@ -79,7 +87,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], log: Log, until: fl
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return f"cannot be started ({error})"
+        return Failed(f"cannot be started ({getattr(error, 'strerror', None) or error})", unstarted=True)
     assert child.stdout is not None
     pipe = child.stdout.fileno()
     while (left := until - time.monotonic()) > 0:
@@ -92,8 +100,9 @@ def _run(command: Sequence[str], environ: Mapping[str, str], log: Log, until: fl
                 child.wait(min(left, 0.2))
         if child.poll() is not None:  # its own children may hold the pipe open
             code = child.returncode
-            return None if code == 0 else f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-    return f"not done after {timeout_s:g} s, killed"
+            how = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+            return Failed(how, code in UNSTARTED) if code else None
+    return Failed(f"not done after {timeout_s:g} s, killed")
 
 
 def _kill_all() -> None:
@@ -122,9 +131,10 @@ def pass_or_end(task: Task, say: Callable[[messages.Report], None]) -> None:
         programs.module("ftslurm.checks", *words[1:]) if words[0] == SHIPPED else words for words in wanted["commands"]
     ]
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-    error = run(commands, environ, log, PREFLIGHT_S)
+    failed = run(commands, environ, log, PREFLIGHT_S)
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 0)
     name = log.path and f"logs/{os.path.basename(log.path)}"
-    say(messages.NodeCheck(task.node, round(time.monotonic() - begun, 3), name, error))
-    if error is not None:
+    how, unstarted = failed or (None, False)
+    say(messages.NodeCheck(task.node, round(time.monotonic() - begun, 3), name, how, unstarted))
+    if failed is not None:
         os._exit(1)  # a process that even SIGKILL does not end must not hold the step

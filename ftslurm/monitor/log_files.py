@@ -131,17 +131,14 @@ def _yet(run: RunDir, until: Callable[[], bool]) -> str:
 def _lacks(wanted: Wanted, logs: Sequence[LogFile]) -> str:
     """Return which requested number does not exist, and which numbers do."""
     of = ""
-    for noun, asked, numbers in (
-        ("group", wanted.group, [log.group for log in logs]),
-        ("attempt", wanted.attempt, [log.attempt for log in logs if wanted.group in (None, log.group)]),
-    ):
-        if asked is not None and asked not in numbers:
-            return f"has no log of {noun} {asked}{of}: there are {spans(numbers)}"
-        of = f" of group {wanted.group}" if wanted.group is not None else ""
-    of += f" in attempt {wanted.attempt}" if wanted.attempt is not None else ""
-    asked_rank = wanted.rank or 0
-    ranks = [log.rank for log in logs if wanted.group in (None, log.group) and wanted.attempt in (None, log.attempt)]
-    return f"has no log of rank {asked_rank}{of}: there are {spans(ranks)}"
+    for noun, asked, joint in (("group", wanted.group, "of"), ("attempt", wanted.attempt, "in")):
+        if asked is not None:
+            numbers = [getattr(log, noun) for log in logs]
+            if asked not in numbers:
+                return f"has no log of {noun} {asked}{of}: there are {spans(numbers)}"
+            logs = [log for log in logs if getattr(log, noun) == asked]
+            of += f" {joint} {noun} {asked}"
+    return f"has no log of rank {wanted.rank or 0}{of}: there are {spans(log.rank for log in logs)}"
 
 
 class LogReader:

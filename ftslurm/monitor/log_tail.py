@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftslurm.core.state.unit_names import group_unit
+from ftslurm.monitor.starting import log_of_start
 from ftslurm.monitor.status import GroupStatus
 from ftslurm.run.directory import RunDir
 from ftslurm.run.last_words import end_of
@@ -20,8 +21,7 @@ def log_of(group: GroupStatus, run: RunDir) -> Path | None:
     failed = Path(group.last.log) if group.down and group.last is not None and group.last.log else None
     if failed is not None and failed.is_relative_to(run.logs) and ".." not in failed.parts and failed.exists():
         return failed
-    rank = group.starting.rank if group.starting is not None else 0
-    path = run.rank_log(group_unit(group.group), group.attempt, rank)
+    path = log_of_start(group, run)
     return path if path.exists() else run.step_log(group_unit(group.group), group.attempt)
 
 

@@ -233,7 +233,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
         case records.StepLaunched():
             return _launched(record, status)
         case records.LaunchRefused():
-            who = _unit(record.unit) if record.group is None else _named(record.group, status)
+            who = unit_called(record.unit) if record.group is None else _named(record.group, status)
             again = f", which is tried again in {seconds(record.again_s)}" if record.again_s is not None else ""
             return f"{who}: Slurm refuses the launch{again}{_because(record.reason)}"
         case records.StepReady():
@@ -252,7 +252,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             whose = f"the stacks of rank {record.rank} of group {record.group}"
             return f"{whose} could not be taken: {record.error}" if record.error else f"{whose}: {where}"
         case records.StepRecalled():
-            who = _unit(record.unit) if record.group is None else _named(record.group, status)
+            who = unit_called(record.unit) if record.group is None else _named(record.group, status)
             return f"{who} is asked to leave its nodes{_because(record.reason)}"
         case records.RestartScheduled():
             wait = record.due - now
@@ -276,7 +276,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     if _is_standby(record.unit):
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.again):
-        what = called(group) if group else _unit(record.unit)
+        what = called(group) if group else unit_called(record.unit)
         last = group.last and group.last.cause if group else status.lighthouse and status.lighthouse.last_cause
         how = "failed" if is_failure(last or None) else "ended"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
@@ -308,7 +308,7 @@ def _starting(record: records.StepStarting, status: RunStatus) -> str | None:
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     group, cause = _group(record.group, status), record.cause
-    what = called(group) if group else _unit(record.unit)
+    what = called(group) if group else unit_called(record.unit)
     at = f"at step {group.step}" if group and group.joined and group.step is not None else ""
     if group is None and record.group is not None and cause != "ok":  # `ftslurm scale` has taken it out of the run
         return f"group {record.group} has left the run" + ("" if record.step is None else f" (at step {record.step})")
@@ -504,8 +504,9 @@ def drained(status: RunStatus) -> tuple[str, ...]:
 
 
 def unfit(status: RunStatus) -> list[str]:
-    """Say of the first nodes that have failed their check why."""
-    return [f"node {node} has failed its check: {reason}" for node, reason in status.unfit_nodes[:3]]
+    """Say of the first nodes that have failed their check why, unless the run has ended for that."""
+    told = [(node, why) for node, why in status.unfit_nodes if why.partition("; see ")[0] not in status.reason]
+    return [f"node {node} has failed its check: {why}" for node, why in told[:3]]
 
 
 def of_total(step: int, status: RunStatus) -> str:
@@ -552,10 +553,9 @@ def hang_limit(status: RunStatus) -> str | None:
     limit = status.hang_limit
     if limit is None:
         return None
-    longest = f"{limit.longest_s:.3g} s" if limit.longest_s < 120 else seconds(limit.longest_s)
     return (
         f"hang limit {seconds(limit.in_step_s)} in a step, {seconds(limit.between_s)} between two (learnt: the longest "
-        f"took {longest})"
+        f"took {seconds(limit.longest_s)})"
     )
 
 
@@ -567,7 +567,7 @@ def job_lines(status: RunStatus, now: float) -> list[str]:
     limits = [(left, job.name) for job in jobs.running if (left := job.left(now)) is not None]
     first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
     ends = "" if first is None else f", the first ends in {about(first)} ({name})"
-    lines = [f"jobs: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
+    lines = [f"jobs of groups: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
     for job in jobs.waiting:
         reasons.setdefault(job.reason or "in the queue", []).append(job)
@@ -598,7 +598,8 @@ def _named(number_: int, status: RunStatus) -> str:
     return called(group) if group is not None else f"group {number_}"
 
 
-def _unit(name: str) -> str:
+def unit_called(name: str) -> str:
+    """Return what a unit that is no group is called."""
     return "the Lighthouse" if name == LIGHTHOUSE else name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ftslurm.core.state.model import Phase
 from ftslurm.core.state.unit_names import group_unit
@@ -68,14 +69,19 @@ def of_start(group: GroupStatus, status: RunStatus) -> str | None:
     return _of_script(group.starting) if group.phase is Phase.RUNNING and status.lighthouse is not None else None
 
 
+def log_of_start(group: GroupStatus, run: RunDir) -> Path:
+    """Return the log of the rank that the start of a group waits for, else of rank 0."""
+    rank = group.starting.rank if group.starting is not None else 0
+    return run.rank_log(group_unit(group.group), group.attempt or 0, rank)
+
+
 def with_last_lines(status: RunStatus, run: RunDir) -> RunStatus:
     """Return the status with the last line that each starting group has printed."""
     found = dict[int, str]()
     for group in status.groups:
         going = group.attempt is not None and group.phase in (Phase.STARTING, Phase.RUNNING) and not group.joined
         if going and status.outcome == "running" and len(found) < LOGS_READ:
-            rank = group.starting.rank if group.starting is not None else 0
-            found[group.group] = printed_last(run.rank_log(group_unit(group.group), group.attempt or 0, rank), LONGEST)
+            found[group.group] = printed_last(log_of_start(group, run), LONGEST)
     if not any(found.values()):
         return status
     return replace(status, groups=tuple(replace(g, last_line=found.get(g.group) or None) for g in status.groups))

@@ -43,6 +43,11 @@ def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunSta
     return folding.status
 
 
+# Of an attempt that is over, or has only begun.
+_OUT: dict[str, Any] = {"starting": None, "aside": None, "slow": None, "participants": None}
+_OUT |= {"steps_per_s": None, "samples": ()}
+
+
 class StatusFold(Fold):
     """Computes a run's status from the lines of its journal."""
 
@@ -85,8 +90,7 @@ class StatusFold(Fold):
         for n in range(len(self._groups), record.groups):
             self._groups.append(GroupStatus(n, waiting_for="nodes", since=self.time, role=roles[n]))
         run = self._run
-        self._run = replace(
-            run,
+        self._set(
             run_id=record.run_id or run.run_id,
             name=record.name or run.name,
             parent=record.parent or run.parent,
@@ -104,6 +108,9 @@ class StatusFold(Fold):
         if record.after is not None:
             self._warn(f"{record.after}; another one went on with all that ran")
 
+    def _set(self, **changes: Any) -> None:
+        self._run = replace(self._run, **changes)
+
     def run_requeued(self, _: records.RunRequeued) -> None:
         self._each_group(lambda group: replace(group, waiting_for="nodes"))
 
@@ -112,7 +119,7 @@ class StatusFold(Fold):
         self._step = self._step if record.steps is None else record.steps
         restarts = self._run.restarts if record.restarts is None or self._run.scaled else record.restarts
         outcome = record.outcome or "failed"
-        self._run = replace(self._run, outcome=outcome, reason=record.reason, finished=self.time, restarts=restarts)
+        self._set(outcome=outcome, reason=record.reason, finished=self.time, restarts=restarts)
         self._each_group(_at_the_end)
 
     def command(self, record: records.Command) -> None:
@@ -126,7 +133,7 @@ class StatusFold(Fold):
         new = range(len(self._groups), count)
         self._groups += (GroupStatus(n, waiting_for=waiting_for, since=self.time) for n in new)
         self._drop_left()
-        self._run = replace(self._run, scaled=True)
+        self._set(scaled=True)
 
     def controller_error(self, record: records.ControllerError) -> None:
         self._warn(controller_error(record))
@@ -135,42 +142,42 @@ class StatusFold(Fold):
         self._warn(record.text or "?")
 
     def _warn(self, text: str) -> None:
-        self._run = replace(self._run, warnings=_with(self._run.warnings, text))
+        self._set(warnings=_with(self._run.warnings, text))
 
     # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
 
     def node_excluded(self, record: records.NodeExcluded) -> None:
-        self._run = replace(self._run, excluded_nodes=_with(self._run.excluded_nodes, record.node))
+        self._set(excluded_nodes=_with(self._run.excluded_nodes, record.node))
 
     def node_restored(self, record: records.NodeRestored) -> None:
-        run, unfit = self._run, tuple(pair for pair in self._run.unfit_nodes if pair[0] != record.node)
-        self._run = replace(run, excluded_nodes=_without(run.excluded_nodes, record.node), unfit_nodes=unfit)
+        unfit = tuple(pair for pair in self._run.unfit_nodes if pair[0] != record.node)
+        self._set(excluded_nodes=_without(self._run.excluded_nodes, record.node), unfit_nodes=unfit)
 
     def node_check_failed(self, record: records.NodeCheckFailed) -> None:
         why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
         unfit = {**dict(self._run.unfit_nodes), record.node: why}
         excluded = _with(self._run.excluded_nodes, record.node)
-        self._run = replace(self._run, excluded_nodes=excluded, unfit_nodes=tuple(unfit.items()))
+        self._set(excluded_nodes=excluded, unfit_nodes=tuple(unfit.items()))
 
     def node_shunned(self, record: records.NodeShunned) -> None:
-        self._run = replace(self._run, draining_nodes={**self._run.draining_nodes, record.node: record.reason or ""})
+        self._set(draining_nodes={**self._run.draining_nodes, record.node: record.reason or ""})
 
     def node_unshunned(self, record: records.NodeUnshunned) -> None:
         rest = {name: why for name, why in self._run.draining_nodes.items() if name != record.node}
-        self._run = replace(self._run, draining_nodes=rest)
+        self._set(draining_nodes=rest)
 
     def node_drained(self, record: records.NodeDrained) -> None:
-        self._run = replace(self._run, drained_nodes=_with(self._run.drained_nodes, record.node))
+        self._set(drained_nodes=_with(self._run.drained_nodes, record.node))
 
     def node_undrained(self, record: records.NodeUndrained) -> None:
-        self._run = replace(self._run, drained_nodes=_without(self._run.drained_nodes, record.node))
+        self._set(drained_nodes=_without(self._run.drained_nodes, record.node))
 
     def allocation_requested(self, record: records.AllocationRequested) -> None:
-        self._run = replace(self._run, jobs=replace(self._run.jobs, asked=self._run.jobs.asked + record.count))
+        self._set(jobs=replace(self._run.jobs, asked=self._run.jobs.asked + record.count))
 
     def allocation_refused(self, record: records.AllocationRefused) -> None:
         refused = {**self._run.jobs.refused, record.pool: record.reason or "no reason given"}
-        self._run = replace(self._run, jobs=replace(self._run.jobs, refused=refused))
+        self._set(jobs=replace(self._run.jobs, refused=refused))
 
     def allocation_pending(self, record: records.AllocationPending) -> None:
         job = self._job(record.allocation, record.pool)
@@ -197,7 +204,7 @@ class StatusFold(Fold):
         else:
             self._jobs.pop(old.name, None)
         taken_away = requeued or bool(old.nodes and record.state)
-        self._run = replace(self._run, jobs=replace(self._run.jobs, lost=self._run.jobs.lost + taken_away))
+        self._set(jobs=replace(self._run.jobs, lost=self._run.jobs.lost + taken_away))
 
     def _job(self, name: str, pool: int | None = None) -> JobStatus:
         return self._jobs.get(name) or JobStatus(name, pool or 0)
@@ -206,7 +213,7 @@ class StatusFold(Fold):
         jobs = self._run.jobs
         if job.name not in self._jobs and job.pool in jobs.refused:  # sbatch accepts jobs for this pool again
             refused = {pool: reason for pool, reason in jobs.refused.items() if pool != job.pool}
-            self._run = replace(self._run, jobs=replace(jobs, refused=refused))
+            self._set(jobs=replace(jobs, refused=refused))
         self._jobs[job.name] = job
 
     # --- Slurm steps ---------------------------------------------------------------------------------------------
@@ -220,12 +227,10 @@ class StatusFold(Fold):
             self._group_launched(record, self._group(record.group))
 
     def step_ready(self, record: records.StepReady) -> None:
+        waiting_for = "first step" if self._run.lighthouse is not None else None
         if record.unit == LIGHTHOUSE:
             self._lighthouse(Phase.RUNNING)
-        elif (group := self._current(record)) is not None:
-            waiting_for = "first step" if self._run.lighthouse is not None else None
-            self._put(replace(group, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None))
-        else:
+        elif not self._change(record, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None):
             self._standby(record.unit, record.attempt, Phase.RUNNING)
 
     def step_exited(self, record: records.StepExited) -> None:
@@ -240,11 +245,9 @@ class StatusFold(Fold):
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if record.unit == LIGHTHOUSE:
             self._lighthouse(Phase.PENDING)
-        elif (group := self._current(record)) is not None:
-            waiting_for = f"srun ({record.reason or None})"
-            pending = replace(group, phase=Phase.PENDING, since=self.time, starting=None)
-            self._put(replace(pending, waiting_for=waiting_for))
-        else:
+        elif not self._change(
+            record, phase=Phase.PENDING, since=self.time, starting=None, waiting_for=f"srun ({record.reason or None})"
+        ):
             self._standby(record.unit, record.attempt)
 
     def step_starting(self, record: records.StepStarting) -> None:
@@ -257,16 +260,13 @@ class StatusFold(Fold):
             self._put(replace(group, phase=phase, since=since, starting=starting))
 
     def script_begun(self, record: records.ScriptBegun) -> None:
-        if (group := self._current(record)) is not None:
-            self._put(replace(group, phase=Phase.RUNNING, since=self.time, starting=None))
+        self._change(record, phase=Phase.RUNNING, since=self.time, starting=None)
 
     def step_adopted(self, record: records.StepAdopted) -> None:
-        if (group := self._current(record)) is not None:
-            self._put(replace(group, start=self._run.starts))
+        self._change(record, start=self._run.starts)
 
     def step_recalled(self, record: records.StepRecalled) -> None:
-        if (group := self._current(record)) is not None:
-            self._put(replace(group, phase=Phase.STOPPING, waiting_for=None))
+        self._change(record, phase=Phase.STOPPING, waiting_for=None)
 
     def restart_scheduled(self, record: records.RestartScheduled) -> None:
         wait = record.due - (self.time or 0.0)
@@ -290,7 +290,7 @@ class StatusFold(Fold):
 
     def _lighthouse(self, phase: Phase, **changes: Any) -> None:
         if self._run.lighthouse is not None:
-            self._run = replace(self._run, lighthouse=replace(self._run.lighthouse, phase=phase, **changes))
+            self._set(lighthouse=replace(self._run.lighthouse, phase=phase, **changes))
 
     def _standby(self, unit: str, attempt: int, phase: Phase = Phase.PENDING) -> None:
         """Change the phase of a standby, unless it is about an earlier attempt."""
@@ -300,7 +300,7 @@ class StatusFold(Fold):
 
     def _put_standby(self, unit: StandbyStatus) -> None:
         known = {one.name: one for one in self._run.standbys} | {unit.name: unit}
-        self._run = replace(self._run, standbys=tuple(known[name] for name in sorted(known)))
+        self._set(standbys=tuple(known[name] for name in sorted(known)))
 
     def _group_launched(self, record: records.StepLaunched, group: GroupStatus) -> None:
         if record.standby is not None:  # the standby's Slurm step has become the group's
@@ -327,17 +327,12 @@ class StatusFold(Fold):
                 waiting_for=None if runs_at_once else "workers",
                 since=self.time,
                 backoff_s=None,
-                starting=None,
                 attempt=record.attempt,
                 nodes=record.nodes,
                 job=record.allocation if record.allocation in self._jobs else None,
                 start=run.starts,
                 joined=False,
-                aside=None,
-                slow=None,
-                participants=None,
-                steps_per_s=None,
-                samples=(),
+                **_OUT,
             )
         )
 
@@ -353,13 +348,8 @@ class StatusFold(Fold):
             phase=Phase.SUCCEEDED if ok else Phase.PENDING,
             waiting_for=None,
             since=self.time,
-            starting=None,
-            aside=None,
-            slow=None,
-            steps_per_s=None,
-            samples=(),
-            participants=None,
             quorum_id=None,
+            **_OUT,
             stepped=None,
             ended=self.time,
             longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
@@ -377,7 +367,7 @@ class StatusFold(Fold):
         if group is None:
             return
         first_step = record.step if self._run.first_step is None else self._run.first_step
-        self._run = replace(self._run, first_step=first_step, no_step=None)
+        self._set(first_step=first_step, no_step=None)
         self._time_recovery(record, record.recovery_s)
         gap = group.longest_gap_s
         if not self._live and record.recovery_s is not None:  # no group has trained since it failed
@@ -401,16 +391,16 @@ class StatusFold(Fold):
     session_opened = serving
 
     def no_first_step(self, record: records.NoFirstStep) -> None:
-        self._run = replace(self._run, no_step=no_first_step(record))
+        self._set(no_step=no_first_step(record))
 
     def checkpoint_saved(self, record: records.CheckpointSaved | records.CheckpointRestored) -> None:
-        self._run = replace(self._run, checkpoint=record.step)
+        self._set(checkpoint=record.step)
 
     checkpoint_restored = checkpoint_saved
 
     def full_restart(self, record: records.FullRestart) -> None:
         back, restarts = record.checkpoint_step, (*self._run.full_restarts, (record.step or 0, record.checkpoint_step))
-        self._run = replace(self._run, checkpoint=back, full_restarts=restarts, no_step=None)
+        self._set(checkpoint=back, full_restarts=restarts, no_step=None)
 
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:
         if record.equal == 0:  # else groups end for it
@@ -419,20 +409,18 @@ class StatusFold(Fold):
     def hang_limit(self, record: records.HangLimit) -> None:
         if record.in_step_s is not None and record.between_s is not None:
             limit = HangLimit(record.in_step_s, record.between_s, record.steps or 0, record.longest_s or 0.0)
-            self._run = replace(self._run, hang_limit=limit)
+            self._set(hang_limit=limit)
 
     def group_set_aside(self, record: records.GroupSetAside) -> None:
-        if (group := self._current(record)) is not None and self.time is not None:
-            self._put(replace(group, aside=self.time - (record.seconds or 0.0)))
+        if self.time is not None:
+            self._change(record, aside=self.time - (record.seconds or 0.0))
 
     def group_slow(self, record: records.GroupSlow) -> None:
-        if (group := self._current(record)) is not None:
-            times = (record.own_s or 0.0) / (record.others_s or inf)
-            self._put(replace(group, slow=times if record.slow else None))
+        times = (record.own_s or 0.0) / (record.others_s or inf)
+        self._change(record, slow=times if record.slow else None)
 
     def group_heard_again(self, record: records.GroupHeardAgain) -> None:
-        if (group := self._current(record)) is not None and self.time is not None:
-            self._put(replace(group, aside=None))
+        self._change(record, aside=None)
 
     def _time_recovery(
         self,
@@ -484,6 +472,12 @@ class StatusFold(Fold):
         number, attempt = getattr(record, "group", None), getattr(record, "attempt", None)
         group = None if number is None else self._group(number)
         return group if group is not None and group.attempt == attempt else None
+
+    def _change(self, record: records.JournalRecord, **changes: Any) -> bool:
+        """Change the group of a record about its current attempt. Return whether there is such a group."""
+        if (group := self._current(record)) is not None:
+            self._put(replace(group, **changes))
+        return group is not None
 
     def _put(self, group: GroupStatus) -> None:
         """Replace a group and update the run's step: the highest of all live groups, or the last known one.

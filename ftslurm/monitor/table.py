@@ -121,31 +121,6 @@ class _Unpadded(TextIOBase):
 _PADDING = re.compile(r" +$", re.MULTILINE)
 
 
-class Lines:
-    """Prints events as they happen, one line each: for the output file of a job."""
-
-    def __init__(self, out: Console) -> None:
-        self._folding = StatusFold()
-        self._screen = _Lines(out, every_s=60.0)
-
-    @property
-    def status(self) -> RunStatus:
-        """Return the status after the events so far."""
-        return self._folding.status
-
-    def know(self, status: RunStatus) -> None:
-        """Continue from this status: another controller has shown the earlier events."""
-        self._folding = StatusFold(status)
-
-    def tell(self, event: Event, shown: bool = True) -> None:
-        """Show one event, or only take note of it."""
-        event = readable(event)
-        self._folding.apply(event)
-        line = self._screen.line(event, self._folding) if shown else None
-        if line is not None:
-            self._screen.show([(event, line)], self.status)
-
-
 def follow(
     run: RunDir,
     *,
@@ -179,7 +154,7 @@ def follow(
     starting = StartingLines()
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    with _Table(console, clock, run) if live else _Lines(console, plain_every_s) as screen:
+    with _Table(console, clock, run) if live else Lines(console, plain_every_s) as screen:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
@@ -217,14 +192,23 @@ class _Screen(AbstractContextManager["_Screen"]):
         return None
 
 
-class _Lines(_Screen):
+class Lines(_Screen):
     """Output to a file or a pipe: a line for each event, and a line about the progress every `every_s` seconds."""
 
-    def __init__(self, console: Console, every_s: float) -> None:
+    def __init__(self, console: Console, every_s: float = 60.0, known: RunStatus | None = None) -> None:
+        """Begin. `known`: continue from this status, another controller has shown the earlier events."""
+        self.folding = StatusFold(known)
         self._console = console
         self._every_s = every_s
         self._last: float | None = None  # the time of the last line about the progress
         self._noted = False
+
+    def tell(self, event: Event, shown: bool = True) -> None:
+        """Show one event, or only take note of it."""
+        event = readable(event)
+        self.folding.apply(event)
+        if shown and (line := self.line(event, self.folding)) is not None:
+            self.show([(event, line)], self.folding.status)
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
         if event.get("event") == records.FullRestart.event:

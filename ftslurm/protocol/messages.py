@@ -91,6 +91,7 @@ class NodeCheck(Report, kind="node_check"):
     seconds: SecondsOrZero
     log: AnyText  # the output, relative to the run directory
     error: Text | None = None
+    unstarted: Truth = False  # it has failed because the node cannot run the command
 
 
 class Ready(Report, kind="ready"):

@@ -93,7 +93,7 @@ class Accounts:
     step_efficiency: float | None
     participation: float | None  # mean size of the quorum
     training_efficiency: float | None
-    failures: int
+    failures: int  # of groups
     moves: int
     mttf_s: float | None
     recovery_median_s: float | None
@@ -118,7 +118,9 @@ def account(history: History) -> Accounts:
         sum(span.seconds for span in spans if span.phase == phase) for phase in (TRAINING, QUEUED, FINISHED)
     )
     lost_s = sum(span.seconds for span in lost)
-    real = [failure for failure in history.failures if not failure.moved]
+    # A node takes the Lighthouse on it with its group: one failure. Without a group nothing is lost.
+    groups = [failure for failure in history.failures if failure.group is not None]
+    real = [failure for failure in groups if not failure.moved]
     recoveries = [failure.recovery_s for failure in real if failure.recovery_s is not None]
     steps, present = _step_efficiency(history), _participation(history)
     size = len(history.groups)
@@ -134,7 +136,7 @@ def account(history: History) -> Accounts:
         participation=present,
         training_efficiency=None if steps is None or present is None or not size else steps * min(1.0, present / size),
         failures=len(real),
-        moves=len(history.failures) - len(real),
+        moves=len(groups) - len(real),
         mttf_s=_ratio(_up_s(history), len(real)),
         recovery_median_s=median(recoveries) if recoveries else None,
         recovery_worst_s=max(recoveries, default=None),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ftslurm.monitor.sentences import ended, run_name, short_log
+from ftslurm.monitor.sentences import ended, run_name, short_log, unit_called
 from ftslurm.report import wording
 from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
 from ftslurm.report.history import Failure, History, Slow
@@ -86,7 +86,7 @@ def percent(value: float | None) -> str:
 
 def who(failure: Failure) -> str:
     """Return what failed."""
-    return failure.unit if failure.group is None else f"group {failure.group} attempt {failure.attempt}"
+    return unit_called(failure.unit) if failure.group is None else f"group {failure.group} attempt {failure.attempt}"
 
 
 def back(failure: Failure) -> str:
@@ -117,7 +117,7 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
         rate = percent(accounts.training_efficiency)
         facts.append(Fact("training efficiency", rate, "step efficiency × participation"))
     moves = f", {plural(accounts.moves, 'move')}" if accounts.moves else ""
-    failures = f"mean time to failure; {plural(accounts.failures, 'failure')}{moves}"
+    failures = f"mean time to failure; {plural(accounts.failures, 'failure')} of groups{moves}"
     facts.append(Fact("MTTF", seconds(accounts.mttf_s), failures))
     if accounts.recovery_median_s is not None:
         longest = f"median; the longest took {seconds(accounts.recovery_worst_s)}"

@@ -16,13 +16,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from ftslurm.config.schema import Config
-from ftslurm.run import inbox, liveness
+from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_line
 from ftslurm.security import owned_files
 
 log = logging.getLogger("ftslurm.run.leadership")
-POLL_S = 0.1  # how often a process that has asked for the lead checks whether the leader has left
 SUPERSEDED = "superseded"  # outcome of a controller that another one has replaced as leader
 
 
@@ -105,13 +104,14 @@ def held(run: RunDir, number: int) -> bool:
 
 
 def vacant(
-    run: RunDir, config: Config, watch: liveness.Watch, *, ended: bool = False, jitter_s: float = 0.0
+    run: RunDir, config: Config, watch: liveness.Watch, job: str | None, own: int = 0, jitter_s: float = 0.0
 ) -> int | None:
     """Return the number of the last leader if it no longer leads and the run is not over; else None.
 
     Args:
         watch: what this process has observed of the leader; the silence counts from its first observation.
-        ended: Slurm reports that the last leader's job has ended.
+        job: of this process, which does not lead; if the last leader had the same one, Slurm has requeued the job.
+        own: number of the last leader that was a child of this process.
         jitter_s: additional time that this candidate waits, so that not all candidates act at once.
     """
     try:
@@ -122,7 +122,7 @@ def vacant(
     from ftslurm.run.journal_lines import read
 
     last = last_line(run.events)
-    if _is_over(last):
+    if _ends_run(last):
         return None
     if number == 0 and last is None:
         return 0
@@ -130,37 +130,20 @@ def vacant(
     if isinstance(record, ControllerLeft) and record.leader == number:
         return number
     silences = [watch.silent_s(run.alive), watch.silent_s(run.leaders / _name(number))]
+    ended = 0 < own == number or _has_ended(leader(run), job)
     patience_s = (config.heartbeat_s if ended else config.health.lost_after_s) + jitter_s
     return None if any(silent_s < patience_s for silent_s in silences if silent_s is not None) else number
 
 
-def follow(config: Config, run: RunDir, job: str | None, ask: bool = False, jitter_s: float = 0.0) -> int | None:
-    """Wait until nobody leads, then take the lead.
-
-    Args:
-        job: id of this process's Slurm job; if the last leader had the same one, Slurm has requeued the job since.
-        ask: ask the leader to hand over instead of waiting until it is lost.
-        jitter_s: see `vacant`.
-
-    Returns:
-        The number of this process as leader; None: the run is over.
-    """
-    asked, watch = None, liveness.Watch()
-    while not _is_over(last_line(run.events)):
-        now = leader(run)
-        if ask and now is not None and asked != now.number:
-            asked = now.number
-            inbox.put(run.inbox, "hand_over", leader=now.number, reason=f"another one is ready on {platform.node()}")
-        ended = now is not None and _has_ended(now, job)
-        last = vacant(run, config, watch, ended=ended, jitter_s=jitter_s)
-        if last is not None and (number := take(run, last, job)) is not None:
-            return number
-        time.sleep(POLL_S if ask else config.heartbeat_s)
-    return None
+def is_over(run: RunDir) -> bool:
+    """Return whether the run has ended."""
+    return _ends_run(last_line(run.events))
 
 
-def _has_ended(last: Leader, job: str | None) -> bool:
+def _has_ended(last: Leader | None, job: str | None) -> bool:
     """Return whether a leader has certainly ended: it was an earlier start of this job, or a process of this node."""
+    if last is None:
+        return False
     if job is not None and last.job == job:
         return last.pid != os.getpid()
     if last.host != platform.node():
@@ -174,7 +157,7 @@ def _has_ended(last: Leader, job: str | None) -> bool:
     return False
 
 
-def _is_over(last: Event | None) -> bool:
+def _ends_run(last: Event | None) -> bool:
     from ftslurm.protocol.records import RunFinished
     from ftslurm.run.journal_lines import read
 

@@ -1,7 +1,7 @@
 """Runs one task of a job array that was submitted by hand (sbatch/array.sbatch).
 
 Run by `ftslurm run` in every task of the array, with the same command. The tasks share one run. Each holds its nodes as
-a pilot does (pilots.py) and may carry the controller (candidate.py).
+a pilot does (pilots.py) and may carry the controller (lead.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm.commands import job_name
 from ftslurm.submission import code_of_run, pilots, submit
-from ftslurm.submission.candidate import Candidate
 
 
 def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
@@ -47,7 +46,7 @@ def take_part(config: Config) -> int:
     config = configuration.of_run(run)
     print(f"run {run.root}, task {job_name(os.environ)}", flush=True)
     if read_past(run)[1] is None:
-        pilots.stay(config, run, Candidate(config, run, job_name(os.environ)))
+        pilots.stay(config, run)
     outcome = read_past(run)[1]
     print(f"the run has {outcome}" if outcome else "this task ends, the run goes on", flush=True)
     return int(outcome not in (None, "succeeded"))
@@ -60,7 +59,8 @@ def check(config: Config, environ: Mapping[str, str]) -> None:
         EnvironmentProblem: the array does not fit; the message says what to type instead.
     """
     groups, standbys = config.groups, fixed_standbys(config)
-    need, have = groups.count + standbys, int(environ.get("SLURM_ARRAY_TASK_COUNT", groups.count + standbys))
+    need = groups.count + standbys
+    have = int(environ.get("SLURM_ARRAY_TASK_COUNT", need))
     if have < need:
         also = f" and {standbys} standbys" if standbys else ""
         raise EnvironmentProblem(

@@ -1,7 +1,7 @@
 """`python -m ftslurm.submission.controller_process RUN NUMBER PID [...]`: the controller as a child process.
 
-Who runs this: a keeper (keeper.py) or a candidate for the lead (candidate.py). It has this PID, and has taken the lead
-for the controller under that NUMBER. The controller of a local run has no parent: entry.py calls `control`.
+Who runs this: a keeper, or a candidate for the lead (lead.py). It has this PID, and has taken the lead for the
+controller under that NUMBER. The controller of a local run has no parent: entry.py calls `control`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ftslurm.run.journal import Event, last_event
 from ftslurm.run.replay import Reading
 from ftslurm.security import process_title
 from ftslurm.submission import observing
-from ftslurm.submission.keeper import BAD_INPUT, UNWRITTEN
+from ftslurm.submission.lead import BAD_INPUT, UNWRITTEN
 
 if TYPE_CHECKING:
     from ftslurm.monitor.table import Lines
@@ -87,10 +87,7 @@ class _Output:
     def _lines(self) -> Lines:
         from ftslurm.monitor import table
 
-        lines = table.Lines(table.console())
-        if self._known is not None:
-            lines.know(self._known)
-        return lines
+        return table.Lines(table.console(), known=self._known)
 
     def know(self, status: RunStatus) -> None:
         """Continue from this status, which earlier controllers have left."""
@@ -104,7 +101,7 @@ class _Output:
         """Show the summary of a run that is over."""
         from ftslurm.monitor import summary, table
 
-        table.console().print(summary.summary(self._lines.status, run, followed=True))
+        table.console().print(summary.summary(self._lines.folding.status, run, followed=True))
 
 
 def control(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 from ftslurm.config.schema import Config
@@ -23,7 +22,7 @@ from ftslurm.run.journal import last_event
 from ftslurm.security import process_title, run_key
 from ftslurm.slurm import client
 from ftslurm.slurm.commands import job_name
-from ftslurm.submission.candidate import Candidate
+from ftslurm.submission.lead import Candidate
 
 CHECK_S = 15.0  # how often a pilot checks whether the run is over
 # Without a controller a pilot gives its nodes back after this long, or ten times that limit of a worker.
@@ -42,15 +41,12 @@ def hold(run: RunDir, batch: bool = True) -> int:
         FtslurmError: the run directory cannot be read, or belongs to another user.
     """
     process_title.of_run("pilot", run.root.name)
-    config, name = of_run(run), job_name(os.environ)
-    may_lead = config.cluster.kind == "array" and (config.cluster.controller == "job" or config.internal.pilots)
-    held = stay(config, run, Candidate(config, run, name) if may_lead else None)
-    if held and not batch:
-        client.cancel(name)
+    if stay(of_run(run), run) and not batch:
+        client.cancel(job_name(os.environ))
     return 0
 
 
-def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
+def stay(config: Config, run: RunDir) -> bool:
     """Hold the nodes of this job until the run is over or Slurm wants them back; report the latter to the controller.
 
     At Slurm's warning before the time limit (USR2) and at SIGTERM (preemption) the controller lets the group leave.
@@ -62,12 +58,13 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
     signals = list[int]()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, lambda caught, _: signals.append(caught))
+    candidate = Candidate(config, run, job_name(os.environ))
     released = run.released / job_name(os.environ)  # exists when the run does not need the job any more
     with suppress(OSError):
         released.unlink()  # left by an earlier start of this job
     _report_nodes(run)
     presence, report, watch = _Presence(run), _Report(run), liveness.Watch()
-    check_s = CHECK_S if candidate is None else candidate.every_s
+    check_s = candidate.every_s if candidate.may_lead else CHECK_S
     next_check, until, received = time.monotonic() + check_s, float("inf"), None
     while time.monotonic() < until and presence.hold():
         signal.sigtimedwait([], 0.5)
@@ -75,20 +72,17 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
             received = signal.Signals(signals.pop(0))
             if received != signal.SIGUSR2:  # USR2: the time limit is near, with time to find the group another place
                 until = time.monotonic() + config.stop.grace_s + LINGERS_S
-                if candidate is not None:
-                    candidate.make_way()
-        if candidate is not None:
-            candidate.tend()
-        if received is not None and not (candidate and candidate.makes_way):
+                candidate.make_way()
+        candidate.tend()
+        if received is not None and not candidate.makes_way:
             report.leaving(received)
-        if until < float("inf") and not any(True for _ in _group_here(run)) and _job_ends():
+        if until < float("inf") and not _group_is_here(run) and _job_ends():
             break  # Slurm ends the job: the sooner this process ends, the sooner the nodes are free
         if time.monotonic() >= next_check:
             next_check = time.monotonic() + check_s
-            if over(run, config, watch) or (released.exists() and not (candidate and candidate.leads)):
+            if over(run, config, watch) or (released.exists() and not candidate.leads):
                 break
-    if candidate is not None:
-        candidate.finish()
+    candidate.finish()
     return presence.shown is not None or not run.key.exists()
 
 
@@ -148,10 +142,10 @@ def _report_nodes(run: RunDir) -> None:
         inbox.put(run.inbox, "pilot", **job, nodes=nodes, ends=int(ends) if ends else None)
 
 
-def _group_here(run: RunDir) -> Iterator[int]:
-    """Yield the processes of the group in this job, on this node."""
+def _group_is_here(run: RunDir) -> bool:
+    """Return whether a process of the group in this job is on this node."""
     job = os.environ["SLURM_JOB_ID"]
-    return (pid for pid, theirs in processes.of_run(str(run.root)) if theirs.get("SLURM_JOB_ID") == job)
+    return any(theirs.get("SLURM_JOB_ID") == job for _, theirs in processes.of_run(str(run.root)))
 
 
 def _job_ends() -> bool:

@@ -28,17 +28,15 @@ def check_script(config: Config) -> None:
         ConfigError: the message has the file, the line and the place in it.
     """
     job = config.job
-    folder = str(Path.cwd())
     if config.cluster.container_image is not None:
         return  # the interpreter that will run it is in the image
     if job.module is not None and (config.cluster.setup or "PYTHONPATH" in job.env):
         return  # it may be found only there
-    has_setup = bool(config.cluster.setup)
-    said = _complaint(job, folder, has_setup)
+    said = _complaint(job, bool(config.cluster.setup))
     if said:
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
     if job.module == torchtitan_preset.MODULE:
-        said = _complaint(replace(job, module=torchtitan_preset.TRAINER), folder, has_setup)
+        said = _complaint(replace(job, module=torchtitan_preset.TRAINER), bool(config.cluster.setup))
         if said:
             raise ConfigError(f"job=torchtitan cannot run here: {said}: {torchtitan_preset.INSTALL}")
 
@@ -74,8 +72,8 @@ def saves_nothing(config: Config) -> bool:
     return not kept and config.lighthouse.kind != "none"  # without a Lighthouse there is no state in common
 
 
-def _complaint(job: JobConfig, folder: str, has_setup: bool) -> str:
-    script, module = job.script or "", job.module or ""
+def _complaint(job: JobConfig, has_setup: bool) -> str:
+    script, module, folder = job.script or "", job.module or "", str(Path.cwd())
     *prefix, python = interpreter(job, sys.executable)
     if not prefix and python == sys.executable:
         return script_check.complaint(script, module, folder)

@@ -25,6 +25,7 @@ from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import RunFinished, StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
+from ftslurm.run.journal_lines import read
 from ftslurm.run.journal_writer import Journal
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
@@ -68,27 +69,9 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Iterab
     with Journal(run, recent=story.recent) as journal:
         for step in left:
             group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
-            journal.append(
-                StepExited(
-                    unit=step.unit,
-                    group=group,
-                    attempt=step.attempt,
-                    code=None,
-                    signal=None,
-                    cause=Cause.CANCELLED.value,
-                    node=None,
-                    rank=None,
-                    error="the run has no controller any more",
-                    step=None,
-                    launched=None,
-                    healthy_s=None,
-                    noticed=None,
-                    away_since=None,
-                    evidence=(),
-                    traceback=None,
-                    phases=None,
-                )
-            )
+            ended = {"unit": step.unit, "group": group, "attempt": step.attempt, "cause": Cause.CANCELLED.value}
+            ended["error"] = "the run has no controller any more"
+            journal.append(read({"event": StepExited.event, **ended}))
         finished = RunFinished(outcome=outcome, reason=reason, steps=story.status.step, restarts=story.status.restarts)
         line = journal.append(finished)
     staging.release(run)

@@ -26,9 +26,9 @@ def adopted(
     return Heard(step, msg.Adopted(None, None, ready, begun, group, None, lighthouse, store, floor, at, task=task))
 
 
-def node_checked(step: StepId, node: str, error: str | None = None, task: int = 0) -> Heard:
+def node_checked(step: StepId, node: str, error: str | None = None, task: int = 0, unstarted: bool = False) -> Heard:
     log = f"logs/preflight-{node}-0.log"
-    return Heard(step, msg.NodeCheck(node, 1.0, log, error, task=task))
+    return Heard(step, msg.NodeCheck(node, 1.0, log, error, unstarted, task=task))
 
 
 def ready(step: StepId, task: int) -> Heard:

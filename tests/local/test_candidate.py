@@ -15,7 +15,7 @@ from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.submission import array_task
-from ftslurm.submission.candidate import Candidate
+from ftslurm.submission.lead import Candidate
 
 
 @pytest.fixture

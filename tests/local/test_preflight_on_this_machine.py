@@ -22,4 +22,11 @@ def test_this_machine_is_checked_with_the_shipped_check(local: Backend) -> None:
     assert "of the 99 GPUs that the run uses on a node answer" in str(bad.named("run_finished")[0]["reason"])
     refused = ftslurm("run", "cluster=local", "job=ddp", "health.preflight=[[no-such-check]]", cwd=local.tmp_path)
     assert refused.returncode == 2
-    assert "health.preflight: no-such-check: no-such-check is no program" in refused.stderr.replace("\n", " ")
+    assert refused.stderr.count("no-such-check") == 1
+    assert "health.preflight: no-such-check is no program" in refused.stderr.replace("\n", " ")
+    typo = local.start("groups.count=2", "health.preflight=[[sh,-c,no-such-check]]", args={"steps": 3})
+    typo.finish(1, outcome="failed")
+    assert "health.preflight names a command that local0, local1 cannot run" in str(
+        typo.named("run_finished")[0]["reason"]
+    )
+    assert {e["attempt"] for e in typo.named("step_launched")} == {0}

@@ -92,6 +92,16 @@ def test_a_run_without_a_sound_node_fails_and_says_why(slurm: Backend, tmp_path:
     assert not run.named("script_begun")
 
 
+def test_a_command_that_no_node_has_is_told_as_a_fault_of_the_setting_and_not_of_nodes(slurm: Backend) -> None:
+    run = slurm.start("groups.count=2", "cluster.spare_nodes=2", "health.preflight=[[no-such-check, -v]]")
+    run.finish(1, outcome="failed")
+    reason = str(run.named("run_finished")[0]["reason"])
+    assert "health.preflight names a command that n" in reason
+    assert "cannot run: no-such-check -v: cannot be started (No such file or directory); see logs/" in reason
+    assert "broken hardware" not in run.text
+    assert len([line for line in run.text.splitlines() if "no-such-check" in line]) <= 4
+
+
 def test_a_check_goes_on_under_another_controller_and_a_stop_leaves_nothing(slurm: Backend, tmp_path: Path) -> None:
     check = program(tmp_path, '#!/bin/sh\necho $$ >> "$FTSLURM_RUN_DIR/begun"\nsleep 600\n')
     run = slurm.start("groups.count=1", f"health.preflight=[[{check}]]", args={"steps": 3})

@@ -39,7 +39,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         code=best.code,
         signal=best.signal,
         node=best.node,
-        rank=best.task,
+        rank=None if unit.is_lighthouse else best.task,
         error=asked
         or (_with_place(unit, best) if cause is Cause.HARDWARE else None)
         or _quoted(best, bool(unit.current.traces))

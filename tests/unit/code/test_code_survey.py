@@ -267,3 +267,9 @@ def test_what_links_bring_from_outside_is_for_the_owner_alone(share: bool, tmp_p
         assert (copy / "conf.yaml").stat().st_mode & 0o777 == 0o440
         assert (copy / "run.sh").stat().st_mode & 0o777 == 0o550
         assert (copy / "a.json").read_text() == "# private.json\n"
+
+
+def test_of_the_shipped_examples_nobody_says_whether_they_are_in_a_git_tree() -> None:
+    config = Config()
+    config.job.script = str(shipped("examples") / "train_ddp.py")
+    assert "git" not in survey(config).sentence()

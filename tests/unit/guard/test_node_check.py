@@ -62,8 +62,20 @@ def test_all_commands_run_and_their_output_is_kept(tmp_path: Path) -> None:
 def test_the_first_failure_ends_the_check_and_its_last_line_is_the_reason(tmp_path: Path) -> None:
     answer = check(tmp_path, shell("echo fine; echo GPU 3 is lost; exit 4"), shell("touch never"))
     assert str(answer["error"]).endswith("exit code 4: GPU 3 is lost")
-    assert "cannot be started" in str(check(tmp_path, ["/no/such/program"])["error"])
     assert "ended by signal 9" in str(check(tmp_path, shell("kill -9 $$"))["error"])
+
+
+def test_a_command_that_the_node_cannot_run_is_told_from_one_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    missing = check(tmp_path, ["/no/such/program"])
+    assert (missing["error"], missing["unstarted"]) == (
+        "/no/such/program: cannot be started (No such file or directory)",
+        True,
+    )
+    for words in ([str(tmp_path / "text")], [str(tmp_path)], ["no-such-program"], shell("no-such-program"), ["a\0b"]):
+        assert check(tmp_path, words)["unstarted"], words
+    for words in (["false"], shell("exit 125"), shell("kill -9 $$")):
+        assert not check(tmp_path, words)["unstarted"], words
 
 
 def test_a_check_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Path) -> None:

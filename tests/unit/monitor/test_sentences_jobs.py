@@ -102,7 +102,7 @@ def test_sixty_four_groups_that_wait_say_once_for_what_and_what_to_do() -> None:
     status = reduce(fold, lines, RunStatus())
     lines_ = drawn(status, 61, 100, 30)
     assert len(lines_) <= 30
-    assert "jobs: 0 running, 64 waiting" in lines_
+    assert "jobs of groups: 0 running, 64 waiting" in lines_
     assert "  82_1 and 8 more: Priority" in lines_
     assert any(line.startswith("  82_10 and 53 more: QOSMaxJobsPerUserLimit - a limit of your QOS") for line in lines_)
 
@@ -118,7 +118,7 @@ def test_the_table_shows_the_job_of_a_group_its_time_left_and_what_one_waits_for
         "    2 RUNNING   10      3        0 n3 job 82_2, 60 min left",
     ]
     assert table[-2:] == [
-        "jobs: 2 running, the first ends in 60 min (82_0), 1 waiting",
+        "jobs of groups: 2 running, the first ends in 60 min (82_0), 1 waiting",
         "  83: JobHeldUser - it is held: scontrol release 83",
     ]
 

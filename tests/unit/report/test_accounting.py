@@ -15,6 +15,7 @@ from ftslurm.config.schema import Config
 from ftslurm.report.accounting import Weight, account, weight_of
 from ftslurm.report.history import PHASES, QUEUED, History
 from ftslurm.report.history_fold import fold_history
+from ftslurm.report.tables import who
 from ftslurm.run.directory import RunDir
 from ftslurm.run.run_reader import RunReader
 
@@ -49,6 +50,15 @@ def test_the_accounts_of_a_random_run_add_up(seed: int, tmp_path: Path) -> None:
 def test_the_accounts_add_up_after_every_line(cut: int) -> None:
     for lines in (ex.one_kill(), ex.lost_node(), ex.old(ex.one_kill())):
         check_that_it_adds_up(fold_history(lines[:cut], submitted=ex.START - 30, now=ex.START + 60))
+
+
+def test_a_lighthouse_that_fails_is_told_and_is_no_failure_of_a_group() -> None:
+    *lines, end = ex.one_kill()
+    died = {**ex.exited(end["time"] - ex.START, 0), "unit": "lighthouse", "group": None}
+    history = fold_history([*lines, died, end])
+    assert [who(failure) for failure in history.failures] == ["group 1 attempt 0", "the Lighthouse"]
+    accounts, without = account(history), account(fold_history(ex.one_kill()))
+    assert (accounts.failures, accounts.mttf_s, accounts.by_cause) == (1, without.mttf_s, without.by_cause)
 
 
 def test_a_kill_costs_the_time_until_the_first_step_of_the_next_attempt() -> None:

@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 from ftslurm.config.schema import Config
 from ftslurm.protocol.records import ControllerLeft
-from ftslurm.run import inbox, leadership, liveness
+from ftslurm.run import leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 
@@ -42,14 +41,15 @@ def journal(run: RunDir, event: str, **fields: object) -> None:
 class Looks:
     """An observer of the leader with its own clock."""
 
-    def __init__(self, run: RunDir, ended: bool = False, jitter_s: float = 0.0) -> None:
-        self.run, self.ended, self.jitter_s = run, ended, jitter_s
+    def __init__(self, run: RunDir, ended: bool = False, jitter_s: float = 0.0, job: str | None = None) -> None:
+        self.run, self.ended, self.jitter_s, self.job = run, ended, jitter_s, job
         self.now = 1000.0
         self.watch = liveness.Watch(lambda: self.now)
 
     def vacant(self, after_s: float = 0.0) -> int | None:
         self.now += after_s
-        return leadership.vacant(self.run, config(), self.watch, ended=self.ended, jitter_s=self.jitter_s)
+        own = leadership.newest(self.run) if self.ended else 0
+        return leadership.vacant(self.run, config(), self.watch, self.job, own, self.jitter_s)
 
 
 def test_leaders_are_numbered_and_the_highest_leads(run: RunDir) -> None:
@@ -200,36 +200,29 @@ def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:
     journal(run, "run_finished", outcome="succeeded")
     looks = Looks(run)
     assert [looks.vacant(), looks.vacant(after_s=100.0)] == [None, None]
-    assert leadership.follow(config(), run, None) is None
+    assert leadership.is_over(run)
 
 
 def test_the_same_job_again_or_a_process_that_is_gone_needs_no_silence(run: RunDir) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    for number, (job, host) in enumerate([("77", "elsewhere"), ("70", platform.node())], start=1):
-        run.leaders.mkdir(exist_ok=True)
-        who = {"job": job, "host": host, "pid": gone.pid, "time": time.time()}
-        (run.leaders / f"{2 * number - 1:04d}").write_text(json.dumps(who))
-        began = time.monotonic()
-        assert leadership.follow(config(), run, "77") == 2 * number
-        assert time.monotonic() - began < 5.0  # health.lost_after_s
-
-
-def test_a_leader_that_is_asked_makes_way_and_only_the_one_that_was_asked(run: RunDir) -> None:
-    leadership.take(run, job="77")
-    run.alive.touch()
-    got: list[int | None] = []
-    follower = threading.Thread(target=lambda: got.append(leadership.follow(config(), run, "78", ask=True)))
-    follower.start()
-    commands: list[dict[str, object]] = []
-    while not commands:
-        commands = inbox.take(run.inbox)
-    assert [(c["what"], c["leader"]) for c in commands] == [("hand_over", 1)]
-    assert follower.is_alive()
-    journal(run, ControllerLeft.event, leader=1)
-    follower.join(20)
-    assert got == [2]
-    assert inbox.take(run.inbox) == []
+    run.leaders.mkdir(exist_ok=True)
+    for number, (job, host, pid, patience_s) in enumerate(
+        [
+            ("77", "elsewhere", gone.pid, config().heartbeat_s),
+            ("70", platform.node(), gone.pid, config().heartbeat_s),
+            ("70", platform.node(), os.getppid(), config().health.lost_after_s),
+            ("70", "elsewhere", gone.pid, config().health.lost_after_s),
+        ],
+        start=1,
+    ):
+        who = {"job": job, "host": host, "pid": pid, "time": time.time()}
+        (run.leaders / f"{number:04d}").write_text(json.dumps(who))
+        journal(run, "run_started")
+        looks = Looks(run, job="77")
+        assert looks.vacant() is None
+        assert looks.vacant(after_s=patience_s - 0.1) is None
+        assert looks.vacant(after_s=0.2) == number
 
 
 def test_while_the_run_directory_cannot_be_read_nobody_gives_up_or_takes_the_lead(run: RunDir) -> None:

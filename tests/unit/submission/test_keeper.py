@@ -1,4 +1,4 @@
-"""The keeper, a controller's parent: what counts as a crash, how often it retries, and that it relays signals."""
+"""The keeper, a controller's parent: it starts another after a crash, and relays signals."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.protocol import records
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
-from ftslurm.submission import keeper
+from ftslurm.submission import keeper, lead
 
 
 @pytest.fixture
@@ -29,32 +28,6 @@ def run(tmp_path: Path) -> RunDir:
 def last(run: RunDir, event: str, **fields: object) -> None:
     with run.events.open("a") as file:
         file.write(json.dumps({"seq": 1, "time": time.time(), "event": event} | fields) + "\n")
-
-
-@pytest.mark.parametrize(
-    ("code", "event", "how"),
-    [
-        (-9, "progress", "the controller was killed by SIGKILL"),
-        (-9, "run_finished", None),  # it had done its work
-        (1, "progress", "the controller has failed (exit code 1), see "),  # an exception
-        (1, "run_finished", None),
-        (0, records.ControllerLeft.event, None),
-        (0, "progress", None),  # another one leads
-        (1, "run_requeued", None),
-        (keeper.BAD_INPUT, "progress", None),  # it would not start the next time either
-    ],
-)
-def test_what_is_a_crash(run: RunDir, code: int, event: str, how: str | None) -> None:
-    last(run, event)
-    said = keeper.crashed(run, code)
-    assert said == how or (said is not None and how is not None and said.startswith(how))
-
-
-def test_three_crashes_within_a_minute_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 50.0, 100.0, 105.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    crashes = keeper.Crashes()
-    assert [crashes.note() for _ in range(4)] == [False, False, False, True]
 
 
 # A controller that records its signals; its number decides whether it crashes.
@@ -79,9 +52,9 @@ sys.exit(1)
 KEEPER = """
 import sys
 from pathlib import Path
-from ftslurm.submission import keeper as keeper
+from ftslurm.submission import keeper, lead
 from ftslurm.run.directory import RunDir
-keeper.COMMAND = [sys.executable, "-c", Path(sys.argv[2]).read_text()]
+lead.COMMAND = [sys.executable, "-c", Path(sys.argv[2]).read_text()]
 sys.exit(keeper.keep(RunDir(Path(sys.argv[1]))))
 """
 
@@ -149,33 +122,9 @@ def test_ctrl_c_is_told_by_the_exit_code_and_reaches_the_controller_once(run: Ru
     assert events(run)[-1]["told"] == [signal.SIGINT]
 
 
-SLOW = """
-import os, signal, sys, time
-print("asleep", flush=True)
-until = time.monotonic() + 20
-while not signal.sigpending() and time.monotonic() < until:  # as a controller that has not come to its handlers yet
-    time.sleep(0.01)
-print(sorted(int(number) for number in signal.sigpending()), flush=True)
-"""
-
-
-def test_a_signal_that_comes_before_a_controller_can_handle_it_waits(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(keeper, "COMMAND", [sys.executable, "-c", SLOW])
-    process = keeper.start(run, 1)
-    while "asleep" not in (said := capfd.readouterr().out):
-        time.sleep(0.01)
-    assert os.getpgid(process.pid) != os.getpgrp()  # a terminal's Ctrl-C is for us alone
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    assert "[15]" in said + capfd.readouterr().out
-    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
 def test_a_keeper_whose_run_is_led_by_another_leaves_it_alone(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after its machine has stalled, and a requeued job leads."""
-    monkeypatch.setattr(keeper, "COMMAND", ["sh", "-c", f"touch {run.leaders}/0002; kill -9 $$"])
+    monkeypatch.setattr(lead, "COMMAND", ["sh", "-c", f"touch {run.leaders}/0002; kill -9 $$"])
     monkeypatch.setattr(keeper, "Wakeup", lambda _: Still())
     assert keeper.keep(run) == 0
     assert leadership.newest(run) == 2
@@ -190,10 +139,6 @@ class Still:
 
     def drain(self) -> list[int]:
         return []
-
-
-def test_the_names_of_the_last_events_are_those_of_the_journal() -> None:
-    assert (records.RunFinished.event, records.RunRequeued.event, records.ControllerLeft.event) == keeper.LAST
 
 
 def test_a_keeper_imports_nothing_that_would_delay_the_controller() -> None:

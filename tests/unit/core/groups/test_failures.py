@@ -50,6 +50,13 @@ def test_a_failed_group_is_relaunched_alone_and_the_others_are_not_touched() -> 
     assert after.ids(act.Kill) + after.ids(msg.Stop) == []
 
 
+def test_the_lighthouse_that_fails_has_a_node_and_no_rank() -> None:
+    for sign in (Evidence(0, None, signal=9), Evidence(0, "n1", code=1, error="no port")):
+        story = play(*RUNNING, (30, ev.TaskFailed(LIGHT0, sign)), (30.3, ev.Ended(LIGHT0, code=137)))
+        (exited,) = story.records("step_exited")
+        assert (exited["unit"], exited["rank"]) == ("lighthouse", None)
+
+
 def test_the_journal_tells_the_story_of_a_failure() -> None:
     story = play(*RUNNING, (30, ev.TaskFailed(B0, Evidence(0, None, signal=9))), (30.3, ev.Ended(B0, code=137)))
     (exited,), (scheduled,) = story.records("step_exited"), story.records("restart_scheduled")

@@ -32,6 +32,7 @@ from ftslurm.core.state.model import Allocation, Evidence, Node, Nodes, Out, Pha
 from ftslurm.core.state.past import Past
 
 BAD = "check: exit code 1: bad GPU"
+TYPO = "chekc: cannot be started (No such file or directory)"
 
 
 def settings(**sections: dict[str, Any]) -> Any:
@@ -43,6 +44,12 @@ def failed(step: StepId, node: str, error: str = BAD, task: int = 0) -> list[ev.
     """Return the events of a step one of whose nodes fails its check."""
     ends = ev.TaskFailed(step, Evidence(task, None, code=1)), ev.Ended(step, code=1)
     return [said.node_checked(step, node, error, task), *ends]
+
+
+def lacking(step: StepId, node: str) -> list[ev.Event]:
+    """Return the events of a step on a node that cannot run the command."""
+    ends = ev.TaskFailed(step, Evidence(0, None, code=1)), ev.Ended(step, code=1)
+    return [said.node_checked(step, node, TYPO, unstarted=True), *ends]
 
 
 def checks(story: Story) -> dict[StepId, tuple[str, ...]]:
@@ -98,6 +105,35 @@ def test_a_run_all_of_whose_nodes_fail_ends_at_once_with_the_reasons(spare: int)
         story.turn(at, failed(unit.id, unit.place.nodes[0] if unit.place else ""))
     assert story.outcome() == "failed"
     assert f"none of the run's nodes has passed its check (health.preflight): n1: {BAD}; see logs/" in story.reason()
+
+
+@pytest.mark.parametrize(("groups", "spare"), [(1, 0), (1, 3), (2, 0), (2, 5), (3, 1)])
+def test_a_command_that_the_first_nodes_cannot_run_is_told_once_and_ends_the_run(groups: int, spare: int) -> None:
+    made = settings(groups={"count": groups}, cluster={"spare_nodes": spare})
+    story = play((0, granted(groups + spare)), (1, LIGHTHOUSE_UP), config=made)
+    story.turn(2, [event for unit in story.state.groups for event in lacking(unit.id, f"n{unit.group_id + 1}")])
+    first = [f"n{n + 1}" for n in range(min(groups, 2))]
+    assert story.outcome() == "failed"
+    assert story.reason().startswith(f"health.preflight names a command that {', '.join(first)} cannot run: {TYPO}")
+    assert len(story.records("node_check_failed")) == len(first) - 1  # the end of the run says it
+    assert "hardware" not in {record["cause"] for record in story.records("step_exited")}
+    assert story.all(act.NoteBroken) == []
+    story.wait(60)
+    assert {launch.id.attempt for launch in story.all(act.Launch)} == {0}
+
+
+def test_one_node_that_lacks_the_command_is_left_out_and_not_told_as_broken() -> None:
+    begun = (0, granted(4)), (1, LIGHTHOUSE_UP)
+    alone = play(*begun, (2, lacking(B0, "n2")), config=settings())
+    assert (alone.outcome(), [r["node"] for r in alone.records("node_check_failed")]) == (None, ["n2"])
+    assert ([r["cause"] for r in alone.records("step_exited")], alone.all(act.NoteBroken)) == (["start_failed"], [])
+    story = play(*begun, (2, said.node_checked(A0, "n1")), (3, lacking(B0, "n2")), config=settings())
+    for at in (10, 30, 60):  # n1 has it, so the setting is right
+        unit = story.unit(B0)
+        if unit.phase is Phase.STARTING:
+            story.turn(at, lacking(unit.id, on(story, B0)[0]))
+        story.wait(at + 5)
+    assert story.outcome() is None
 
 
 def test_a_group_without_a_sound_node_names_the_failed_one() -> None:

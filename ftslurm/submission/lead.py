@@ -1,0 +1,230 @@
+"""Leads a run: takes the lead, runs the controller as a child, starts it again when it crashes, and hands over.
+
+A keeper (keeper.py) leads from the controller's own job. A pilot or an array task (pilots.py) is a candidate:
+it leads beside its own work, when nobody else does. Only the way to the lead differs (run/leadership.py).
+
+    keeper, candidate ----- pipe: signals (keeper) -----> controller (controller_process.py)
+      |                                                      |
+      +-- takes the lead for it                              +-- srun ... srun, the Lighthouse
+
+The groups and the Lighthouse run on while there is no controller, and the next one adopts them (core/lineage/).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+from ftslurm.config.schema import Config, fixed_standbys
+from ftslurm.controller.signals import SIGNALS
+from ftslurm.errors import EnvironmentProblem, complain
+from ftslurm.launchers.job_command import KEEPER
+from ftslurm.run import inbox, leadership, liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import last_event
+from ftslurm.security import programs
+from ftslurm.slurm.commands import BATCH_PROCESS, is_batch
+
+COMMAND = programs.module("ftslurm.submission.controller_process")
+MOST, WITHIN_S = 3, 60.0  # after so many crashes within this time the next controller would crash too
+BAD_INPUT = 2  # exit code of a controller that could not begin
+UNWRITTEN = 3  # of one whose run has not succeeded, which it could not write into the journal
+# The last event of a controller that ended on purpose. As text: the controller starts only when this module has been
+# imported, so it imports nothing that is not needed for that.
+LAST = ("run_finished", "run_requeued", "controller_left")
+POLL_S = 0.1  # how often a process that has asked for the lead checks whether the leader has left
+CHECKS_PER_S = 32  # of all candidates together: each check asks the file server a few times
+STAND_BACK_S = 5.0  # head start of better candidates: the controller's successor, or a job that is not about to end
+LEAVE_S = 5.0  # how long a controller may take to leave its steps
+END_S = 30.0  # how long it may take to tidy up when the run is over
+CRASHED_S = 20.0  # head start of all others after several crashes here
+
+
+class Lead:
+    """The lead of a run as this process has it, or seeks it, and the controller, its child."""
+
+    def __init__(self, run: RunDir, job: str | None, *options: str, pass_fds: tuple[int, ...] = ()) -> None:
+        """Seek the lead.
+
+        Args:
+            job: name of this process's Slurm job.
+            options: those of each controller, see controller_process.py.
+        """
+        self.run, self.job, self.options, self.pass_fds = run, job, options, pass_fds
+        self.number = 0  # leader number of the last controller here
+        self.process: subprocess.Popen[bytes] | None = None
+        self.code = 0  # exit code of the last controller here
+        self.crash = ""  # how it crashed
+        self.crashes: list[float] = []  # the recent ones
+        self.asked = 0  # the leader that was asked to hand over
+
+    @property
+    def leads(self) -> bool:
+        """Return whether the controller runs here."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def crashes_again(self) -> bool:
+        """Return whether there have been too many crashes here to try again at once."""
+        return len(self.crashes) >= MOST
+
+    def take(self, after: int | None) -> bool:
+        """Take the lead and start the controller. It dies with this process.
+
+        Args:
+            after: see leadership.take.
+
+        Returns:
+            False: another process was faster.
+
+        Raises:
+            OSError: the run directory cannot be written.
+        """
+        number = leadership.take(self.run, after, self.job)
+        if number is None:
+            return False
+        words = [str(self.run.root), str(number), str(os.getpid()), *self.options]
+        if self.crash and number == self.number + 1:
+            words.append(f"--after={self.crash}")
+        self.number, self.code = number, -1
+        env = os.environ | {KEEPER: str(os.getpid())} | ({BATCH_PROCESS: "0"} if is_batch(os.environ) else {})
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the child unblocks them when it has handlers
+        try:
+            self.process = subprocess.Popen(
+                [*COMMAND, *words], env=env, stdin=subprocess.DEVNULL, pass_fds=self.pass_fds, start_new_session=True
+            )  # in a session of its own: signals to this process group reach it through the pipe alone
+        except OSError as error:  # no memory for another process
+            self.crash = f"the controller could not be started: {error.strerror}"
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return True
+
+    def has_crashed(self) -> bool:
+        """Return whether the controller, which has ended, crashed as the leader; say it and count it."""
+        if self.process is not None:
+            self.code, self.process = self.process.wait(), None
+            self.crash = crashed(self.run, self.code)
+        if not self.crash or not leadership.held(self.run, self.number):
+            return False
+        complain(self.crash)
+        now = time.monotonic()
+        self.crashes = [*(crash for crash in self.crashes if now - crash < WITHIN_S), now]
+        return True
+
+    def follow(self, config: Config, ask: bool = False) -> bool:
+        """Wait until nobody leads, then take the lead. Return False if the run is over.
+
+        Args:
+            ask: ask the leader to hand over instead of waiting until it is lost.
+        """
+        watch = liveness.Watch()
+        while not leadership.is_over(self.run):
+            now = leadership.leader(self.run)
+            if ask and now is not None:
+                self.ask(now.number, f"another one is ready on {platform.node()}")
+            last = leadership.vacant(self.run, config, watch, self.job, self.number)
+            if last is not None and self.take(last):
+                return True
+            time.sleep(POLL_S if ask else config.heartbeat_s)
+        return False
+
+    def ask(self, number: int, reason: str) -> None:
+        """Ask this leader, once, to hand over."""
+        if self.asked != number:
+            with suppress(EnvironmentProblem):
+                inbox.put(self.run.inbox, "hand_over", leader=number, reason=reason)
+                self.asked = number
+
+
+def crashed(run: RunDir, code: int) -> str:
+    """Return how a controller has crashed; empty: it ended on purpose or could not begin."""
+    if code in (0, BAD_INPUT, UNWRITTEN) or last_event(run.events) in LAST:
+        return ""
+    if code < 0:
+        from ftslurm.core.groups.verdict import signal_name
+
+        return f"the controller was killed by {signal_name(-code)}"
+    return f"the controller has failed (exit code {code}), see {run.controller_log}"
+
+
+class Candidate(Lead):
+    """Takes the lead when nobody else does, and makes way for others when its own job is about to end.
+
+    `tend` is called about twice a second. The first candidate that finds the lead vacant takes it.
+    """
+
+    def __init__(self, config: Config, run: RunDir, job: str) -> None:
+        """Start to watch the lead."""
+        super().__init__(run, job)
+        self.config = config
+        self.by_hand = config.internal.pilots is not None  # else the controller's own job comes first
+        self.may_lead = config.cluster.kind == "array" and (config.cluster.controller == "job" or self.by_hand)
+        self.tasks = config.groups.count + fixed_standbys(config)
+        self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
+        self.told = 0  # the leader that this job's output has named last
+        self.making_way = False
+        self.next_check = 0.0
+        self.vacant_since: float | None = None
+        self.watch = liveness.Watch()
+
+    @property
+    def makes_way(self) -> bool:
+        """Return whether the controller here has been asked to hand over, and has not ended yet."""
+        return self.leads and self.asked == self.number
+
+    def tend(self) -> None:
+        """Take the lead if it is vacant."""
+        now = time.monotonic()
+        if not self.may_lead or self.leads:
+            return
+        with suppress(OSError):  # a file server that is away; the next check tries again
+            if self.process is not None:
+                failed = self.has_crashed()
+                self.next_check = now + CRASHED_S if failed and self.crashes_again else 0.0
+                if failed and not self.crashes_again:
+                    self._lead(self.number)  # this process knows of it first
+            if now >= self.next_check and not self.leads:
+                self.next_check = now + self.every_s * random.uniform(0.75, 1.25)  # noqa: S311
+                self._check(now)
+
+    def make_way(self) -> None:
+        """Let another candidate lead, if there may be one, because this job is about to end."""
+        self.making_way = self.tasks > 1
+        if self.making_way and self.leads:
+            self.ask(self.number, f"the Slurm job {self.job} in which the controller runs is about to end")
+
+    def finish(self) -> None:
+        """Wait until the controller here has tidied up or handed over: it ends with this process."""
+        if not self.leads or self.process is None:
+            return
+        over = last_event(self.run.events) == "run_finished"
+        if not over:
+            self.make_way()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_S if over else LEAVE_S)
+
+    def _check(self, now: float) -> None:
+        who = leadership.leader(self.run)
+        if who is not None and who.number not in (self.told, self.number):
+            self.told = who.number  # for a reader who looks for the output of the run
+            print(f"the controller runs on {who.host}, in Slurm job {who.job}", flush=True)
+        jitter_s = random.uniform(0, self.every_s)  # noqa: S311
+        last = leadership.vacant(self.run, self.config, self.watch, self.job, self.number, jitter_s)
+        if last is None:
+            self.vacant_since = None
+            return
+        self.vacant_since = now if self.vacant_since is None else self.vacant_since
+        stands_back = self.making_way or not self.by_hand
+        if not stands_back or now >= self.vacant_since + STAND_BACK_S:
+            self._lead(last)
+
+    def _lead(self, after: int) -> None:
+        alone = self.making_way or self.tasks == 1  # no other controller could requeue this one's own job
+        self.options = () if alone else ("--pilot",)
+        if self.take(after):
+            self.vacant_since = None

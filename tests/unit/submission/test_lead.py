@@ -1,0 +1,129 @@
+"""The lead of a run: what counts as a crash, how often it is tried again, and that a leader is asked to make way."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ftslurm.config.schema import Config
+from ftslurm.protocol import records
+from ftslurm.run import inbox, leadership
+from ftslurm.run.directory import RunDir
+from ftslurm.submission import lead
+from ftslurm.submission.lead import Lead
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    return made
+
+
+def journal(run: RunDir, event: str, **fields: object) -> None:
+    with run.events.open("a") as file:
+        file.write(json.dumps({"seq": 1, "time": time.time(), "event": event} | fields) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "event", "how"),
+    [
+        (-9, "progress", "the controller was killed by SIGKILL"),
+        (-9, "run_finished", ""),  # it had done its work
+        (1, "progress", "the controller has failed (exit code 1), see "),  # an exception
+        (1, "run_finished", ""),
+        (0, records.ControllerLeft.event, ""),
+        (0, "progress", ""),  # another one leads
+        (1, "run_requeued", ""),
+        (lead.BAD_INPUT, "progress", ""),  # it would not start the next time either
+    ],
+)
+def test_what_is_a_crash(run: RunDir, code: int, event: str, how: str) -> None:
+    journal(run, event)
+    said = lead.crashed(run, code)
+    assert said.startswith(how)
+    assert bool(said) == bool(how)
+
+
+def test_three_crashes_within_a_minute_are_too_many(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 50.0, 100.0, 105.0])
+    monkeypatch.setattr(lead, "COMMAND", ["sh", "-c", "kill -9 $$"])
+    leads = Lead(run, None)
+    too_many = []
+    for _ in range(4):
+        assert leads.take(leads.number)
+        assert leads.process is not None
+        leads.process.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "monotonic", lambda: next(clock))
+            assert leads.has_crashed()
+        too_many.append(leads.crashes_again)
+    assert too_many == [False, False, False, True]
+
+
+def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:
+    leadership.take(run)
+    journal(run, "run_finished", outcome="succeeded")
+    assert not Lead(run, None).follow(Config())
+
+
+def test_a_leader_that_is_asked_makes_way_and_only_the_one_that_was_asked(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lead, "COMMAND", ["true"])
+    leadership.take(run, job="77")
+    journal(run, "run_started")
+    run.alive.touch()
+    next_one, got = Lead(run, "78"), list[bool]()
+    follower = threading.Thread(target=lambda: got.append(next_one.follow(Config(), ask=True)))
+    follower.start()
+    commands: list[dict[str, object]] = []
+    while not commands:
+        commands = inbox.take(run.inbox)
+    assert [(c["what"], c["leader"]) for c in commands] == [("hand_over", 1)]
+    assert str(commands[0]["reason"]).endswith(platform.node())
+    assert follower.is_alive()
+    journal(run, records.ControllerLeft.event, leader=1)
+    follower.join(20)
+    assert got == [True]
+    assert next_one.number == 2
+    assert inbox.take(run.inbox) == []
+
+
+SLOW = """
+import os, signal, sys, time
+print("asleep", flush=True)
+until = time.monotonic() + 20
+while not signal.sigpending() and time.monotonic() < until:  # as a controller that has not come to its handlers yet
+    time.sleep(0.01)
+print(sorted(int(number) for number in signal.sigpending()), flush=True)
+"""
+
+
+def test_a_signal_that_comes_before_a_controller_can_handle_it_waits(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lead, "COMMAND", [sys.executable, "-c", SLOW])
+    leads = Lead(run, None)
+    assert leads.take(None)
+    process = leads.process
+    assert process is not None
+    while "asleep" not in (said := capfd.readouterr().out):
+        time.sleep(0.01)
+    assert os.getpgid(process.pid) != os.getpgrp()  # a terminal's Ctrl-C is for us alone
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert "[15]" in said + capfd.readouterr().out
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_the_names_of_the_last_events_are_those_of_the_journal() -> None:
+    assert (records.RunFinished.event, records.RunRequeued.event, records.ControllerLeft.event) == lead.LAST

@@ -33,6 +33,7 @@ from ftslurm.core.state.events import (
     JobEnds,
     JobEvent,
     Looked,
+    NoAnswer,
     NodeFate,
     NodesLeft,
     NodesNoted,
@@ -80,6 +81,8 @@ def observe(turn: Turn, event: Event) -> None:
             supply.nodes_left(turn, event)
         case Looked():
             node_health.looked(turn, event)
+        case NoAnswer():
+            node_health.no_answer(turn, event)
         case NodesNoted(nodes, text):
             turn.node(*(turn.nodes.those(lambda node: node.noted) - nodes), noted=False)
             turn.node(*nodes, noted=True)

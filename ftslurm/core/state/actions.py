@@ -93,6 +93,12 @@ class Probe(Ask):
     allocation: str | None = None  # as in Place
 
 
+class Dial(Ask):
+    """Dial slurmd's port on nodes: their kernels answer, whatever their processes do. The answer is NoAnswer."""
+
+    nodes: tuple[str, ...]
+
+
 class AskJobs(Ask):
     """Ask about all jobs of this run at once. The answer is JobsSeen, or JobsUnknown."""
 

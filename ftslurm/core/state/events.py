@@ -128,6 +128,12 @@ class Looked(Value):
     refused: bool = False  # Slurm did not start the probe (slurmctld has just restarted): nothing is known of the node
 
 
+class NoAnswer(Value):
+    """The nodes of a Dial where nothing has answered, while slurmctld has."""
+
+    nodes: tuple[str, ...]
+
+
 class NodesNoted(Value):
     """The nodes that other runs have found broken (cluster.exclude_file), and what a person is told of the file."""
 
@@ -191,6 +197,6 @@ class Explained(Value):
 
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
-NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
+NodeEvent = NodesLeft | Looked | NoAnswer | NodesNoted | NodeFate
 RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -218,6 +218,15 @@ class World:
                 self.starts(now, action)
             case act.Probe():
                 self.looks(now, action.node)
+            case act.Dial(nodes):
+                dialled = random.Random(f"dialled {now} {nodes}")
+                silent = tuple(node for node in nodes if node in self.dark and dialled.random() < 0.8)
+                self.later(now + dialled.uniform(0.1, 3), ev.NoAnswer(silent))
+                for step in (step for step in self.live if {*silent} & {*self.hosts.get(step, ())}):
+                    group = step.unit.removeprefix("group-")
+                    if group.isdigit() and dialled.random() < 0.8:
+                        aside = msg.GroupAside(int(group), step.attempt, True, 3.0)
+                        self.later(now + dialled.uniform(0, 2), ev.Heard(StepId("lighthouse", 0), aside))
             case act.AskNodes(nodes):
                 for node in nodes:
                     self.asked(now, node)

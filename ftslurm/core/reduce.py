@@ -33,7 +33,6 @@ from ftslurm.core.state.events import (
     JobEnds,
     JobEvent,
     Looked,
-    NoAnswer,
     NodeFate,
     NodesLeft,
     NodesNoted,
@@ -81,8 +80,6 @@ def observe(turn: Turn, event: Event) -> None:
             supply.nodes_left(turn, event)
         case Looked():
             node_health.looked(turn, event)
-        case NoAnswer():
-            node_health.no_answer(turn, event)
         case NodesNoted(nodes, text):
             turn.node(*(turn.nodes.those(lambda node: node.noted) - nodes), noted=False)
             turn.node(*nodes, noted=True)

@@ -28,7 +28,7 @@ from ftslurm.core.health import (
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
-from ftslurm.core.state.actions import Action, Ask, Finish, Kill
+from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
 from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Out, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
@@ -60,8 +60,7 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
     """Fold the events into the state, then apply the rules.
 
     Returns:
-        The new state, and the actions in the order in which they must be carried out. Records come first; questions to
-        Slurm last: no kill or order waits until their programs have started.
+        The new state, and the actions in the order in which they must be carried out. Records come first.
     """
     turn = Turn(state, now, config)
     _fold(turn, events)
@@ -75,11 +74,8 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
         if turn.state is before:
             break
     turn.end()
-    return turn.state, sorted(turn.actions, key=_place_of)
-
-
-def _place_of(action: Action) -> int:
-    return 0 if isinstance(action, records.JournalRecord) else 2 if isinstance(action, Ask) else 1
+    records_first = sorted(turn.actions, key=lambda action: not isinstance(action, records.JournalRecord))
+    return turn.state, records_first
 
 
 def _fold(turn: Turn, events: Sequence[Event]) -> None:

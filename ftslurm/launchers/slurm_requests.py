@@ -35,7 +35,7 @@ from ftslurm.core.state.events import (
     Explained,
     JobsSeen,
     JobsUnknown,
-    NoAnswer,
+    Looked,
     NodesLeft,
     RequeueRefused,
     Submitted,
@@ -254,7 +254,7 @@ class DialNodes(SlurmRequest[Dial]):
 
     def read(self, answer: Answer) -> list[Event]:
         with suppress(ValueError, TypeError):
-            return [NoAnswer(tuple(node for node in json.loads(answer.text) if node in self.action.nodes))]
+            return [Looked(node, False, silent=True) for node in json.loads(answer.text) if node in self.action.nodes]
         return []
 
 

@@ -16,7 +16,6 @@ from itertools import compress
 
 PATIENCE_S = 1.5  # a packet that was lost is sent again after 1 s
 STALL_S = 1.0  # a process that has waited for longer than it meant to has stood still, and knows nothing
-AT_ONCE = 256
 
 
 def is_silent(host: str, port: str) -> bool:
@@ -41,5 +40,5 @@ if __name__ == "__main__":
     slurm = subprocess.run(sys.argv[1:], capture_output=True, text=True, check=True)  # it is there, and reached
     rows = set(re.findall(r"^([^|\n]+)\|([^|\n]+)\|([0-9]+)\|$", slurm.stdout, re.MULTILINE))
     nodes, hosts, ports = zip(*rows, strict=True)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(256) as pool:
         print(json.dumps([*compress(nodes, pool.map(is_silent, hosts, ports))]))

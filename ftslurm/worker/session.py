@@ -98,8 +98,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         stacks.register(task.position, 2)
         with ask_nvml(task.options.standby):
             code, watchers = prepare(task, channel)
-            # Its task 0 becomes rank 0, whose store the others wait for.
-            store = host_store(task.gateway) if task.options.standby and task.index == 0 else None
             channel.say(messages.Ready())
             assign = channel.receive(messages.Assign)
             me = assign.ranks[task.index]
@@ -109,7 +107,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         take_rank(task, assign, me)
         if watchers.bound:
             complain(watchers.bound)
-        begin = join_group(task, channel, watchers, me.rank, store)
+        begin = join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
@@ -321,16 +319,14 @@ def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
     stacks.register(task.position, 2)
 
 
-def join_group(
-    task: Task, channel: Channel, watchers: Watchers, rank: int, store: tuple[str, int] | None
-) -> messages.Begin:
+def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> messages.Begin:
     """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start.
 
     Returns:
         The message with the store's address. The script may change MASTER_ADDR and MASTER_PORT.
     """
     if rank == 0:
-        host, port = store or host_store(task.gateway)
+        host, port = host_store(task.gateway)
         channel.say(messages.StoreUp(host, port))
         watchers.progress.on_quorum = channel.say
     begin = channel.receive(messages.Begin)

@@ -26,7 +26,7 @@ from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
-from ftslurm.core.state.events import Alive, Looked, NoAnswer, NodeFate
+from ftslurm.core.state.events import Alive, Looked, NodeFate
 from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
@@ -123,11 +123,6 @@ def _dial(turn: Turn, silent: list[Silence]) -> None:
         turn.set_nodes(dialled=turn.now)
         turn.node(*new, dialled=turn.now, no_answer=False)
         turn.do(Dial(tuple(sorted(new))))
-
-
-def no_answer(turn: Turn, event: NoAnswer) -> None:
-    """Note which of the dialled nodes have not answered."""
-    turn.node(*(node for node in event.nodes if turn.nodes.of(node).dialled), no_answer=True)
 
 
 def _is_dead(turn: Turn, silence: Silence) -> bool:
@@ -326,8 +321,11 @@ def _restore(turn: Turn) -> None:
 
 
 def looked(turn: Turn, answer: Looked) -> None:
-    """Apply the answer of a probe of a suspicious or a lost node."""
+    """Apply the answer of a probe of a suspicious or a lost node, or that a suspicious one does not answer."""
     name, node, now = answer.node, turn.nodes.of(answer.node), turn.now
+    if answer.silent:
+        turn.node(name, no_answer=node.dialled > 0)
+        return
     known: dict[str, Any] = {"answered": now, "reachable": answer.reachable, "steps": answer.steps}
     known = {"again": now + REFUSED_AGAIN_S} if answer.refused else known
     if node.look is not None:

@@ -94,7 +94,7 @@ class Probe(Ask):
 
 
 class Dial(Ask):
-    """Dial slurmd's port on nodes: their kernels answer, whatever their processes do. The answer is NoAnswer."""
+    """Dial slurmd's port on nodes: kernels answer, whatever their processes do. The answer is Looked of the silent."""
 
     nodes: tuple[str, ...]
 

@@ -120,18 +120,13 @@ class Ended(Value):
 
 
 class Looked(Value):
-    """The result of a node's probe."""
+    """The result of a node's probe, or that it has not answered when it was dialled."""
 
     node: str
     reachable: bool
     steps: tuple[tuple[str, str], ...] | None = None  # see Look
     refused: bool = False  # Slurm did not start the probe (slurmctld has just restarted): nothing is known of the node
-
-
-class NoAnswer(Value):
-    """The nodes of a Dial where nothing has answered, while slurmctld has."""
-
-    nodes: tuple[str, ...]
+    silent: bool = False  # nothing has answered at its slurmd's port, while slurmctld has
 
 
 class NodesNoted(Value):
@@ -197,6 +192,6 @@ class Explained(Value):
 
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
-NodeEvent = NodesLeft | Looked | NoAnswer | NodesNoted | NodeFate
+NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
 RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

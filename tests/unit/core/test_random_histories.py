@@ -222,7 +222,8 @@ class World:
             case act.Dial(nodes):
                 dialled = random.Random(f"dialled {now} {nodes}")
                 silent = tuple(node for node in nodes if node in self.dark and dialled.random() < 0.8)
-                self.later(now + dialled.uniform(0.1, 3), ev.NoAnswer(silent))
+                for node in silent:
+                    self.later(now + dialled.uniform(0.1, 3), ev.Looked(node, False, silent=True))
                 for step in (step for step in self.live if {*silent} & {*self.hosts.get(step, ())}):
                     group = step.unit.removeprefix("group-")
                     if group.isdigit() and dialled.random() < 0.8:

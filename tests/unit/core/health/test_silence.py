@@ -242,6 +242,10 @@ def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
 SLURM = {"kind": "slurm"}
 
 
+def silent(node: str) -> ev.Looked:
+    return ev.Looked(node, False, silent=True)
+
+
 def aside(step: StepId, is_aside: bool = True, by: StepId = LIGHT0) -> ev.Heard:
     return ev.Heard(by, msg.GroupAside(group_of(step), step.attempt, is_aside, 3.0))
 
@@ -259,7 +263,7 @@ def test_a_silent_node_is_dialled_once_before_it_is_probed() -> None:
 
 
 def test_a_node_where_nothing_answers_and_that_nobody_hears_is_lost_at_once() -> None:
-    story = dead_b((23.2, aside(B0)), (24.6, ev.NoAnswer(("n2",))), (24.8, ev.Ended(B0, 137)))
+    story = dead_b((23.2, aside(B0)), (24.6, silent("n2")), (24.8, ev.Ended(B0, 137)))
     assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]
     assert story.times(act.Kill, B0) == [24.6]
     assert cause(story)[0] == "node_lost"
@@ -271,13 +275,12 @@ def test_a_node_where_nothing_answers_and_that_nobody_hears_is_lost_at_once() ->
 @pytest.mark.parametrize(
     "moments",
     [
-        pytest.param([(24.6, ev.NoAnswer(()))], id="something has answered"),
-        pytest.param([(24.6, ev.NoAnswer(("n3",)))], id="another node has not"),
-        pytest.param([], id="no answer yet"),
-        pytest.param([(24.6, ev.NoAnswer(("n2",)))], id="the Lighthouse hears its manager"),
-        pytest.param([(23.2, aside(B0)), (24, aside(B0, False)), (24.6, ev.NoAnswer(("n2",)))], id="hears it again"),
-        pytest.param([(23.2, aside(B1)), (24.6, ev.NoAnswer(("n2",)))], id="misses another attempt"),
-        pytest.param([(23.2, aside(B0)), (24, ev.Alive(B0, 0, 24)), (24.6, ev.NoAnswer(("n2",)))], id="heard since"),
+        pytest.param([(23.2, aside(B0))], id="something has answered, or nobody has told"),
+        pytest.param([(23.2, aside(B0)), (24.6, silent("n3"))], id="another node has not answered"),
+        pytest.param([(24.6, silent("n2"))], id="the Lighthouse hears its manager"),
+        pytest.param([(23.2, aside(B0)), (24, aside(B0, False)), (24.6, silent("n2"))], id="hears it again"),
+        pytest.param([(23.2, aside(B1)), (24.6, silent("n2"))], id="misses another attempt"),
+        pytest.param([(23.2, aside(B0)), (24, ev.Alive(B0, 0, 24)), (24.6, silent("n2"))], id="heard since"),
     ],
 )
 def test_a_node_that_somebody_hears_has_the_whole_time(moments: list[Moment]) -> None:
@@ -287,20 +290,20 @@ def test_a_node_that_somebody_hears_has_the_whole_time(moments: list[Moment]) ->
 
 
 def test_what_a_lighthouse_that_is_gone_has_said_counts_no_more() -> None:
-    moments = [(23.2, aside(B0)), (23.3, ev.Ended(LIGHT0, 137)), (24.6, ev.NoAnswer(("n2",)))]
+    moments = [(23.2, aside(B0)), (23.3, ev.Ended(LIGHT0, 137)), (24.6, silent("n2"))]
     story = dead_b(*moments, until=29)
     assert story.ids(act.Launch, since=23) == [LIGHT1]
     assert story.ids(act.Kill) == []
 
 
 def test_without_our_lighthouse_the_answer_alone_decides() -> None:
-    story = dead_b((24.6, ev.NoAnswer(("n2",))), lighthouse={"kind": "torchft"})
+    story = dead_b((24.6, silent("n2")), lighthouse={"kind": "torchft"})
     assert story.times(act.Kill, B0)[0] == 24.6
 
 
 def test_a_node_that_is_silent_again_is_dialled_again_and_an_old_answer_does_not_count() -> None:
     heard = (26, ev.Alive(B0, 0, 26))
-    story = dead_b((23.2, aside(B0)), heard, (26.5, ev.NoAnswer(("n2",))), until=30)
+    story = dead_b((23.2, aside(B0)), heard, (26.5, silent("n2")), until=30)
     assert [time for time, action in story.done if isinstance(action, act.Dial)] == [23, 29]
     assert story.ids(act.Kill) == []
 
@@ -310,7 +313,7 @@ def test_a_node_with_another_step_that_is_heard_is_not_dead() -> None:
     started = ((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
     heard = beats({LIGHT0: 29, A0: 29, B0: 20})
-    dialled = [(23.2, aside(B0), aside(A0)), (24.6, ev.NoAnswer(("n1",)))]
+    dialled = [(23.2, aside(B0), aside(A0)), (24.6, silent("n1"))]
     story = play(*merged(started, up, heard, dialled, [(29,)]), config=listening(groups=shared, cluster=SLURM))
     assert story.ids(act.Kill) == []
 
@@ -323,7 +326,7 @@ def test_of_a_wide_group_the_lighthouse_hears_the_first_node_only() -> None:
     for task, node in ((0, "n3"), (1, "n4")):
         until = {one: {LIGHT0: 40.0, A0: 40.0, B0: 20.0 if task == one else 40.0} for one in (0, 1)}
         heard = merged(beats(until[0]), beats({A0: until[1][A0], B0: until[1][B0]}, task=1))
-        story = play(*merged(start, up, heard, [(24.6, ev.NoAnswer((node,)))], [(26,)]), config=wide)
+        story = play(*merged(start, up, heard, [(24.6, silent(node))], [(26,)]), config=wide)
         lost_at[node] = story.times(act.Kill, B0)[:1]
     assert lost_at == {"n3": [], "n4": [24.6]}
 
@@ -332,7 +335,7 @@ def test_a_step_just_launched_on_a_dead_node_moves_on() -> None:
     begin = [(0, granted(3)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)), (2, ready(A0))]
     heard = beats({LIGHT0: 9, A0: 9})
     settings = listening(cluster=SLURM)
-    story = play(*merged(begin, [(3, store(A0))], heard, [(4.6, ev.NoAnswer(("n2",)))], [(9,)]), config=settings)
+    story = play(*merged(begin, [(3, store(A0))], heard, [(4.6, silent("n2"))], [(9,)]), config=settings)
     assert story.times(act.Kill, B0)[0] == 4.6
     assert story.state.nodes.out() == {"n2"}
 
@@ -350,10 +353,10 @@ def test_nodes_that_fall_silent_together_are_dialled_together() -> None:
 
 
 def test_when_all_nodes_are_silent_none_is_dead_it_is_rather_our_own_network() -> None:
-    story = four({"n2": 20, "n3": 20, "n4": 20}, (24.6, ev.NoAnswer(("n2", "n3", "n4"))), cluster=SLURM)
+    story = four({"n2": 20, "n3": 20, "n4": 20}, (24.6, silent("n2"), silent("n3"), silent("n4")), cluster=SLURM)
     assert story.all(act.Dial) == [act.Dial(("n2", "n3", "n4"))]
     assert story.ids(act.Kill) == []
-    others = four({"n2": 20, "n3": 20}, (24.6, ev.NoAnswer(("n2", "n3"))), cluster=SLURM)
+    others = four({"n2": 20, "n3": 20}, (24.6, silent("n2"), silent("n3")), cluster=SLURM)
     assert min(time for time, action in others.done if isinstance(action, act.Kill)) == 24.6
 
 

@@ -101,7 +101,7 @@ class Training:
         """Make a fault; return its time, and that of the kill of the replicas."""
         at = time.time()
         if fault is Fault.NODE:
-            self.cluster.kill_node(self._node(1))
+            self.cluster.kill_node(self._node(1), dark=True)  # without power
         elif fault is Fault.PILOT:
             self._kill(self._pilot(self._node(1)))
         elif fault is Fault.LIGHTHOUSE:

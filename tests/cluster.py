@@ -63,6 +63,7 @@ class Cluster:
         self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
         self._asleep: set[str] = set()  # their slurmds are started by ResumeProgram
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._unanswered: dict[str, list[socket.socket]] = {}  # what keeps the ports of dark nodes from answering
         self._entered: tuple[str, ...] = ()  # what starts a slurmd, if another program must
 
     @classmethod
@@ -148,14 +149,19 @@ class Cluster:
         used_s = sum(hours) * 3600 + minutes * 60 + seconds
         self.run(["scontrol", "update", f"jobid={job}", f"timelimit={(used_s + left_s) // 60 + 1}"])
 
-    def kill_node(self, node: str) -> None:
-        """Kill a node's slurmd, slurmstepds and tasks at once, as a power failure does."""
+    def kill_node(self, node: str, *, dark: bool = False) -> None:
+        """Kill a node's slurmd, slurmstepds and tasks at once, as a power failure does.
+
+        Its connections close, and its slurmd's port refuses new ones; if it is to be `dark`, nothing answers there.
+        """
         self._daemons[node].kill()
         for pid in processes_in(self.folder, node):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)  # so that none sees another die
         _kill_all(self.folder, node)
         self._daemons.pop(node).wait()
+        if dark:
+            self._unanswered[node] = unanswered(self._ports[node])
 
     @contextmanager
     def vanished_node(self, node: str) -> Iterator[None]:
@@ -177,6 +183,7 @@ class Cluster:
 
     def start_node(self, node: str) -> None:
         """Start a killed node again and wait until slurmctld hears from it. It is idle unless it has a job."""
+        self._answer(node)
         self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
         self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
         self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
@@ -212,10 +219,15 @@ class Cluster:
 
     def stop(self) -> None:
         """Kill every daemon and every process of this cluster. Keep the folder with the logs."""
+        self._answer(*self._unanswered)
         _kill(daemon.pid for daemon in self._daemons.values())
         _kill_all(self.folder)
         while self._daemons:
             self._daemons.popitem()[1].wait()
+
+    def _answer(self, *nodes: str) -> None:
+        for one in [one for node in nodes for one in self._unanswered.pop(node, ())]:
+            one.close()
 
     def log_tails(self, lines: int = 12) -> str:
         """Return the last lines of every daemon's log, or of its stderr if it has no log yet."""
@@ -381,6 +393,18 @@ def scratch() -> Iterator[Path]:
         finally:
             _kill_all(folder)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def unanswered(port: int) -> list[socket.socket]:
+    """Return sockets that keep a port of 127.0.0.1 from answering, until they are closed.
+
+    Linux drops the packets of further connections to a listener whose queue is full.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(0)
+    return [listener, socket.create_connection(listener.getsockname())]
 
 
 def processes_in(folder: Path, node: str = "") -> dict[int, str]:

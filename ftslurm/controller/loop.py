@@ -75,6 +75,7 @@ from ftslurm.slurm.commands import is_batch, job_name
 # after every 700 new values, the default, takes longer than the decisions.
 COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 SRUN_SAYS, MOST_SAID = "srun: error: ", 500
+UNSYNCED = (records.Progress, records.ScriptBegun)  # no later controller needs these: nothing waits for their disk
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
 UNWRITTEN_S = 10.0  # at the end of a run; Slurm kills a cancelled job after 30 s (KillWait)
@@ -402,7 +403,7 @@ class Controller:
             if isinstance(record, records.RunFinished) and self.journal.lost:
                 self._record(records.Warned(group=None, text=self.journal.loss))
             self._record(self._completed(record))
-        self._flush(sync=any(not isinstance(record, records.Progress) for record in lines))
+        self._flush(sync=any(not isinstance(record, UNSYNCED) for record in lines))
 
     def _flush(self, sync: bool) -> bool:
         """Write the journal; return whether all is written. Tell when that begins to fail, and when it works again."""

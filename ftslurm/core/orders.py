@@ -90,6 +90,7 @@ def aside(turn: Turn, said: messages.GroupAside) -> None:
     unit = turn.table.group(said.group)
     if unit.attempt != said.attempt or unit.phase not in LIVE:
         return  # it has ended meanwhile
+    unit = turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
     if not said.aside:
         turn.do(records.GroupHeardAgain(group=said.group, attempt=said.attempt, seconds=said.seconds))
         return

@@ -9,7 +9,6 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from queue import Empty, SimpleQueue
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
@@ -84,28 +83,26 @@ def having(name: str, value: str) -> Iterator[tuple[int, dict[str, str]]]:
     Leaves out a process whose memory is locked (by a driver or a file server that does not answer): reading its
     environment would block as long. The thread that has tried stays behind.
     """
-    mark, todo = os.fsencode(f"{name}={value}"), _pids()
-    left, read = len(todo), SimpleQueue[tuple[int, list[bytes]]]()
+    mark, todo, found = os.fsencode(f"{name}={value}"), _pids(), list[tuple[int, list[bytes]]]()
+    left = len(todo) + 1
 
     def look() -> None:
         with contextlib.suppress(IndexError):  # another thread has taken the last one
             while todo:
                 pid = todo.pop()
-                read.put((pid, _environ(pid)))
+                if mark in (words := _environ(pid)):
+                    found.append((pid, words))
 
     while left:
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
-        with contextlib.suppress(Empty):
-            while left:
-                pid, words = read.get(timeout=STUCK_S)
-                left -= 1
-                if mark in words:
-                    pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if word)
-                    yield pid, {key: text for key, _, text in pairs}
-            thread.join()  # the guard forks next
-        if not todo:
-            return
+        while thread.is_alive() and len(todo) < left:  # it gets on; it is gone before the guard forks
+            left = len(todo)
+            thread.join(STUCK_S)
+        left = len(todo)
+    for pid, words in found:
+        pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if word)
+        yield pid, {key: text for key, _, text in pairs}
 
 
 def _environ(pid: int) -> list[bytes]:

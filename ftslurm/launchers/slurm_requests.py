@@ -22,6 +22,7 @@ from ftslurm.core.state.actions import (
     AskJobs,
     AskNodes,
     CancelJobs,
+    Dial,
     Exclude,
     Probe,
     RequestJobs,
@@ -34,6 +35,7 @@ from ftslurm.core.state.events import (
     Explained,
     JobsSeen,
     JobsUnknown,
+    Looked,
     NodesLeft,
     RequeueRefused,
     Submitted,
@@ -246,6 +248,16 @@ class ProbeNode(OnNodes[Probe]):
         return [read_probe(self.action.node, answer.text)]
 
 
+class DialNodes(SlurmRequest[Dial]):
+    def argv(self) -> list[str]:
+        return programs.module("ftslurm.slurm.dial", *commands.slurmds(self.action.nodes))
+
+    def read(self, answer: Answer) -> list[Event]:
+        with suppress(ValueError, TypeError):
+            return [Looked(node, False, silent=True) for node in json.loads(answer.text) if node in self.action.nodes]
+        return []
+
+
 class EndStep(SlurmRequest[CancelStep]):
     def argv(self) -> list[str]:
         return commands.cancel(self.action.name)
@@ -297,6 +309,7 @@ REQUESTS: Mapping[type, type[SlurmRequest[Any]]] = {
     StartPilot: RunPilot,
     AskNodes: NodeRecords,
     Probe: ProbeNode,
+    Dial: DialNodes,
     CancelStep: EndStep,
     AskOwnState: OwnState,
     AskOwnNodes: OwnNodes,

@@ -221,6 +221,11 @@ def node_states() -> list[str]:
     return [*_SINFO, "--Node", "--format=%T"]
 
 
+def slurmds(nodes: Iterable[str]) -> list[str]:
+    """Ask for the addresses and ports of nodes' slurmds, one line for each partition of a node."""
+    return [*_SINFO, "--Node", f"--nodes={','.join(nodes)}", _columns(("NodeList", "NodeAddr", "Port"))]
+
+
 def node_records(nodes: Iterable[str]) -> list[str]:
     """Ask for the full records of nodes, a line for each."""
     return ["scontrol", "--oneliner", "show", "node", ",".join(nodes)]

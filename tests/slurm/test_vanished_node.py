@@ -81,6 +81,34 @@ def test_a_group_on_a_vanished_node_is_left_out_early_and_heals_when_the_node_is
 
 
 @pytest.mark.light
+@pytest.mark.parametrize(
+    "dark",
+    [
+        pytest.param(True, id="nothing answers"),
+        pytest.param(False, id="its kernel answers", marks=pytest.mark.nightly),
+    ],
+)
+def test_only_a_node_where_nothing_answers_is_given_up_before_its_time(
+    slurm_cluster: Cluster, slurm: Backend, dark: bool
+) -> None:
+    settings = ("groups.count=2", "cluster.spare_nodes=1", "restart.backoff_s=0.1")
+    run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(8, groups=2)
+    (node,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
+    since = time.time()
+    slurm_cluster.kill_node(node, dark=dark)
+    lost = run.wait_for("node_excluded", node=node)
+    run.wait_for("group_joined", group=1, attempt=1)
+    took_s = float(str(lost["time"])) - since
+    assert ("slurmd's port does not answer" in str(lost["reason"])) == dark
+    assert (took_s < 9.5) if dark else (took_s > 8.5), took_s  # 3.7 and 9.3 s on idle cores
+    run.end_soon()
+    run.finish()
+    assert len(run.named("node_excluded")) == 1
+    assert [e["cause"] for e in run.named("step_exited", group=1)] == ["node_lost", "ok"]
+
+
+@pytest.mark.light
 def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node(
     slurm_cluster: Cluster, slurm: Backend
 ) -> None:

@@ -1,7 +1,10 @@
 """Decide whether a silent node is lost or its group hangs, from heartbeats and the answer of a probe.
 
-Silence is not enough evidence: a stopped or starved process is silent too. So halfway to health.lost_after_s a probe,
-a separate Slurm step, is started on the node. Its answer distinguishes the cases:
+Silence is not enough evidence: a stopped or starved process is silent too. So after three tenths of
+health.lost_after_s the port of slurmd on the node is dialled. A kernel answers there, or refuses, whatever its
+processes do. A node without power, network or kernel does not: it is lost at once, unless another of its steps is
+heard, or the Lighthouse hears it. Halfway to health.lost_after_s a probe, a separate Slurm step, is started on a node
+that is still silent. Its answer distinguishes the cases:
 
     no answer from the node                     lost: excluded, its groups are placed elsewhere
     answer, but our processes are gone          the step died unreported (its slurmstepd was killed)
@@ -22,7 +25,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue, supply
-from ftslurm.core.state.actions import AskNodes, NoteBroken, Probe
+from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
 from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
@@ -33,7 +36,10 @@ from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few
 
+SLURM = ("slurm", "array")
 LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
+DIALLED = 0.3  # of health.lost_after_s: the silence after which a node is dialled
+DIAL_EVERY_S = 0.5  # nodes that fall silent together are dialled together
 JITTER_S = 0.25  # times this close are the same moment: the delay of messages varies
 REFUSED_AGAIN_S = 2.0  # a probe that Slurm refused is sent again after this long
 FEW_STARTS = 8  # so many sruns at the same time do not delay each other; each further one may by EACH_START_S
@@ -90,18 +96,47 @@ def watch(turn: Turn) -> None:
         over = _over(unit)
         if over is not None and turn.due(over + lost_after_s, unit.name):  # its srun waits for a lost node
             stop(turn, unit, None)
-    quiet = _quiet(turn, [unit.name for unit in attended])
-    looks = _probe(turn, quiet)
-    late = [silence for silence in quiet if turn.due(silence.since + lost_after_s)]
+    silent = _quiet(turn, [unit.name for unit in attended])
+    _dial(turn, silent)
+    looks = _probe(turn, [one for one in silent if turn.due(one.since + lost_after_s / 2, one.unit.name)])
+    dead = [silence for silence in silent if _is_dead(turn, silence)]
+    late = dead or [silence for silence in silent if turn.due(silence.since + lost_after_s)]
     if not late or _cut_off(turn):
         return
     for silence in late:
-        unit = turn.unit(silence.unit.name)
+        unit, node = turn.unit(silence.unit.name), silence.node
         if unit.phase not in (Phase.STARTING, Phase.RUNNING):
             continue
-        evidence = _judge(turn, silence, looks[silence.node])
+        words = f"nothing heard of {node} for {turn.now - silence.since:.0f} s, and its slurmd's port does not answer"
+        evidence = lost(unit.task_on(node), node, words) if dead else _judge(turn, silence, looks[node])
         if evidence is not None:
             condemn(turn, unit, evidence, silence.since)
+
+
+def _dial(turn: Turn, silent: list[Silence]) -> None:
+    """Dial the silent nodes, once in each silence."""
+    nodes, new = turn.nodes, set[str]()
+    for unit, node, since in silent if turn.config.cluster.kind in SLURM else ():
+        if nodes.of(node).dialled <= since and turn.due(nodes.dialled + DIAL_EVERY_S, unit.name):
+            new.add(node)
+    if new:
+        turn.set_nodes(dialled=turn.now)
+        turn.node(*new, dialled=turn.now, no_answer=False)
+        turn.do(Dial(tuple(sorted(new))))
+
+
+def _is_dead(turn: Turn, silence: Silence) -> bool:
+    """Return whether a node has not answered, and nobody hears it: the controller no step, our Lighthouse no manager.
+
+    A Lighthouse that is away, or misses most groups, has set nobody aside: then this takes as long as for a busy node.
+    """
+    name, node = silence.node, turn.nodes.of(silence.node)
+    told = turn.config.lighthouse.kind == "ftslurm"
+    for unit in turn.table.near(name) if node.no_answer else ():
+        manages = told and unit.joined and unit.current.hosts[0] == name
+        if (unit.last_pulse(name) or 0.0) > node.dialled or (manages and unit.current.aside != turn.lighthouse.id):
+            return False
+    return node.no_answer
 
 
 def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
@@ -128,11 +163,13 @@ def _may_unpack(unit: Unit, config: Config) -> str | None:
 
 
 def _forget(turn: Turn) -> None:
-    """Drop the probes of nodes that are no longer suspicious: their units are heard again, or are stopped."""
-    looks = turn.nodes.looks
-    if not looks:
+    """Drop what was asked of nodes that are no longer suspicious: their units are heard again, or are stopped."""
+    looks, dialled = turn.nodes.looks, turn.nodes.those(lambda node: node.dialled)
+    if not looks and not dialled:
         return
-    quiet = {silence.node for silence in _quiet(turn, ())} if turn.goes_on else set()
+    silent, half = _quiet(turn, ()) if turn.goes_on else [], turn.config.health.lost_after_s / 2
+    turn.node(*(dialled - {silence.node for silence in silent}), dialled=0.0, no_answer=False)
+    quiet = {silence.node for silence in silent if turn.due(silence.since + half)}
     stopping = turn.table.stopping()
     quiet |= {node for unit in stopping for node in silent_siblings(unit)}  # lost_connections.py waits for the answer
     turn.node(*(looks.keys() - quiet), look=None)
@@ -144,8 +181,9 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     Only the given units and all units on suspicious nodes are examined, every other one once its silence would be
     suspicious.
     """
-    known = {name for node in turn.nodes.looks for name in turn.table.on_node.get(node, ())}
-    limit, units = turn.config.health.lost_after_s / 2, turn.table.named({*names, *known})
+    suspicious = turn.nodes.those(lambda node: node.look is not None or node.dialled)
+    known = {name for node in suspicious for name in turn.table.on_node.get(node, ())}
+    limit, units = DIALLED * turn.config.health.lost_after_s, turn.table.named({*names, *known})
     found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)
 
@@ -216,13 +254,13 @@ def _cut_off(turn: Turn) -> bool:
     """Return whether the controller's node has probably lost its network: all other nodes, several, are silent."""
     own = turn.state.allocation
     here = () if own is None else own.nodes[:1]
-    half, patience = turn.config.health.lost_after_s / 2, turn.config.orphan_after_s
+    limit, patience = DIALLED * turn.config.health.lost_after_s, turn.config.orphan_after_s
     last = dict[str, float]()
     for unit in turn.table:
         for silence in silences(unit):
             if silence.node in here:
                 continue
-            if not turn.due(silence.since + half):
+            if not turn.due(silence.since + limit):
                 return False  # usually at the first unit, so this loop is short
             last[silence.node] = max(silence.since, last.get(silence.node, silence.since))
     return len(last) >= _ALONE and not any(turn.due(since + patience) for since in last.values())
@@ -283,8 +321,11 @@ def _restore(turn: Turn) -> None:
 
 
 def looked(turn: Turn, answer: Looked) -> None:
-    """Apply the answer of a probe of a suspicious or a lost node."""
+    """Apply the answer of a probe of a suspicious or a lost node, or that a suspicious one does not answer."""
     name, node, now = answer.node, turn.nodes.of(answer.node), turn.now
+    if answer.silent:
+        turn.node(name, no_answer=node.dialled > 0)
+        return
     known: dict[str, Any] = {"answered": now, "reachable": answer.reachable, "steps": answer.steps}
     known = {"again": now + REFUSED_AGAIN_S} if answer.refused else known
     if node.look is not None:
@@ -338,7 +379,7 @@ ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's an
 def ask(turn: Turn) -> None:
     """Ask once after each failure."""
     nodes = turn.nodes
-    if turn.config.cluster.kind not in ("slurm", "array") or not turn.goes_on:
+    if turn.config.cluster.kind not in SLURM or not turn.goes_on:
         return
     if any(_failed(unit) > nodes.asked for unit in turn.attended()):
         about = nodes.those(lambda node: node.shunned).union(

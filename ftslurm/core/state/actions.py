@@ -93,6 +93,12 @@ class Probe(Ask):
     allocation: str | None = None  # as in Place
 
 
+class Dial(Ask):
+    """Dial slurmd's port on nodes: kernels answer, whatever their processes do. The answer is Looked of the silent."""
+
+    nodes: tuple[str, ...]
+
+
 class AskJobs(Ask):
     """Ask about all jobs of this run at once. The answer is JobsSeen, or JobsUnknown."""
 

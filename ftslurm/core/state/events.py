@@ -120,12 +120,13 @@ class Ended(Value):
 
 
 class Looked(Value):
-    """The result of a node's probe."""
+    """The result of a node's probe, or that it has not answered when it was dialled."""
 
     node: str
     reachable: bool
     steps: tuple[tuple[str, str], ...] | None = None  # see Look
     refused: bool = False  # Slurm did not start the probe (slurmctld has just restarted): nothing is known of the node
+    silent: bool = False  # nothing has answered at its slurmd's port, while slurmctld has
 
 
 class NodesNoted(Value):

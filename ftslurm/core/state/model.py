@@ -271,6 +271,7 @@ class Attempt(Value):
     aborted: int = 0  # number of steps it has tried and not committed, as last reported
     floor: int = 0  # a first committed step that is not above this one means a new history
     wanted: int = 0  # its last requested checkpoint is of this step or a later one
+    aside: StepId | None = None  # the Lighthouse that does not hear its manager, and has set it aside
     seen: tuple[int, int] | None = None  # quorum and step last reported by our own Lighthouse: newer than `step`
     recalled: str | None = None  # why a user's command ends it, to start its unit again; None: none does
     intent: Cause | None = None  # STOPPING: the cause, if the core has decided it
@@ -476,6 +477,8 @@ class Node(Value):
     shunned: bool = False  # Slurm drains it: used only if no other is free
     noted: bool = False  # other runs have found it broken: used only if no other is free
     look: Look | None = None  # it is silent
+    dialled: float = 0.0  # it is silent: when slurmd's port there was dialled
+    no_answer: bool = False  # nothing has answered there
 
     @property
     def usable(self) -> bool:
@@ -497,6 +500,7 @@ class Nodes(Value):
     passed: frozenset[str] = frozenset()  # nodes that have passed health.preflight since they were last left out
     leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
     asked: float = 0.0  # when Slurm was asked about the states of nodes last
+    dialled: float = 0.0  # when silent nodes were dialled last
     unanswered: bool = False  # it has not answered, and groups that have failed wait for that
 
     def of(self, name: str) -> Node:

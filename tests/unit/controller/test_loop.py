@@ -16,6 +16,7 @@ from ftslurm.core.state.actions import Attach, Kill, Launch
 from ftslurm.core.state.events import Ended, TaskFailed
 from ftslurm.core.state.model import Place, StepId
 from ftslurm.launchers.local import ThisMachine
+from ftslurm.protocol import records
 from ftslurm.run.directory import RunDir
 
 STEP = StepId("group-0000", 0)
@@ -55,6 +56,18 @@ def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
     controller._write([])
     (line,) = [json.loads(line) for line in controller.run_dir.events.read_text().splitlines()]
     assert (line["event"], line["where"], line["error"]) == ("controller_error", "an action (Launch)", "KeyError: 'x'")
+
+
+def test_a_script_begins_before_its_line_is_on_disk_but_not_before_it_is_written(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    controller._write([records.ScriptBegun(unit="group-0000", group=0, attempt=0)])
+    assert "script_begun" in controller.run_dir.events.read_text()
+    assert synced == []
+    controller._write([records.QuorumRefused(reason="x")])
+    assert len(synced) == 1
 
 
 def test_an_error_while_a_step_is_adopted_ends_the_controller_because_the_step_may_run(controller: Controller) -> None:

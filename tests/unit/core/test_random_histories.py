@@ -44,6 +44,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.dice = dice = random.Random(seed)
         self.config = config = histories.config()
+        config.cluster.kind = "slurm"
         groups = config.groups
         groups.count, groups.nodes, groups.workers = dice.randint(1, 4), dice.randint(1, 2), dice.randint(1, 2)
         groups.min, groups.per_node = dice.randint(1, groups.count), dice.randint(1, groups.count)
@@ -218,6 +219,16 @@ class World:
                 self.starts(now, action)
             case act.Probe():
                 self.looks(now, action.node)
+            case act.Dial(nodes):
+                dialled = random.Random(f"dialled {now} {nodes}")
+                silent = tuple(node for node in nodes if node in self.dark and dialled.random() < 0.8)
+                for node in silent:
+                    self.later(now + dialled.uniform(0.1, 3), ev.Looked(node, False, silent=True))
+                for step in (step for step in self.live if {*silent} & {*self.hosts.get(step, ())}):
+                    group = step.unit.removeprefix("group-")
+                    if group.isdigit() and dialled.random() < 0.8:
+                        aside = msg.GroupAside(int(group), step.attempt, True, 3.0)
+                        self.later(now + dialled.uniform(0, 2), ev.Heard(StepId("lighthouse", 0), aside))
             case act.AskNodes(nodes):
                 for node in nodes:
                     self.asked(now, node)
@@ -361,6 +372,7 @@ def check_state(story: Story, world: World, doomed: set[StepId]) -> None:
             doomed.add(unit.id)
         if unit.group is not None and unit.phase is Phase.PENDING and state.allocation and not state.ending:
             reason = story.now < unit.due or unit.waits_for or state.lineage.lost or over_from(state, story.config)
+            reason = reason or state.nodes.unanswered
             assert reason, f"forgotten: {unit}"
         assert len(unit.current.hosts) in (0, tasks_of(unit, story.config))
     places = [unit.place for unit in state.groups if unit.phase in LIVE and unit.place is not None]

@@ -17,6 +17,7 @@ from ftslurm.core.state.actions import (
     AskJobs,
     AskNodes,
     CancelJobs,
+    Dial,
     Exclude,
     Probe,
     RequestJobs,
@@ -28,7 +29,7 @@ from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, 
 from ftslurm.core.state.model import Job
 from ftslurm.core.state.values import replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
-from ftslurm.launchers.scheduler import AskOwnNodes, AskOwnState, CancelStep, SubmitSuccessor
+from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep, SubmitSuccessor
 from ftslurm.launchers.slurm_requests import REQUESTS
 from ftslurm.launchers.srun import Slurm
 from ftslurm.launchers.step_processes import Children, News
@@ -203,4 +204,23 @@ def test_what_cannot_be_asked_is_answered_at_once(ask: Ask, tmp_path: Path, monk
 
 
 def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
-    assert set(Ask.__subclasses__()) == {type(ask) for ask in ANSWERS} | {RequestJobs, SubmitSuccessor} == set(REQUESTS)
+    of_ours = {RequestJobs, SubmitSuccessor, Dial}  # programs that are always there
+    assert set(Ask.__subclasses__()) == {type(ask) for ask in ANSWERS} | of_ours == set(REQUESTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ('["n1"]', ("n1",)),
+        ("[]", ()),
+        ('["n3", "n2", 7]', ("n2",)),
+        ("", ()),
+        ("7", ()),
+        ("Traceback", ()),
+    ],
+)
+def test_of_what_dialling_prints_only_nodes_that_were_dialled_count(
+    text: str, nodes: tuple[str, ...], tmp_path: Path
+) -> None:
+    request = Slurm(Config(), new(tmp_path)).request(Dial(("n1", "n2")), 0.0)
+    assert request.read(Answer(0, text)) == [Looked(node, False, silent=True) for node in nodes]

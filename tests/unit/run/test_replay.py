@@ -11,6 +11,7 @@ import example_journal as ex
 import pytest
 
 from ftslurm.config.schema import Config
+from ftslurm.controller.loop import UNSYNCED
 from ftslurm.core.state.model import Evidence, Exit, Job, Node, Out, Place, StepId
 from ftslurm.core.state.past import Live, Scheduled
 from ftslurm.protocol.causes import Cause
@@ -102,6 +103,15 @@ def test_a_lost_controllers_journal_tells_what_ran_and_what_was_over(tmp_path: P
     )
     assert past.over == {"group-0002": None, "group-0003": "x"}
     assert (past.drilled, past.groups) == (1, 4)
+
+
+def test_the_next_controller_needs_no_line_for_whose_disk_this_one_does_not_wait(tmp_path: Path) -> None:
+    """Progress is in another file, and the workers have newer."""
+    assert {record.event for record in UNSYNCED} == {"progress", "script_begun"}
+    begun = [line("script_begun", unit=f"group-000{n}", group=n, attempt=0) for n in range(4)]
+    for at in (5, 9, len(ARRAY)):
+        before, lines = read_past(ex.new_run(tmp_path / f"a{at}", ARRAY)), [*ARRAY[:at], *begun, *ARRAY[at:]]
+        assert read_past(ex.new_run(tmp_path / f"b{at}", lines)) == before
 
 
 @pytest.mark.parametrize("equal", [0, 2])

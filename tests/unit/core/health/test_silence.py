@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import said
-from histories import Moment, Story, beats, config, granted, merged, play, ready, stepped, stop, store
+from histories import Moment, Story, beats, config, granted, group_of, merged, play, ready, stepped, stop, store
 from steps import A0, B0, B1, LIGHT0, LIGHT1, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health.node_health import EACH_START_S, FEW_STARTS, LOOK_AGAIN_S
+from ftslurm.core.health.node_health import DIAL_EVERY_S, EACH_START_S, FEW_STARTS, LOOK_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Out, Phase, Place, StepId
+from ftslurm.protocol import messages as msg
 
 ALL = ev.NodesLeft(("n1", "n2", "n3"))  # Slurm has answered, and the job has all its nodes
 STARTED: tuple[Moment, ...] = (
@@ -236,6 +237,129 @@ def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
     assert story.state.nodes.out() == {"n1"}
 
 
+# --- nodes that do not answer at all ---------------------------------------------------------------------------------
+
+SLURM = {"kind": "slurm"}
+
+
+def silent(node: str) -> ev.Looked:
+    return ev.Looked(node, False, silent=True)
+
+
+def aside(step: StepId, is_aside: bool = True, by: StepId = LIGHT0) -> ev.Heard:
+    return ev.Heard(by, msg.GroupAside(group_of(step), step.attempt, is_aside, 3.0))
+
+
+def dead_b(*moments: Moment, until: float = 27.0, **sections: dict[str, Any]) -> Story:
+    """Play the silence of n2 from 20 on, which is dialled at 23; Slurm has answered."""
+    settings = listening(cluster=SLURM, **sections)
+    return silent_b(*sorted([(23.1, ALL), *moments], key=lambda moment: moment[0]), until=until, settings=settings)
+
+
+def test_a_silent_node_is_dialled_once_before_it_is_probed() -> None:
+    story = dead_b(until=29)
+    asked = [(time, action) for time, action in story.done if isinstance(action, act.Dial | act.Probe)]
+    assert asked == [(23, act.Dial(("n2",))), (25, act.Probe("n2"))]
+
+
+def test_a_node_where_nothing_answers_and_that_nobody_hears_is_lost_at_once() -> None:
+    story = dead_b((23.2, aside(B0)), (24.6, silent("n2")), (24.8, ev.Ended(B0, 137)))
+    assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]
+    assert story.times(act.Kill, B0) == [24.6]
+    assert cause(story)[0] == "node_lost"
+    assert "slurmd's port does not answer" in str(cause(story)[1])
+    assert story.state.nodes.out() == {"n2"}
+    assert story.all(act.Launch, since=24) == [act.Launch(B1, 1, Place(("n3",)))]
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param([(23.2, aside(B0))], id="something has answered, or nobody has told"),
+        pytest.param([(23.2, aside(B0)), (24.6, silent("n3"))], id="another node has not answered"),
+        pytest.param([(24.6, silent("n2"))], id="the Lighthouse hears its manager"),
+        pytest.param([(23.2, aside(B0)), (24, aside(B0, False)), (24.6, silent("n2"))], id="hears it again"),
+        pytest.param([(23.2, aside(B1)), (24.6, silent("n2"))], id="misses another attempt"),
+        pytest.param([(23.2, aside(B0)), (24, ev.Alive(B0, 0, 24)), (24.6, silent("n2"))], id="heard since"),
+    ],
+)
+def test_a_node_that_somebody_hears_has_the_whole_time(moments: list[Moment]) -> None:
+    story = dead_b(*moments, until=29.9)
+    assert story.all(act.Kill) == []
+    assert story.state.nodes.out() == frozenset()
+
+
+def test_what_a_lighthouse_that_is_gone_has_said_counts_no_more() -> None:
+    moments = [(23.2, aside(B0)), (23.3, ev.Ended(LIGHT0, 137)), (24.6, silent("n2"))]
+    story = dead_b(*moments, until=29)
+    assert story.ids(act.Launch, since=23) == [LIGHT1]
+    assert story.ids(act.Kill) == []
+
+
+def test_without_our_lighthouse_the_answer_alone_decides() -> None:
+    story = dead_b((24.6, silent("n2")), lighthouse={"kind": "torchft"})
+    assert story.times(act.Kill, B0)[0] == 24.6
+
+
+def test_a_node_that_is_silent_again_is_dialled_again_and_an_old_answer_does_not_count() -> None:
+    heard = (26, ev.Alive(B0, 0, 26))
+    story = dead_b((23.2, aside(B0)), heard, (26.5, silent("n2")), until=30)
+    assert [time for time, action in story.done if isinstance(action, act.Dial)] == [23, 29]
+    assert story.ids(act.Kill) == []
+
+
+def test_a_node_with_another_step_that_is_heard_is_not_dead() -> None:
+    shared = {"count": 2, "per_node": 2}
+    started = ((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)))
+    up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
+    heard = beats({LIGHT0: 29, A0: 29, B0: 20})
+    dialled = [(23.2, aside(B0), aside(A0)), (24.6, silent("n1"))]
+    story = play(*merged(started, up, heard, dialled, [(29,)]), config=listening(groups=shared, cluster=SLURM))
+    assert story.ids(act.Kill) == []
+
+
+def test_of_a_wide_group_the_lighthouse_hears_the_first_node_only() -> None:
+    wide = listening(groups={"nodes": 2}, cluster=SLURM)
+    start = ((0, granted(5)), STARTED[1])
+    up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), STARTED[4]]
+    lost_at = {}
+    for task, node in ((0, "n3"), (1, "n4")):
+        until = {one: {LIGHT0: 40.0, A0: 40.0, B0: 20.0 if task == one else 40.0} for one in (0, 1)}
+        heard = merged(beats(until[0]), beats({A0: until[1][A0], B0: until[1][B0]}, task=1))
+        story = play(*merged(start, up, heard, [(24.6, silent(node))], [(26,)]), config=wide)
+        lost_at[node] = story.times(act.Kill, B0)[:1]
+    assert lost_at == {"n3": [], "n4": [24.6]}
+
+
+def test_a_step_just_launched_on_a_dead_node_moves_on() -> None:
+    begin = [(0, granted(3)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)), (2, ready(A0))]
+    heard = beats({LIGHT0: 9, A0: 9})
+    settings = listening(cluster=SLURM)
+    story = play(*merged(begin, [(3, store(A0))], heard, [(4.6, silent("n2"))], [(9,)]), config=settings)
+    assert story.times(act.Kill, B0)[0] == 4.6
+    assert story.state.nodes.out() == {"n2"}
+
+
+def test_nodes_that_fall_silent_together_are_dialled_together() -> None:
+    steps = [StepId(f"group-{g:04d}", 0) for g in range(20)]
+    begin: list[Moment] = [(0, granted(20)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL))]
+    hello: Moment = (2, *(said.hello(step, 0, f"n{g + 1}") for g, step in enumerate(steps)))
+    spread = [(20 + g / 20, ev.Alive(step, 0, 20 + g / 20)) for g, step in enumerate(steps) if g]
+    heard = merged(beats(dict.fromkeys(steps, 18.0)), beats({LIGHT0: 26.0, steps[0]: 26.0}), spread)
+    story = play(*merged(begin, [hello], heard, [(26,)]), config=listening(cluster=SLURM, groups={"count": 20}))
+    dialled = [action.nodes for action in story.all(act.Dial, since=20)]
+    assert sorted(node for nodes in dialled for node in nodes) == sorted(f"n{g + 1}" for g in range(1, 20))
+    assert len(dialled) <= 1 + 1 / DIAL_EVERY_S
+
+
+def test_when_all_nodes_are_silent_none_is_dead_it_is_rather_our_own_network() -> None:
+    story = four({"n2": 20, "n3": 20, "n4": 20}, (24.6, silent("n2"), silent("n3"), silent("n4")), cluster=SLURM)
+    assert story.all(act.Dial) == [act.Dial(("n2", "n3", "n4"))]
+    assert story.ids(act.Kill) == []
+    others = four({"n2": 20, "n3": 20}, (24.6, silent("n2"), silent("n3")), cluster=SLURM)
+    assert min(time for time, action in others.done if isinstance(action, act.Kill)) == 24.6
+
+
 # --- steps without any message, the Lighthouse, standbys -------------------------------------------------------------
 
 
@@ -324,7 +448,7 @@ def test_a_group_of_two_nodes_is_brought_down_when_one_of_them_is_lost() -> None
 # --- all groups at once, and this machine alone ----------------------------------------------------------------------
 
 
-def four(until: dict[str, float]) -> Story:
+def four(until: dict[str, float], *moments: Moment, **sections: dict[str, Any]) -> Story:
     """Play 60 s of four groups on n1 to n4 with a working Slurm; each sends heartbeats until its time."""
     steps = [StepId(f"group-{g:04d}", 0) for g in range(4)]
     started = [
@@ -336,7 +460,8 @@ def four(until: dict[str, float]) -> Story:
     ]
     heard = beats({LIGHT0: 59.0, **{s: until.get(f"n{g + 1}", 59.0) for g, s in enumerate(steps)}})
     slurm = [(25.1, ev.NodesLeft(("n1", "n2", "n3", "n4")))]
-    return play(*merged(started, heard, slurm, [(59,)]), config=listening(groups={"count": 4}))
+    config = listening(groups={"count": 4}, lighthouse={"kind": "torchft"}, **sections)
+    return play(*merged(started, heard, slurm, moments, [(59,)]), config=config)
 
 
 def test_all_other_nodes_silent_at_once_is_rather_our_own_network() -> None:

@@ -36,7 +36,6 @@ from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few
 
-SLURM = ("slurm", "array")
 LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
 DIALLED = 0.3  # of health.lost_after_s: the silence after which a node is dialled
 DIAL_EVERY_S = 0.5  # nodes that fall silent together are dialled together
@@ -114,9 +113,12 @@ def watch(turn: Turn) -> None:
 
 
 def _dial(turn: Turn, silent: list[Silence]) -> None:
-    """Dial the silent nodes, once in each silence."""
+    """Dial the silent nodes, once in each silence, from where their steps were started: there the port is reached.
+
+    In array mode it may be closed from this node, and would never answer.
+    """
     nodes, new = turn.nodes, set[str]()
-    for unit, node, since in silent if turn.config.cluster.kind in SLURM else ():
+    for unit, node, since in silent if turn.config.cluster.kind == "slurm" else ():
         if nodes.of(node).dialled <= since and turn.due(nodes.dialled + DIAL_EVERY_S, unit.name):
             new.add(node)
     if new:
@@ -379,7 +381,7 @@ ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's an
 def ask(turn: Turn) -> None:
     """Ask once after each failure."""
     nodes = turn.nodes
-    if turn.config.cluster.kind not in SLURM or not turn.goes_on:
+    if turn.config.cluster.kind not in ("slurm", "array") or not turn.goes_on:
         return
     if any(_failed(unit) > nodes.asked for unit in turn.attended()):
         about = nodes.those(lambda node: node.shunned).union(

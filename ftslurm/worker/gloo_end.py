@@ -69,8 +69,10 @@ class Collective:
 
 def bounded(managed: Any, group: Any) -> Any:
     """Return what an allreduce of a Manager has returned; nobody waits for it for long after the group's end."""
+    if not hasattr(managed, "_work"):  # torchft begins none after an error
+        return managed
     group = group_end.innermost(group)
-    if hasattr(managed, "_work") and isinstance(group, group_end.module().ProcessGroupGloo):
+    if isinstance(group, group_end.module().ProcessGroupGloo):
         over = group._pg is None  # ended since the collective began
         managed._work = Collective(managed._work, Life(0.0) if over else _lives.setdefault(group, Life()))
     return managed

@@ -126,23 +126,41 @@ except broken.Broken:
 os._exit(0)
 """
 REPEATED = """
+from ftslurm.worker import closed_servers
 from ftslurm.worker.quorum_ids import RepeatedIds
 kept = []
 class Manager:
     _quorum_id = -1
-def meet(port, rank, members, step):
-    quorum = SimpleNamespace(quorum_id=1, replica_ids=members, max_step=step, store_address=f"127.0.0.1:{port}")
+def meet(port, rank, number, line):
+    quorum = SimpleNamespace(
+        quorum_id=1, replica_ids=["a", f"b{number}"], max_step=number, store_address=f"127.0.0.1:{port}"
+    )
     RepeatedIds().tell_apart(Manager(), quorum)
-    kept.append(ProcessGroupGloo(timeout=timedelta(seconds=60)))  # torch can deadlock where one is dropped (56297)
-    kept[-1].configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
-    kept[-1].allreduce([torch.ones(1)], AllreduceOptions()).wait()
-others, pipes = [], [os.pipe() for _ in range(6)]
-for number, (port, _) in enumerate(pipes):  # before there is a store: its threads would not be there in a fork
+    group = pg if rank == 0 else ProcessGroupGloo(timeout=timedelta(seconds=60))
+    options = None
+    if not hasattr(group, "configure"):  # torchft 0.3, whose Lighthouse gives each member the handles of all
+        from torchft.process_group import ReconfigureOptions
+        closed_servers.begin(quorum.store_address, "")
+        handles = [group.get_reconfigure_handle()]
+        line.sendall(handles[0].encode())
+        handles.insert(1 - rank, line.recv(9999).decode())
+        options = ReconfigureOptions()
+        options.uuid, options.handles, options.timeout = 1, handles, timedelta(seconds=60)
+    time.sleep(rank / 2)  # who is there first finds the address of the one before
+    if options is None:
+        group.configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
+    else:
+        group.reconfigure(options).wait()
+    kept.append((group, group._pg))  # torch can deadlock where one is dropped (56297)
+    group.allreduce([torch.ones(1)], AllreduceOptions()).wait()
+if not hasattr(pg, "configure"):
+    closed_servers.close_process_groups(None)
+others, lines = [], [socket.socketpair() for _ in range(6)]
+for number, (_, line) in enumerate(lines):  # before there is a store: its threads would not be there in a fork
     others.append(os.fork())
     if others[-1] == 0:
-        port = int(os.read(port, 9))
-        time.sleep(0.5)  # who is there first finds the address of the one before
-        meet(port, 1, ["a", f"b{number}"], number)
+        port = int(line.recv(9))
+        meet(port, 1, number, line)
         time.sleep(1000)
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 start = time.monotonic()
@@ -154,8 +172,9 @@ def end(how):
 threading.Timer(60, end, ("apart",)).start()
 try:
     for number, other in enumerate(others):
-        os.write(pipes[number][1], str(store.port).encode())
-        meet(store.port, 0, ["a", f"b{number}"], number)
+        line = lines[number][0]
+        line.sendall(f"{store.port:09}".encode())
+        meet(store.port, 0, number, line)
         os.kill(other, signal.SIGKILL)
 except Exception:
     end("apart")

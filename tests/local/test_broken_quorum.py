@@ -9,7 +9,7 @@ import torch
 TIMEOUT_S = 60  # torchft's default
 SOON_S = 15.0
 COMMON = f"""
-import json, os, selectors, signal, socket, sys, threading, time
+import os, selectors, signal, socket, sys, threading, time
 from datetime import timedelta
 from types import SimpleNamespace
 import torch
@@ -19,6 +19,7 @@ from torchft import ProcessGroupGloo
 from torchft.process_group import (
     ErrorSwallowingProcessGroupWrapper, ProcessGroupNCCL, ProcessGroupWrapper, ProcessGroupXCCL
 )
+from process_groups import STABLE, options, set_up
 from ftslurm.worker import quorum_abort as broken
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
@@ -28,16 +29,7 @@ quorums = broken.BrokenQuorums([manager], Position(), Transfers())
 quorums.install()
 manager._pg = pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 def configure(port, rank):
-    if hasattr(pg, "configure"):
-        pg.configure(f"127.0.0.1:{{port}}/torchft/3/0", "a", rank, 2, 3, 0, 1, [0, 1])
-        return
-    from torchft.process_group import ReconfigureOptions  # the nightly
-    options = ReconfigureOptions()
-    options.uuid, options.timeout = 3, timedelta(seconds={TIMEOUT_S})
-    ids = [pg._handle_id() if one == rank else "other" for one in (0, 1)]
-    store = f"127.0.0.1:{{port}}/store"
-    options.handles = [json.dumps({{"id": one, "store": store, "global_rank": None}}) for one in ids]
-    pg.reconfigure(options).wait()
+    set_up(pg, port, 3, rank, 2)
 """
 ALONE = """
 class OnGpus:
@@ -118,7 +110,7 @@ start = time.monotonic()
 try:
     configure(store.port, int(sys.argv[1]))
 except broken.Broken:
-    pg.configure(f"127.0.0.1:{store.port}/torchft/4/0", "a", 0, 1, 4, 0, 1, [0])
+    set_up(pg, store.port, 4, 0, 1)
     tensor = torch.ones(4, device="cuda")
     pg.allreduce([tensor], ReduceOp.SUM).wait()
     assert tensor.sum().item() == 4 and tensor.device.index == torch.cuda.device_count() - 1
@@ -137,23 +129,19 @@ def meet(port, rank, number, line):
     )
     RepeatedIds().tell_apart(Manager(), quorum)
     group = pg if rank == 0 else ProcessGroupGloo(timeout=timedelta(seconds=60))
-    options = None
-    if not hasattr(group, "configure"):  # torchft 0.3, whose Lighthouse gives each member the handles of all
-        from torchft.process_group import ReconfigureOptions
+    if not STABLE:  # the Lighthouse gives each member the handles of all
         closed_servers.begin(quorum.store_address, "")
         handles = [group.get_reconfigure_handle()]
         line.sendall(handles[0].encode())
         handles.insert(1 - rank, line.recv(9999).decode())
-        options = ReconfigureOptions()
-        options.uuid, options.handles, options.timeout = 1, handles, timedelta(seconds=60)
     time.sleep(rank / 2)  # who is there first finds the address of the one before
-    if options is None:
+    if STABLE:
         group.configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
     else:
-        group.reconfigure(options).wait()
+        group.reconfigure(options(1, handles)).wait()
     kept.append((group, group._pg))  # torch can deadlock where one is dropped (56297)
     group.allreduce([torch.ones(1)], AllreduceOptions()).wait()
-if not hasattr(pg, "configure"):
+if not STABLE:
     closed_servers.close_process_groups(None)
 others, lines = [], [socket.socketpair() for _ in range(6)]
 for number, (_, line) in enumerate(lines):  # before there is a store: its threads would not be there in a fork

@@ -97,7 +97,7 @@ class BrokenQuorums:
         @functools.wraps(create)
         def _create_pg(group: Any, *args: Any) -> Any:
             before = gloo_connections.loops()
-            made = self.unless_broken(getattr(group, number), lambda: create(group, *args))
+            made = self.unless_broken(getattr(group, number), lambda: _connected(group, create(group, *args)))
             self.loops[group] = gloo_connections.made_since(before)
             return made
 
@@ -208,6 +208,15 @@ class BrokenQuorums:
         group = group_end.innermost(manager._pg)
         gloo_connections.hang_up(self.loops.get(group, {}))  # Gloo's abort ends no collective that is waited for (2.13)
         group_end.end(group)
+
+
+def _connected(group: Any, made: Any) -> Any:
+    """Wait until all are connected. With NCCL the one that makes the communicator's id does not wait for the others."""
+    if hasattr(group, "_errored"):  # a group of GPUs
+        import torch
+
+        made.allreduce([torch.zeros(1, device=torch.accelerator.current_accelerator())]).wait()
+    return made
 
 
 def quorum_of(store_addr: str) -> int | None:

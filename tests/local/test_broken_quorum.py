@@ -46,10 +46,15 @@ class OfTheScript(ProcessGroupWrapper):
         store.get("a peer")
 class GlooOfTheScript(ProcessGroupGloo):
     pass
+class MakesTheId(ProcessGroupWrapper):
+    # NCCL on the rank that makes the communicator's id: it waits for the others in its first collective.
+    _errored = None
+    def _create_pg(self, store, rank, world_size):
+        return SimpleNamespace(allreduce=lambda tensors: store.get("the others"))
 torch.distributed.ProcessGroupNCCL = torch.distributed.ProcessGroupXCCL = OnGpus
 torch.accelerator.current_device_index = lambda: "cpu"  # what torch.device() of this machine takes
 torch.cuda.nccl.version = lambda: (2, 27)
-kinds = {kind.__name__: kind for kind in (ProcessGroupNCCL, ProcessGroupXCCL, OfTheScript, GlooOfTheScript)}
+kinds = {kind.__name__: kind for kind in (ProcessGroupNCCL, ProcessGroupXCCL, OfTheScript, GlooOfTheScript, MakesTheId)}
 if sys.argv[2] == "in a wrapper":
     pg = ErrorSwallowingProcessGroupWrapper(pg)
 elif sys.argv[2] in kinds:
@@ -192,7 +197,7 @@ def test_who_connects_to_a_member_that_is_gone_gives_up_as_soon_as_that_is_known
 
 
 @pytest.mark.parametrize(
-    "kind", ["ProcessGroupNCCL", "ProcessGroupXCCL", "OfTheScript", "GlooOfTheScript", "in a wrapper"]
+    "kind", ["ProcessGroupNCCL", "ProcessGroupXCCL", "OfTheScript", "GlooOfTheScript", "MakesTheId", "in a wrapper"]
 )
 def test_so_does_each_kind_of_process_group_in_its_own_set_up(kind: str) -> None:
     assert seconds(ALONE, "no member", kind) < SOON_S

@@ -33,7 +33,8 @@ class RunManager(Base):  # type: ignore[misc]
     @functools.wraps(Base.__init__)  # type: ignore[misc]  # some frameworks read its arguments
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         call = inspect.signature(Base).bind(*args, **kwargs)
-        refuse_old(type(call.arguments["pg"]))
+        if "pg" in call.arguments:
+            refuse_old(type(call.arguments["pg"]))
         choose(call)
         self._ftslurm.unhealed.over = True
         super().__init__(*call.args, **call.kwargs)

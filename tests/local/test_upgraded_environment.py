@@ -29,7 +29,7 @@ def upgrade(folder: Path) -> Path:
 def test_a_group_that_comes_back_with_another_torchft_is_refused_and_the_others_finish(local: Backend) -> None:
     upgraded = upgrade(local.tmp_path)
     python = light().replace("[", f"[{quoted(local.tmp_path / 'python')},", 1)
-    run = local.start(python, "groups.count=2")
+    run = local.start(python, "groups.count=2", args={"open-end": True})
     run.wait_for_steps(5, groups=2)
     upgraded.touch()
     run.kill(1)

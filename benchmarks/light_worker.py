@@ -53,6 +53,8 @@ class Manager:
             with listener_at(port) as listener:
                 publish(_worker.gateway, addresses.manager(port), listener.fileno(), port)
             leave("manager", self._server.address())
+        since_0_3 = hasattr(self._native.QuorumResult, "reconfigure_handles")  # of the process group: there is none
+        self._handle = {"reconfigure_handle": ""} if since_0_3 else {}
         self._executor = ThreadPoolExecutor(max_workers=1)
         self._quorum_future: Future[None] | None = None
         self._quorum_id = -1
@@ -92,6 +94,7 @@ class Manager:
             timeout=timedelta(seconds=float(os.environ["TORCHFT_QUORUM_TIMEOUT_SEC"])),
             commit_failures=0,
             init_sync=True,
+            **self._handle,
         )
         self._quorum_id, self._participating_replica_world_size = got.quorum_id, got.max_world_size
         if got.heal and allow_heal:

@@ -12,7 +12,6 @@ torchft's tests need two packages that it does not bring: pip install parameteri
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -22,6 +21,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree
+
+from ftslurm.worker import patch_fit
 
 HELPERS = Path(__file__).parent.parent / "tests" / "helpers"
 RESULTS = Path(__file__).parent / "results"
@@ -120,8 +121,7 @@ def table(outcomes: list[Outcome]) -> str:
     by_test: dict[tuple[str, str], dict[str, Outcome]] = {}
     for one in outcomes:
         by_test.setdefault((one.file, one.test), {})[one.arm] = one
-    version = importlib.metadata.version("torchft"), importlib.metadata.version("torch")
-    lines = [f"# torchft's own tests (torchft {version[0]}, torch {version[1]})", ""]
+    lines = [f"# torchft's own tests ({patch_fit.versions()})", ""]
     lines += ["| column | passed | failed | skipped |", "|---|---|---|---|"]
     for arm in ARMS:
         mine = [one.outcome for one in outcomes if one.arm == arm]

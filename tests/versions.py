@@ -43,6 +43,8 @@ TESTS = (
     *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/unit/checkpoint", "tests/unit/config"),
     *("tests/unit/protocol", "tests/unit/submission", "tests/local/test_shape_of_torchft.py"),
     *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
+    *("tests/local/test_history_in_torchft.py", "tests/local/test_torchft_compat.py", "tests/local/test_group_end.py"),
+    *("tests/local/test_killed_manager.py", "tests/local/test_heal_transport.py", "tests/local/test_torchft_0_3.py"),
 )
 _ON_SLURM = """
     cluster worker_on_slurm array ladder adoption topology step_manager chaos doctor controller_dies filters list
@@ -85,7 +87,7 @@ MATRIX = (
     Row("python3.12", "3.12", ("torch==2.13.0", "torchft==0.2.0")),
     Row("python3.13", "3.13", ("torch==2.14.1", "torchft==0.2.0")),
     Row("newest", "3.13", ("torch==2.15.0", "torchft==0.2.0")),
-    Row("nightly", "3.11", ("torch==2.13.0", "torchft-nightly==2026.10.26")),
+    Row("nightly", "3.11", ("torch==2.15.0", "torchft-nightly==2026.10.26")),  # torchft 0.3 before its release
     Row("slurm-24.11", "3.11", pinned(), release="trixie"),
     Row("slurm-26.05", "3.11", pinned(), release="sid"),
 )
@@ -103,7 +105,7 @@ def requirements(pyproject: str, named: Iterable[str]) -> list[str]:
     """Return the named requirements, and all other dependencies of ftslurm and of its tests, but not its examples'."""
     taken = {name_of(one) for one in named}
     taken |= {REPLACES[one] for one in taken & REPLACES.keys()}
-    lists = re.findall(r"^(?:dependencies|test) = \[(.*?)\](?: #.*)?$", pyproject, re.MULTILINE | re.DOTALL)
+    lists = re.findall(r"^(?:dependencies|test|top) = \[(.*?)\](?: #.*)?$", pyproject, re.MULTILINE | re.DOTALL)
     declared = [one for text in lists for one in re.findall(r'"([^"]+)"', text)]
     return [*named, *(one for one in declared if name_of(one) not in taken and not one.startswith("ftslurm["))]
 

@@ -13,11 +13,13 @@ from ftslurm.core.groups import ranks
 from ftslurm.core.groups.launching import fence, store_within_s
 from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Assign
-from ftslurm.core.state.model import LIVE, Phase, Unit
-from ftslurm.core.state.transitions import run
+from ftslurm.core.state.model import LIVE, Evidence, Phase, Unit
+from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
+from ftslurm.core.state.unit_table import NOBODY
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
+from ftslurm.protocol.causes import Cause
 
 
 def assign(turn: Turn) -> None:
@@ -67,6 +69,23 @@ def _not_waited_for(turn: Turn, unit: Unit) -> bool:
     return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
 
 
+def _mixed(turn: Turn, unit: Unit) -> Evidence | None:
+    """Return the sign that a group has another torchft than the Lighthouse or a group that trains; None: it has not."""
+    trains = next(iter(turn.table.phases.get(Phase.RUNNING, NOBODY)), unit.name)
+    sides = [
+        (version, one.current.hosts[task], "the Lighthouse" if one.is_lighthouse else f"group {one.group}")
+        for one in (unit, turn.table.by_name[trains], turn.lighthouse)
+        for task, version in one.current.ready.items()
+        if version
+    ]
+    for version, node, who in sides:
+        mine, here, _ = sides[0]
+        if version != mine:
+            error = f"group {unit.group} has {mine} on {here}, and {who} {version} on {node}"
+            return Evidence(None, here, error=error, cause=Cause.OTHER_VERSION)
+    return None
+
+
 def _begin(turn: Turn) -> None:
     """Start the scripts of the steps whose stores are up."""
     for unit in turn.attended():
@@ -74,6 +93,9 @@ def _begin(turn: Turn) -> None:
         if unit.phase is not Phase.STARTING or unit.group is None or store is None:
             continue
         if not turn.due(unit.current.begin_after, unit.name):
+            continue
+        if not turn.independent and (mixed := _mixed(turn, unit)):
+            stop(turn, unit, mixed.cause, mixed)
             continue
         heals, floor = False, 0
         if not turn.independent:

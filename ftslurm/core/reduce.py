@@ -6,6 +6,7 @@ import signal
 from math import inf
 from typing import Any
 
+from immutables import Map
 from typing_extensions import assert_never
 
 from ftslurm.core import leaving, orders, slow, user_requests
@@ -174,8 +175,8 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
             _node_checked(turn, said, unit)
         case messages.Adopted():
             takeover.guard_reported(turn, said, unit)
-        case messages.Ready():
-            _step_up(turn, turn.attempt(unit, ready=unit.current.ready | {said.task}))
+        case messages.Ready(torchft):
+            _step_up(turn, turn.attempt(unit, ready=unit.current.ready.set(said.task, torchft)))
         case messages.StoreUp(addr, port):
             turn.attempt(unit, store=(addr, port))
         case messages.LighthouseUp():
@@ -306,7 +307,7 @@ def _step_up(turn: Turn, unit: Unit) -> None:
 def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
     if unit.phase is not Phase.STARTING:
         return  # it is already being brought down
-    run(turn, turn.attempt(unit, ready=frozenset({0})))
+    run(turn, turn.attempt(unit, ready=Map({0: said.torchft})))
     turn.set(lighthouse_url=said.url)
     if unit.reason != "adopted":
         _step_ready(turn, unit, url=said.url)

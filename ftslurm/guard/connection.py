@@ -75,6 +75,7 @@ class TakeoverNotes:
 
     def __init__(self) -> None:
         self.ready = self.committed = False
+        self.torchft = ""
         self.store: tuple[str, int] | None = None
         self.assign: messages.Assign | None = None
         self.begin: messages.Begin | None = None
@@ -91,8 +92,8 @@ class TakeoverNotes:
         elif kind in NOTED:
             with contextlib.suppress(messages.BadMessage):  # the controller reports it
                 match messages.FROM_WORKER.decode(raw):
-                    case messages.Ready():
-                        self.ready = True
+                    case messages.Ready(torchft):
+                        self.ready, self.torchft = True, torchft
                     case messages.StoreUp(addr, port):
                         self.store = addr, port
                     case messages.Progress(committed=committed) if committed:
@@ -113,6 +114,7 @@ class TakeoverNotes:
             begun=begin is not None,
             floor=begin.floor if begin else None,
             step=step if self.committed else None,
+            torchft=self.torchft,
         )
 
 

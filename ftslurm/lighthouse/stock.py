@@ -19,6 +19,7 @@ from ftslurm.guard import gateway
 from ftslurm.guard.guard import Task
 from ftslurm.lighthouse import endpoint, output
 from ftslurm.protocol import addresses, messages
+from ftslurm.worker import patch_fit
 
 
 def main(task: Task, _orders: int, reports: int) -> NoReturn:
@@ -32,7 +33,7 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
         port = int(server.address().rpartition(":")[2])
         with gateway.listener_at(port) as listener:
             gateway.publish(task.gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
-        os.write(reports, messages.encode_report(messages.LighthouseUp(url), task.index))
+        os.write(reports, messages.encode_report(messages.LighthouseUp(url, patch_fit.torchft()), task.index))
     except Exception as error:
         output.log(f"the Lighthouse cannot start: {error}")
         failed = messages.Failed(str(error), None, None, started=False)

@@ -27,6 +27,7 @@ class Cause(str, Enum):
     HARDWARE = "hardware"
     DIVERGED = "diverged"
     NETWORK = "network"
+    OTHER_VERSION = "other_version"
     REQUESTED = "requested"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
@@ -142,6 +143,13 @@ ROWS: Mapping[Cause, Row] = {
         "lost the Lighthouse",
         "the script has raised an error while the Lighthouse was away",
         blame=Blame.NOTHING,
+    ),
+    Cause.OTHER_VERSION: Row(
+        "another torchft",
+        "its torchft is not of the version that the others have, so they would wait for each other for ever",
+        "no attempt: `ftslurm resume` goes on once all nodes have one version",
+        blame=Blame.NOTHING,
+        again=Again.NEVER,
     ),
     Cause.PREEMPTED: Row(
         "preempted",

@@ -95,7 +95,9 @@ class NodeCheck(Report, kind="node_check"):
 
 
 class Ready(Report, kind="ready"):
-    """All is imported. A standby has warmed up."""
+    """All is imported. A standby has warmed up. torchft: its version."""
+
+    torchft: Text = ""
 
 
 class StoreUp(Report, kind="store"):
@@ -266,6 +268,7 @@ class Adopted(Report, kind="adopted"):
     store: StoreAddress | None = None
     floor: Count | None = None
     step: Count | None = None
+    torchft: Text = ""
 
 
 class Dumped(Report, kind="dumped"):
@@ -291,9 +294,10 @@ class Injected(Report, kind="injected"):
 
 
 class LighthouseUp(Report, kind="address"):
-    """The Lighthouse serves."""
+    """The Lighthouse serves. torchft: its version, if it is torchft's."""
 
     url: Url
+    torchft: Text = ""
 
 
 class QuorumIssued(Report, kind="quorum"):

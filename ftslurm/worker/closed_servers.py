@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -118,19 +119,20 @@ class Client:
 def close_process_groups(gateway: Gateway) -> None:
     """Have process groups meet in a group's store, instead of hosting stores of their own.
 
-    torchft 0.2.0 does so already. In the nightly each process group hosts a TCPStore on all interfaces, and names it in
+    torchft 0.2.0 does so already. In torchft 0.3 each process group hosts a TCPStore on all interfaces, and names it in
     the handle that the Lighthouse gives to the others. Here the handle names the group's store instead, with the id of
-    the process group as prefix, because a group may have several.
+    the process group as prefix, because a group may have several, and with a number of its own: a handle is for one
+    quorum, and what the members of an earlier one have left there, perhaps under the same quorum id, is elsewhere.
     """
     module: Any = importlib.import_module("torchft.process_group")
     stable = patch_fit.form(Patch.PROCESS_GROUPS) == 0
     module.TCPStore = functools.partial(_client_store, module.TCPStore)
     if stable:
         return
-    rendezvous = module._rendezvous
+    rendezvous, numbers = module._rendezvous, itertools.count()
 
     def get_reconfigure_handle(group: Any) -> str:
-        place = f"{store.public or store.here}/{group._handle_id()}"
+        place = f"{store.public or store.here}/{group._handle_id()}/{next(numbers)}"
         return json.dumps({"id": group._handle_id(), "store": place, "global_rank": group._global_rank})
 
     @functools.wraps(rendezvous)

@@ -72,7 +72,12 @@ def missing(names: Names) -> list[str]:
 
 def versions() -> str:
     """Return the installed versions of torchft and torch, for messages."""
-    return ", ".join(filter(None, map(_version, ("torchft", "torchft-nightly", "torch")))) or "this torchft"
+    return ", ".join(filter(None, (torchft(), _version("torch")))) or "this torchft"
+
+
+def torchft() -> str:
+    """Return the installed version of torchft; "": it is not known."""
+    return ", ".join(filter(None, map(_version, ("torchft", "torchft-nightly"))))
 
 
 def _version(package: str) -> str:

@@ -65,7 +65,7 @@ class Patch(Enum):
         "process groups meet in the group's store, and host none of their own",
         CLOSED,
         {"torchft.process_group": "TCPStore ProcessGroup.configure(store_addr)"},
-        {  # the nightly
+        {  # torchft 0.3
             "torchft.process_group": "TCPStore _rendezvous(opts, handle_id)",
             "torchft.process_group:ProcessGroup": """
                 reconfigure(opts) get_reconfigure_handle() _handle_id() _global_rank _rendezvous_store
@@ -134,9 +134,10 @@ class Patch(Enum):
             "torchft.process_group:ProcessGroupWrapper": "_create_pg() _quorum_id",
             "torchft.process_group:ProcessGroupBaby": "configure(store_addr) _p _futures _futures_lock",
         },
-        {  # the nightly, without process groups in a child process
+        {  # torchft 0.3
             "torchft.manager:Manager": "_checkpoint_transport _errored _pg _quorum_id",
             "torchft.process_group": "create_store_client(store_addr)",
             "torchft.process_group:ProcessGroupWrapper": "_create_pg() _uuid",
+            "torchft.process_group:ProcessGroupBaby": "reconfigure(opts) _p _futures _futures_lock",
         },
     )

@@ -82,8 +82,7 @@ class BrokenQuorums:
             make(group, *args, **kwargs)
 
         module.create_store_client, module.ProcessGroupWrapper.__init__ = create_store_client, init
-        if stable:
-            self._install_for_children(module.ProcessGroupBaby)
+        self._install_for_children(module.ProcessGroupBaby, "configure" if stable else "reconfigure")
 
     def _install_for(self, kind: Any, number: str) -> None:
         """Wrap the set-up of a kind of process group, torchft's or the script's, once."""
@@ -98,19 +97,19 @@ class BrokenQuorums:
 
         kind._create_pg = _create_pg
 
-    def _install_for_children(self, baby: Any) -> None:
-        configure = baby.configure
+    def _install_for_children(self, baby: Any, name: str) -> None:
+        set_up = getattr(baby, name)
 
-        @functools.wraps(configure)
-        def configured(group: Any, store_addr: str, *args: Any, **kwargs: Any) -> None:
-            quorum = quorum_of(store_addr)
+        @functools.wraps(set_up)
+        def made(group: Any, where: Any, *args: Any, **kwargs: Any) -> Any:
+            quorum = quorum_of(where) if isinstance(where, str) else where.uuid
             try:
-                self.unless_broken(quorum, lambda: configure(group, store_addr, *args, **kwargs))
+                return self.unless_broken(quorum, lambda: set_up(group, where, *args, **kwargs))
             except Broken:
                 group_end.end(group)  # it would wait for the others until its time-out
                 raise
 
-        baby.configure = configured
+        setattr(baby, name, made)
 
     def unless_broken(self, quorum: int | None, make: Callable[[], T]) -> T:
         """Run `make` in a thread of its own, which is abandoned if the quorum breaks. Return its result.

@@ -1,11 +1,12 @@
 """Distinguishes quorums whose ids repeat: torchft's own Lighthouse counts from 1 again when it is relaunched.
 
-So an id comes back with other members, or later in the training. torchft 0.2.0 compares only ids, with two defects:
+So an id comes back with other members, or later in the training. torchft compares only ids, with two defects:
 
 * A member whose process group was built under this id keeps that group, although its members are others now.
 * Members that build a new one meet in the store under the id (`torchft/ID/RANK`), which still has the addresses of the
   earlier quorum, and dial processes that are gone, until the process group's time-out (measured: 10 to 50 s; three
-  groups, the Lighthouse and one group killed together, in two of ten tries).
+  groups, the Lighthouse and one group killed together, in two of ten tries). So it is in torchft 0.2.0; where process
+  groups have handles (0.3), each handle has a place of its own in the store (closed_servers.py).
 
 Every member of a quorum gets the same list of members and the same highest step, which together distinguish quorums of
 one id.

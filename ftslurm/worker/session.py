@@ -99,7 +99,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         stacks.register(task.position, 2)
         with ask_nvml(task.options.standby):
             code, watchers = prepare(task, channel)
-            channel.say(messages.Ready())
+            channel.say(messages.Ready(patch_fit.torchft()))
             assign = channel.receive(messages.Assign)
             me = assign.ranks[task.index]
             if task.options.standby:

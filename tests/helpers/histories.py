@@ -88,11 +88,13 @@ def group_of(step: StepId) -> int:
     return int(step.unit.removeprefix("group-"))
 
 
-def ready(step: StepId, *hosts: str) -> list[ev.Event]:
+def ready(step: StepId, *hosts: str, torchft: str = "") -> list[ev.Event]:
     """Return hello and ready of every task; hosts[task] is its node."""
     hosts = hosts or (f"n{group_of(step) + 1}",)
     return [
-        event for task, host in enumerate(hosts) for event in (said.hello(step, task, host), said.ready(step, task))
+        event
+        for task, host in enumerate(hosts)
+        for event in (said.hello(step, task, host), said.ready(step, task, torchft))
     ]
 
 

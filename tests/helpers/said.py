@@ -21,9 +21,10 @@ def adopted(
     lighthouse: str | None = None,
     floor: int | None = 0,
     at: int | None = None,
+    torchft: str = "",
 ) -> Heard:
-    group = 0 if assigned else None
-    return Heard(step, msg.Adopted(None, None, ready, begun, group, None, lighthouse, store, floor, at, task=task))
+    group, known = 0 if assigned else None, (store, floor, at, torchft)
+    return Heard(step, msg.Adopted(None, None, ready, begun, group, None, lighthouse, *known, task=task))
 
 
 def node_checked(step: StepId, node: str, error: str | None = None, task: int = 0, unstarted: bool = False) -> Heard:
@@ -31,16 +32,16 @@ def node_checked(step: StepId, node: str, error: str | None = None, task: int = 
     return Heard(step, msg.NodeCheck(node, 1.0, log, error, unstarted, task=task))
 
 
-def ready(step: StepId, task: int) -> Heard:
-    return Heard(step, msg.Ready(task=task))
+def ready(step: StepId, task: int, torchft: str = "") -> Heard:
+    return Heard(step, msg.Ready(torchft, task=task))
 
 
 def store_up(step: StepId, addr: str, port: int) -> Heard:
     return Heard(step, msg.StoreUp(addr, port))
 
 
-def lighthouse_up(step: StepId, url: str) -> Heard:
-    return Heard(step, msg.LighthouseUp(url))
+def lighthouse_up(step: StepId, url: str, torchft: str = "") -> Heard:
+    return Heard(step, msg.LighthouseUp(url, torchft))
 
 
 def quorum_seen(step: StepId, quorum_id: int, members: tuple[tuple[int, int], ...]) -> Heard:

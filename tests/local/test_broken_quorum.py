@@ -9,7 +9,7 @@ import torch
 TIMEOUT_S = 60  # torchft's default
 SOON_S = 15.0
 COMMON = f"""
-import json, os, signal, sys, threading, time
+import os, signal, sys, threading, time
 from datetime import timedelta
 from types import SimpleNamespace
 import torch
@@ -19,6 +19,7 @@ from torchft import ProcessGroupGloo
 from torchft.process_group import (
     ErrorSwallowingProcessGroupWrapper, ProcessGroupNCCL, ProcessGroupWrapper, ProcessGroupXCCL
 )
+from process_groups import STABLE, options, set_up
 from ftslurm.worker import gloo_end
 from ftslurm.worker import quorum_abort as broken
 from ftslurm.protocol.position import Position
@@ -29,16 +30,7 @@ quorums = broken.BrokenQuorums([manager], Position(), Transfers())
 quorums.install()
 manager._pg = pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 def configure(port, rank):
-    if hasattr(pg, "configure"):
-        pg.configure(f"127.0.0.1:{{port}}/torchft/3/0", "a", rank, 2, 3, 0, 1, [0, 1])
-        return
-    from torchft.process_group import ReconfigureOptions  # the nightly
-    options = ReconfigureOptions()
-    options.uuid, options.timeout = 3, timedelta(seconds={TIMEOUT_S})
-    ids = [pg._handle_id() if one == rank else "other" for one in (0, 1)]
-    store = f"127.0.0.1:{{port}}/store"
-    options.handles = [json.dumps({{"id": one, "store": store, "global_rank": None}}) for one in ids]
-    pg.reconfigure(options).wait()
+    set_up(pg, port, 3, rank, 2)
 """
 ALONE = """
 class OnGpus:
@@ -133,7 +125,7 @@ start = time.monotonic()
 try:
     configure(store.port, int(sys.argv[1]))
 except broken.Broken:
-    pg.configure(f"127.0.0.1:{store.port}/torchft/4/0", "a", 0, 1, 4, 0, 1, [0])
+    set_up(pg, store.port, 4, 0, 1)
     tensor = torch.ones(4, device="cuda")
     pg.allreduce([tensor], ReduceOp.SUM).wait()
     assert tensor.sum().item() == 4 and tensor.device.index == torch.cuda.device_count() - 1
@@ -141,23 +133,37 @@ except broken.Broken:
 os._exit(0)
 """
 REPEATED = """
+from ftslurm.worker import closed_servers
 from ftslurm.worker.quorum_ids import RepeatedIds
 kept = []
 class Manager:
     _quorum_id = -1
-def meet(port, rank, members, step):
-    quorum = SimpleNamespace(quorum_id=1, replica_ids=members, max_step=step, store_address=f"127.0.0.1:{port}")
+def meet(port, rank, number, line):
+    quorum = SimpleNamespace(
+        quorum_id=1, replica_ids=["a", f"b{number}"], max_step=number, store_address=f"127.0.0.1:{port}"
+    )
     RepeatedIds().tell_apart(Manager(), quorum)
-    kept.append(ProcessGroupGloo(timeout=timedelta(seconds=60)))  # torch can deadlock where one is dropped (56297)
-    kept[-1].configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
-    kept[-1].allreduce([torch.ones(1)], AllreduceOptions()).wait()
-others, pipes = [], [os.pipe() for _ in range(6)]
-for number, (port, _) in enumerate(pipes):  # before there is a store: its threads would not be there in a fork
+    group = pg if rank == 0 else ProcessGroupGloo(timeout=timedelta(seconds=60))
+    if not STABLE:  # the Lighthouse gives each member the handles of all
+        closed_servers.begin(quorum.store_address, "")
+        handles = [group.get_reconfigure_handle()]
+        line.sendall(handles[0].encode())
+        handles.insert(1 - rank, line.recv(9999).decode())
+    time.sleep(rank / 2)  # who is there first finds the address of the one before
+    if STABLE:
+        group.configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
+    else:
+        group.reconfigure(options(1, handles)).wait()
+    kept.append((group, group._pg))  # torch can deadlock where one is dropped (56297)
+    group.allreduce([torch.ones(1)], AllreduceOptions()).wait()
+if not STABLE:
+    closed_servers.close_process_groups(None)
+others, lines = [], [socket.socketpair() for _ in range(6)]
+for number, (_, line) in enumerate(lines):  # before there is a store: its threads would not be there in a fork
     others.append(os.fork())
     if others[-1] == 0:
-        port = int(os.read(port, 9))
-        time.sleep(0.5)  # who is there first finds the address of the one before
-        meet(port, 1, ["a", f"b{number}"], number)
+        port = int(line.recv(9))
+        meet(port, 1, number, line)
         time.sleep(1000)
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 start = time.monotonic()
@@ -169,8 +175,9 @@ def end(how):
 threading.Timer(60, end, ("apart",)).start()
 try:
     for number, other in enumerate(others):
-        os.write(pipes[number][1], str(store.port).encode())
-        meet(store.port, 0, ["a", f"b{number}"], number)
+        line = lines[number][0]
+        line.sendall(f"{store.port:09}".encode())
+        meet(store.port, 0, number, line)
         os.kill(other, signal.SIGKILL)
 except Exception:
     end("apart")

@@ -145,9 +145,16 @@ class Sums(importlib.import_module("torchft.process_group").ProcessGroup):
         self.patience_s = patience_s
         self.group, self.members, self.count = "", 1, 0
 
-    def configure(self, store_addr: str, *place: object) -> None:
+    def configure(self, store_addr: str, *place: object) -> None:  # torchft 0.2
         _, _, self.members, *_ = place
         self.group, self.count = store_addr, 0
+
+    def get_reconfigure_handle(self) -> str:  # torchft 0.3, as the next one
+        return str(id(self))
+
+    def reconfigure(self, opts: object) -> object:
+        self.group, self.members, self.count = f"{opts.uuid} {opts.handles}", len(opts.handles), 0
+        return _DummyWork(None)
 
     def allreduce(self, tensors: list[object], _: object) -> object:
         self.count += 1

@@ -52,10 +52,10 @@ def test_a_client_whose_manager_is_killed_raises_what_is_known_as_a_lost_connect
 
 def train(client: Any, rank: int) -> None:
     """Take steps until the manager is gone."""
-    step = 0
+    step, handle = 0, {"reconfigure_handle": ""} if hasattr(load_native().QuorumResult, "reconfigure_handles") else {}
     while True:
         client._quorum(
             group_rank=rank, step=step, checkpoint_metadata="", shrink_only=False, timeout=SHORT,
-            commit_failures=0, init_sync=True,
+            commit_failures=0, init_sync=True, **handle,
         )  # fmt: skip
         step += client.should_commit(rank, step, True, SHORT)

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 from loaded import LOADED
+from process_groups import STABLE
 from versions import MATRIX
 
 from ftslurm.worker import patch_fit, session
@@ -202,13 +203,13 @@ from ftslurm.worker import closed_servers
 group = torchft.process_group.ProcessGroupGloo()
 if hasattr(group, "get_reconfigure_handle"):
     closed_servers.begin("127.0.0.1:5", "n1:7/store")
-    print("handle:", group.get_reconfigure_handle(), flush=True)
+    print("handles:", group.get_reconfigure_handle(), group.get_reconfigure_handle(), sep="\\n", flush=True)
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(importlib.import_module("torchft.process_group"), "_rendezvous"), reason="only in torchft's nightly"
-)
-def test_a_process_group_of_the_nightly_meets_the_others_in_the_groups_store() -> None:
-    handle = json.loads(start(then=HANDLE).partition("handle: ")[2])
-    assert handle["store"] == f"n1:7/store/{handle['id']}"
+@pytest.mark.skipif(STABLE, reason="in torchft 0.3 only")
+def test_a_process_group_meets_the_others_in_the_groups_store_each_time_in_another_place() -> None:
+    handles = [json.loads(line) for line in start(then=HANDLE).splitlines()[-2:]]
+    assert [handle["store"] for handle in handles] == [
+        f"n1:7/store/{handle['id']}/{n}" for n, handle in enumerate(handles)
+    ]

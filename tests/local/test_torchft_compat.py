@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from loaded import LOADED
+from process_groups import STABLE, set_up
 from watched import manager_class, mend, watchers
 
 from ftslurm.protocol import messages
@@ -164,6 +165,7 @@ def kill_one_of_three_inside_the_allreduce(groups, patched):
     assert groups.exit_code("victim") == -signal.SIGKILL
 
 
+@pytest.mark.skipif(not STABLE, reason="mended in torchft 0.3")
 @pytest.mark.parametrize("groups", [2], indirect=True)
 def test_without_the_patch_a_kill_inside_the_allreduce_ends_every_survivor(groups):
     kill_one_of_three_inside_the_allreduce(groups, patched=False)
@@ -286,10 +288,8 @@ def hang_up(folder, patched):
 
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     groups = [torchft.ProcessGroupGloo(timeout=timedelta(seconds=4)) for _ in range(2)]
-    address = f"127.0.0.1:{store.port}/abort"
     threads = [
-        threading.Thread(target=group.configure, args=(address, f"g{rank}", rank, 2))
-        for rank, group in enumerate(groups)
+        threading.Thread(target=set_up, args=(group, store.port, 3, rank, 2)) for rank, group in enumerate(groups)
     ]
     for thread in threads:
         thread.start()

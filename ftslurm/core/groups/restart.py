@@ -14,10 +14,6 @@ LAUNCH_AGAIN_S = 2.0
 WINDOW_S = 3600.0  # older failures do not count
 BACKOFF_MAX_S = 60.0  # the longest wait for a restart
 FOUND_OUT_S = 120.0  # a failure at most this long before the loss of a node may be due to it
-OTHER_CODE = (
-    "it would have run other code than the attempts before it. `ftslurm resume RUN` goes on once the files are as they "
-    "were, `ftslurm resume RUN --new-code` with the new ones"
-)
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,8 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
 
     A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group:
     it is tried again every LAUNCH_AGAIN_S. An attempt that a user's command has ended is no failure either, nor one
-    whose step did not answer: the next one follows at once, whatever the policy. One whose code has changed is the
-    last: a person decides.
+    whose step did not answer: the next one follows at once, whatever the policy. One with another version of torchft
+    than the other groups' is the last: a person decides.
 
     Args:
         exits: every exit of the unit, oldest first; the last one is the failure to judge.
@@ -50,7 +46,7 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     if last.cause.row.again is Again.AT_ONCE:
         return RestartAt(last.time)
     if last.cause.row.again is Again.NEVER:
-        return GiveUp(OTHER_CODE)
+        return GiveUp("every attempt would have it, too")
     if config.max_per_group == 0:
         return GiveUp("restart.max_per_group=0")
     if not last.launched:

@@ -7,6 +7,8 @@ apply. A step that cannot be reached is stopped and counts as failed, so that no
 
 from __future__ import annotations
 
+from immutables import Map
+
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import distrust, ended
@@ -159,7 +161,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         evidence=(live.diverged,) if live.diverged else (),
         ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
         hosts=hosts,
-        ready=frozenset({0} if unit.is_lighthouse else ()),
+        ready=Map({0: ""} if unit.is_lighthouse else {}),
         adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
     )
     marks = Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined)
@@ -275,7 +277,7 @@ def joined(
 def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
     """Give an adopted unit the state that the reports of its guards describe, and return it."""
     now, reports, first = turn.now, adoption.reports, adoption.joined
-    ready = frozenset(report.task for report in reports if report.ready)
+    ready = Map({report.task: report.torchft for report in reports if report.ready})
     assigned, begun = all(report.group is not None for report in reports), all(report.begun for report in reports)
     steps = [report.step for report in reports if report.step is not None]
     all_ready = len(ready) == len(reports)

@@ -254,7 +254,7 @@ class Attempt(Value):
     begin_after: float = 0.0  # earliest start of the script
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
     checking: frozenset[str] = frozenset()  # nodes whose check (health.preflight) this attempt has begun with
-    ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
+    ready: Map[int, str] = Map()  # tasks that have imported everything (the Lighthouse: has an address) -> its torchft
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
     done: frozenset[int] = frozenset()  # tasks that ended with 0
     assigned: bool = False

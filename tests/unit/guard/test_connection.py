@@ -25,6 +25,7 @@ from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
+from ftslurm.worker import patch_fit
 
 WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
 # Sends a worker's progress messages through the pipe of its reports.
@@ -70,7 +71,7 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
         task.until("progress")
         with attached(folder) as there:
             known = {"ready": True, "group": 0, "attempt": 0, "rank": 0, "lighthouse": "http://x:1", "begun": True}
-            known |= {"store": ["127.0.0.1", 1], "floor": 0, "step": 0}
+            known |= {"store": ["127.0.0.1", 1], "floor": 0, "step": 0, "torchft": patch_fit.torchft()}
             assert adopted(there) == known
             late = [there.until("progress") for _ in range(20)]
             assert time.time() - late[-1]["gap_s"] < 3.0  # 0.2 ms on an idle machine

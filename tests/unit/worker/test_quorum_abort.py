@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from devices import Devices
+from process_groups import STABLE, set_up
 
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
@@ -127,9 +128,8 @@ def test_a_thread_of_ours_uses_the_gpu_of_who_waits_for_it(monkeypatch: pytest.M
     os.close(into)
 
 
-@pytest.mark.skipif(not hasattr(process_group.ProcessGroupBaby, "configure"), reason="not in torchft's nightly")
 def test_a_process_group_in_a_child_process_gets_the_gpu_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchft's own `configure`, up to the start of the child."""
+    """torchft's own set-up, until the child starts."""
     Devices(monkeypatch)
     baby = process_group.ProcessGroupBaby
     given: list[Any] = []
@@ -144,12 +144,13 @@ def test_a_process_group_in_a_child_process_gets_the_gpu_of_the_rank(monkeypatch
     monkeypatch.setattr(process_group.mp, "get_context", lambda _: Context())
     monkeypatch.setattr(process_group, "_MonitoredPipe", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(process_group, "create_store_client", process_group.create_store_client)
-    monkeypatch.setattr(baby, "configure", baby.configure)
+    name = "configure" if STABLE else "reconfigure"
+    monkeypatch.setattr(baby, name, getattr(baby, name))
     monkeypatch.setattr(process_group.ProcessGroupWrapper, "__init__", process_group.ProcessGroupWrapper.__init__)
     quorums().install()
     torch.accelerator.set_device_index(2)
     with pytest.raises(InterruptedError):
-        process_group.ProcessGroupBabyGloo().configure("127.0.0.1:1/torchft/3/0", "a", 0, 2, 3, 0, 1, [0, 1])
+        set_up(process_group.ProcessGroupBabyGloo(), 1, 3, 0, 2)
     assert given[-1] == 2
 
 

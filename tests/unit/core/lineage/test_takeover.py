@@ -92,6 +92,15 @@ def test_what_runs_is_gone_to_and_nothing_but_the_lighthouse_is_launched() -> No
     assert story.phases() == [Phase.STARTING] * 2
 
 
+def test_the_versions_of_torchft_are_known_again() -> None:
+    words = (11.5, word(A0, torchft="torchft 0.2.0"), word(B0, torchft="torchft 0.2.0"))
+    back = (15, ready(B1, "n2", torchft="torchft 0.3.0")), (16, store(B1)), (17, killed(B1))
+    story = play(*ADOPTED[:2], words, UP, (13, killed(B0)), *back, config=array())
+    last = story.records("step_exited")[-1]
+    assert (last["cause"], last["attempt"]) == ("other_version", 1)
+    assert last["error"] == "group 1 has torchft 0.3.0 on n2, and group 0 torchft 0.2.0 on n1"
+
+
 def test_the_limit_for_hangs_goes_on_from_what_was_learnt() -> None:
     story = play((10, opening(past(longest_s=400.0, seen=99))), (11, ALL), config=array())
     standstill = story.state.standstill

@@ -3,6 +3,7 @@
 Gloo       torchft's own abort closes its connections. It is done where it is asked for.
 NCCL, XCCL the communicators are aborted in a thread: an abort may take long or hang. Only the inner group is aborted:
            torchft's `abort` also forgets the group when it returns, by then perhaps the one of the next quorum.
+native     torch's own (native_group.py): it is aborted, and Gloo's connections are closed.
 baby       the child process is killed. Who waits for its answer gets an end of file; who waits for one of its futures
            gets an error from here, because torchft leaves them alone and they would wait for their time-out.
 
@@ -30,7 +31,9 @@ def end(group: Any) -> None:
     """End what the group does. Returns at once; an error is not raised, because the group is broken already."""
     with contextlib.suppress(Exception):
         group = innermost(group)
-        if all(hasattr(group, name) for name in CHILD):
+        if hasattr(group, "hang_up"):
+            group.hang_up()
+        elif all(hasattr(group, name) for name in CHILD):
             _kill_child(group)
         elif not isinstance(group, _module().ProcessGroupWrapper):
             return

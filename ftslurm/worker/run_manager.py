@@ -2,7 +2,8 @@
 
 It is torchft's, and each override calls torchft's own method. What it adds: progress.py and unhealed.py look on;
 lineage_guard.py checks each answer about a quorum before torchft uses it; quorum_ids.py tells quorums apart whose ids
-repeat; the first error of a step ends what the process group does (group_end.py). Import it late: it imports torchft.
+repeat; the first error of a step ends what the process group does (group_end.py); one of torch's own meets the others
+in the quorum's store (native_group.py). Import it late: it imports torchft.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ftslurm.worker import group_end, heal_transport
 from ftslurm.worker.closed_servers import Client
+from ftslurm.worker.native_group import NativeGroup
+from ftslurm.worker.quorum_abort import Broken
 
 if TYPE_CHECKING:
     from ftslurm.worker.session import Watchers
@@ -56,11 +59,33 @@ class RunManager(Base):  # type: ignore[misc]
             watchers.lineage.check(self, allow_heal, quorum)
             if watchers.repeated is not None:
                 watchers.repeated.tell_apart(self, quorum)
+            if isinstance(self._pg, NativeGroup):
+                self._pg.address = f"{quorum.store_address}/torchft/{quorum.quorum_id}/{self._group_rank}"
 
         watchers.lineage.managers.add(self)
         self._client.answered = answered
         super()._async_quorum(allow_heal, *args, **kwargs)
         watchers.progress.has_quorum(self)
+
+    def _reconfigure_pg(self, communicator_id: int, handles: list[str]) -> None:
+        """Set up the process group for a quorum (torchft 0.3).
+
+        Nothing ends the set-up of one of torch's own that waits for a dead member: Gloo gives up after five times its
+        time-out, NCCL never. So it is abandoned, and the next quorum gets another process group.
+        """
+        group = self._pg
+        if not isinstance(group, NativeGroup):
+            super()._reconfigure_pg(communicator_id, handles)
+            return
+        options = importlib.import_module("torchft.process_group").ReconfigureOptions()
+        options.uuid, options.handles, options.timeout = communicator_id, handles, self._timeout
+        try:
+            group.meet(self._ftslurm.quorums, options)
+        except Broken:
+            self._pg = NativeGroup(group.backend, group.timeout)
+            if getattr(self._checkpoint_transport, "_pg", None) is group:
+                self._checkpoint_transport._pg = self._pg
+            raise
 
     def disallow_state_dict_read(self) -> None:
         """Forbid that a group heals from this one, between two syncs of LocalSGD and DiLoCo."""

@@ -9,11 +9,14 @@ import os
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+
+import ftslurm
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # some tests run it from a script of their own
 from toy_options import GROUP, RANK, WORLD_SIZE, args, begin, fail_if_told, last_step, note, work
@@ -85,8 +88,11 @@ def load_state_dict(state: dict) -> None:
     optimizer.load_state_dict(state["optimizer"])
 
 
+kind = ProcessGroupGloo
+if os.environ["FTSLURM_PROCESS_GROUP"] == "native":
+    kind = partial(ftslurm.NativeGroup, "gloo")
 manager = Manager(
-    pg=ProcessGroupGloo(timeout=timedelta(seconds=args.timeout)),
+    pg=kind(timeout=timedelta(seconds=args.timeout)),
     min_replica_size=1,
     load_state_dict=load_state_dict,
     state_dict=state_dict,

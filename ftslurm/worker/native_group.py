@@ -1,0 +1,99 @@
+"""torch's own process groups between the groups of a run (torchft.process_group=native; torch 2.14, torchft 0.3).
+
+Such a process group stays the same object when the members of the quorum change. They meet in the store that it was
+made with, so torch wants one that all groups share and that outlives each of them. A TCPStore cannot be that one: its
+clients never connect again (torch 2.14.1), so if it were lost, no group could be set up any more. The store here is
+none of its own, but leads to that of a group in the present quorum, as torchft 0.2.0's process groups have it: it is
+gone only if the quorum is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ftslurm.worker import gloo_connections, patch_fit
+from ftslurm.worker.quorum_abort import BrokenQuorums
+
+
+class QuorumStore(dist.Store):  # type: ignore[misc]
+    """A store that is another one in each quorum; it has the methods that Gloo and nccl2 call."""
+
+    quorum: Any = None  # torch's client
+
+    def compare_set(self, key: str, expected: bytes, value: bytes) -> Any:
+        """Set a key that has the expected value; return its value."""
+        return self.quorum.compare_set(key, expected, value)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a key."""
+        self.quorum.set(key, value)
+
+    def get(self, key: str) -> Any:
+        """Wait for a key; return its value."""
+        return self.quorum.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        """Wait for keys."""
+        self.quorum.wait(keys, timeout)
+
+
+class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """One of torch's process groups, for the Manager of a script in a run: `Manager(pg=NativeGroup("gloo"), ...)`.
+
+    The Manager replaces it by another one if its set-up has to be given up, so leave it to the Manager.
+
+    Args:
+        backend: gloo or nccl2.
+        timeout: of its collectives.
+
+    Raises:
+        RuntimeError: torch or torchft is too old.
+    """
+
+    address = ""  # of the store of the present quorum; run_manager.py sets it
+
+    def __init__(self, backend: str, timeout: timedelta = timedelta(seconds=60)) -> None:
+        if not hasattr(dist.ProcessGroup, "reconfigure") or not hasattr(_module("manager").Manager, "_reconfigure_pg"):
+            raise RuntimeError(f"torch's own process groups need torch 2.14 and torchft 0.3: {patch_fit.versions()}")
+        self.backend, self.timeout = backend, timeout
+        self.store = QuorumStore()
+        rank = int(os.environ["REPLICA_GROUP_ID"])  # until the first quorum: another one in each group
+        place = self.store, rank, rank + 1
+        super().__init__(*place)
+        before = gloo_connections.loops()
+        if backend == "gloo":
+            kind, devices = dist.ProcessGroup.BackendType.GLOO, ("cpu", "cuda")
+            made = dist.ProcessGroupGloo(*place, timeout, enable_reconfigure=True)
+        else:
+            kind, devices = dist.ProcessGroup.BackendType.CUSTOM, ("cuda",)
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout, options.enable_reconfigure = timeout, True
+            made = dist.ProcessGroupNCCL2(*place, options)
+        self.loops = gloo_connections.made_since(before)
+        self._set_default_backend(kind)
+        for device in devices:
+            self._register_backend(torch.device(device), kind, made)
+
+    def meet(self, quorums: BrokenQuorums, options: Any) -> None:
+        """Connect to the other members of the quorum, in a thread that is abandoned if the quorum breaks.
+
+        Raises:
+            Broken: the quorum has broken. The thread goes on, so this process group must not be used any more.
+        """
+        self.store.quorum = _module("process_group").create_store_client(self.address, options.timeout)
+        quorums.unless_broken(options.uuid, lambda: self.reconfigure(options).wait())
+
+    def hang_up(self) -> None:
+        """End what it does, for Gloo by closing its connections: torch's abort does nothing there (2.14.1)."""
+        self.abort()
+        gloo_connections.hang_up(self.loops)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"torchft.{name}")

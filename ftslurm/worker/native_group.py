@@ -68,10 +68,10 @@ class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(*place)
         before = gloo_connections.loops()
         if backend == "gloo":
-            kind, devices = dist.ProcessGroup.BackendType.GLOO, ("cpu", "cuda")
+            kind, devices = dist.ProcessGroup.BackendType.GLOO, ["cpu", "cuda"]
             made = dist.ProcessGroupGloo(*place, timeout, enable_reconfigure=True)
         else:
-            kind, devices = dist.ProcessGroup.BackendType.CUSTOM, ("cuda",)
+            kind, devices = dist.ProcessGroup.BackendType.CUSTOM, ["cuda"]
             options = dist.ProcessGroupNCCL.Options()
             options._timeout, options.enable_reconfigure = timeout, True
             made = dist.ProcessGroupNCCL2(*place, options)
@@ -79,6 +79,10 @@ class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._set_default_backend(kind)
         for device in devices:
             self._register_backend(torch.device(device), kind, made)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torchft's name for it
+        """Return gloo or nccl2."""
+        return self.backend
 
     def meet(self, quorums: BrokenQuorums, options: Any) -> None:
         """Connect to the other members of the quorum, in a thread that is abandoned if the quorum breaks.

@@ -32,6 +32,7 @@ class RunManager(Base):  # type: ignore[misc]
 
     _ftslurm: ClassVar[Watchers]  # the one name beside torchft's: scripts have names of their own in subclasses
     _client: Any
+    _pg: Any
 
     @functools.wraps(Base.__init__)  # type: ignore[misc]  # some frameworks read its arguments
     def __init__(self, *args: Any, **kwargs: Any) -> None:

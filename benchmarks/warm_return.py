@@ -1,7 +1,7 @@
 """Where does the time go between the death of a group and its first committed step?
 
     python benchmarks/warm_return.py [--n 10] [--arms warm cold]
-    python benchmarks/warm_return.py --arms warm native         torch's own process groups; needs torch 2.14, torchft 0.3
+    python benchmarks/warm_return.py --arms warm native       torch's own process groups, too: torch 2.14, torchft 0.3
 
 Four groups of one worker train tests/scripts/toy.py with steps of 0.1 s on a throwaway Slurm, by turns with a warm
 standby for each group (standby=each) and without. `kill -9` hits one group, then three together, when all train again

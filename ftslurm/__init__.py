@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from ftslurm.api.start import submit_run as submit
     from ftslurm.errors import FtslurmError as FtslurmError
     from ftslurm.observer.callbacks import RunCallback as RunCallback
-    from ftslurm.worker.native_group import NativeGroup as NativeGroup
 
 __version__ = "0.2.0"
-__all__ = ["FtslurmError", "NativeGroup", "Run", "RunCallback", "__version__", "find", "runs", "submit"]
+__all__ = ["FtslurmError", "Run", "RunCallback", "__version__", "find", "runs", "submit"]
 _FOUND_IN = {
     "FtslurmError": ("ftslurm.errors", "FtslurmError"),
-    "NativeGroup": ("ftslurm.worker.native_group", "NativeGroup"),
     "Run": ("ftslurm.api.run", "Run"),
     "RunCallback": ("ftslurm.observer.callbacks", "RunCallback"),
     "find": ("ftslurm.api.start", "find_run"),

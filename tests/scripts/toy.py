@@ -16,8 +16,6 @@ import torch.distributed as dist
 from torch import nn
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-import ftslurm
-
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # some tests run it from a script of their own
 from toy_options import GROUP, RANK, WORLD_SIZE, args, begin, fail_if_told, last_step, note, work
 
@@ -90,7 +88,9 @@ def load_state_dict(state: dict) -> None:
 
 kind = ProcessGroupGloo
 if os.environ["FTSLURM_PROCESS_GROUP"] == "native":
-    kind = partial(ftslurm.NativeGroup, "gloo")
+    from ftslurm.worker.native_group import NativeGroup
+
+    kind = partial(NativeGroup, "gloo")
 manager = Manager(
     pg=kind(timeout=timedelta(seconds=args.timeout)),
     min_replica_size=1,

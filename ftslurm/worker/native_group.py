@@ -24,14 +24,28 @@ from ftslurm.worker.quorum_abort import BrokenQuorums
 class QuorumStore(dist.Store):  # type: ignore[misc]
     """A store that is another one in each quorum; it has the methods that Gloo and nccl2 call."""
 
-    quorum: Any = None  # torch's client
+    def __init__(self) -> None:
+        super().__init__()
+        self.address = ""
+        self.quorum: Any = None  # torch's client
+        self.written: list[str] = []
+
+    def move(self, address: str, timeout: timedelta) -> None:
+        """Go to the next quorum's. If that is on the same server, delete there what was written for the last one."""
+        written, self.written = self.written, []
+        if address.partition("/")[0] == self.address.partition("/")[0]:
+            for key in written:
+                self.quorum.delete_key(key)
+        self.address, self.quorum = address, _module("process_group").create_store_client(address, timeout)
 
     def compare_set(self, key: str, expected: bytes, value: bytes) -> Any:
         """Set a key that has the expected value; return its value."""
+        self.written.append(key)
         return self.quorum.compare_set(key, expected, value)
 
     def set(self, key: str, value: bytes) -> None:
         """Set a key."""
+        self.written.append(key)
         self.quorum.set(key, value)
 
     def get(self, key: str) -> Any:
@@ -90,7 +104,7 @@ class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
         Raises:
             Broken: the quorum has broken. The thread goes on, so this process group must not be used any more.
         """
-        self.store.quorum = _module("process_group").create_store_client(self.address, options.timeout)
+        self.store.move(self.address, options.timeout)
         quorums.unless_broken(options.uuid, lambda: self.reconfigure(options).wait())
 
     def hang_up(self) -> None:

@@ -87,7 +87,7 @@ def load_state_dict(state: dict) -> None:
 
 
 kind = ProcessGroupGloo
-if os.environ["FTSLURM_PROCESS_GROUP"] == "native":
+if os.environ.get("FTSLURM_PROCESS_GROUP") == "native":
     from ftslurm.worker.native_group import NativeGroup
 
     kind = partial(NativeGroup, "gloo")

@@ -1,6 +1,6 @@
 """Ends what a process group of torchft does, so that nobody in this worker waits for it any longer.
 
-Gloo       torchft's own abort closes its connections. It is done where it is asked for.
+Gloo       its connections are closed, and a collective that hangs all the same is given up (gloo_end.py).
 NCCL, XCCL the communicators are aborted in a thread: an abort may take long or hang. Only the inner group is aborted:
            torchft's `abort` also forgets the group when it returns, by then perhaps the one of the next quorum.
 native     torch's own (native_group.py): it is aborted, and Gloo's connections are closed.
@@ -20,6 +20,7 @@ from typing import Any
 
 from ftslurm.checkpoint.devices import on_this_device
 
+IN_TORCH = "ftslurm_torch_"  # the names of threads that are in the middle of C++ code, perhaps for long
 CHILD = ("_p", "_futures", "_futures_lock")  # what a baby group has
 
 
@@ -29,30 +30,40 @@ class Aborted(RuntimeError):
 
 def end(group: Any) -> None:
     """End what the group does. Returns at once; an error is not raised, because the group is broken already."""
+    from ftslurm.worker import gloo_end  # imports torch
+
     with contextlib.suppress(Exception):
         group = innermost(group)
         if hasattr(group, "hang_up"):
             group.hang_up()
         elif all(hasattr(group, name) for name in CHILD):
             _kill_child(group)
-        elif not isinstance(group, _module().ProcessGroupWrapper):
+        elif not isinstance(group, module().ProcessGroupWrapper):
             return
+        elif isinstance(group, module().ProcessGroupGloo):
+            gloo_end.end(group)
         elif hasattr(group, "_errored"):  # a group of GPUs, whose abort may take long
             group._errored = Aborted("aborted by ftslurm")  # before the abort, as torchft does: it unblocks the stream
             abort = on_this_device(_abort)
-            threading.Thread(target=abort, args=(group._pg,), name="ftslurm_abort_nccl", daemon=True).start()
+            threading.Thread(target=abort, args=(group._pg,), name=f"{IN_TORCH}abort", daemon=True).start()
         else:
             group.abort()
 
 
+def hold_exit() -> bool:
+    """Tell whether threads are in torch: an ordinary exit of Python would kill them there, and so this process."""
+    return any(thread.name.startswith(IN_TORCH) for thread in threading.enumerate())
+
+
 def innermost(group: Any) -> Any:
     """Return the process group to which one passes everything on, such as ErrorSwallowingProcessGroupWrapper."""
-    while isinstance(inner := getattr(group, "_pg", None), _module().ProcessGroup):
+    while isinstance(inner := getattr(group, "_pg", None), module().ProcessGroup):
         group = inner
     return group
 
 
-def _module() -> Any:
+def module() -> Any:
+    """Return torchft's module of process groups."""
     return importlib.import_module("torchft.process_group")
 
 

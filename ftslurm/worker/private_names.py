@@ -120,6 +120,8 @@ class Patch(Enum):
             """,
             "torchft.process_group:ProcessGroupWrapper": "abort() _pg",
             "torchft.process_group:ProcessGroupNCCL": "_errored",
+            "torchft.process_group": "ProcessGroupGloo",
+            "torchft.manager:_ManagedWork": "_work",
             "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
         },
     )

@@ -24,14 +24,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.errors import complain
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import gloo_connections, group_end, patch_fit
+from ftslurm.worker import group_end, patch_fit
 from ftslurm.worker.private_names import Patch
 from ftslurm.worker.transfers import Transfers
 
@@ -59,11 +58,9 @@ class BrokenQuorums:
         self.position = position
         self.transfers = transfers
         self.broken = -1  # this quorum and all earlier ones are broken
-        self.connecting = 0  # threads that set up a process group, including abandoned ones
         self.receive: Receive | None = None
         self.changed = threading.Condition()
         self.kinds = set[Any]()
-        self.loops: WeakKeyDictionary[Any, gloo_connections.Loops] = WeakKeyDictionary()  # of each process group
 
     def install(self) -> None:
         """Abort the set-up of process groups of broken quorums.
@@ -97,10 +94,7 @@ class BrokenQuorums:
 
         @functools.wraps(create)
         def _create_pg(group: Any, *args: Any) -> Any:
-            before = gloo_connections.loops()
-            made = self.unless_broken(getattr(group, number), lambda: create(group, *args))
-            self.loops[group] = gloo_connections.made_since(before)
-            return made
+            return self.unless_broken(getattr(group, number), lambda: create(group, *args))
 
         kind._create_pg = _create_pg
 
@@ -136,12 +130,10 @@ class BrokenQuorums:
             except BaseException as error:
                 made.set_exception(error)
             with self.changed:
-                self.connecting -= 1
                 self.changed.notify_all()
 
-        with self.changed:
-            self.connecting += 1
-        threading.Thread(target=on_this_device(run), name="ftslurm_connect", daemon=True).start()
+        name = f"{group_end.IN_TORCH}connect"
+        threading.Thread(target=on_this_device(run), name=name, daemon=True).start()
         with self.changed:
             self.changed.wait_for(lambda: made.done() or self.broken >= quorum)
         if not made.done():
@@ -206,9 +198,7 @@ class BrokenQuorums:
 
     def _abort(self, manager: Any) -> None:
         complain(f"a member of quorum {manager._quorum_id} is gone: its collective is aborted")
-        group = group_end.innermost(manager._pg)
-        gloo_connections.hang_up(self.loops.get(group, {}))  # Gloo's abort ends no collective that is waited for (2.13)
-        group_end.end(group)
+        group_end.end(manager._pg)
 
 
 def quorum_of(store_addr: str) -> int | None:

@@ -16,7 +16,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ftslurm.worker import group_end, heal_transport
+from ftslurm.worker import gloo_end, group_end, heal_transport
 from ftslurm.worker.closed_servers import Client
 from ftslurm.worker.native_group import NativeGroup
 from ftslurm.worker.quorum_abort import Broken
@@ -109,7 +109,7 @@ class RunManager(Base):  # type: ignore[misc]
     def allreduce(self, *args: Any, **kwargs: Any) -> Any:
         """Average a tensor."""
         self._ftslurm.progress.reduces(self)
-        return super().allreduce(*args, **kwargs)
+        return gloo_end.bounded(super().allreduce(*args, **kwargs), self._pg)
 
     def report_error(self, e: Exception) -> None:
         """End what the process group does at the first error of a step; it is made anew for the next quorum.

@@ -34,6 +34,7 @@ from ftslurm.worker import (
     closed_servers,
     closed_transport,
     cpu_binding,
+    group_end,
     nccl_names,
     pacing,
     parameter_sessions,
@@ -137,7 +138,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks), begin)
         # An ordinary exit kills daemon threads in the middle of C++ code.
-        return 0 if watchers.waits_for_quorum or watchers.quorums.connecting else None
+        return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
     ours = descriptors()
     args = fill(assign.args, os.environ)

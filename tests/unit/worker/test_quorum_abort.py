@@ -17,7 +17,7 @@ from devices import Devices
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import quorum_abort, session
+from ftslurm.worker import group_end, quorum_abort, session
 from ftslurm.worker.transfers import Transfers
 
 LONG_S = 20.0
@@ -70,9 +70,9 @@ def test_a_quorum_that_breaks_is_not_waited_for(told_before: bool) -> None:
     with pytest.raises(quorum_abort.Broken, match="quorum 3"):
         ours.unless_broken(3, lambda: never.wait(LONG_S))
     assert time.monotonic() - start < LONG_S / 2
-    assert ours.connecting == 1  # it cannot be interrupted, and Python cannot end before it without harm
+    assert group_end.hold_exit()  # it cannot be interrupted, and Python cannot end before it without harm
     never.set()
-    while ours.connecting:
+    while group_end.hold_exit():
         time.sleep(0.01)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ftslurm.worker import gloo_connections, patch_fit
+from ftslurm.worker import patch_fit
 from ftslurm.worker.quorum_abort import BrokenQuorums
 
 
@@ -60,7 +60,8 @@ class QuorumStore(dist.Store):  # type: ignore[misc]
 class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
     """One of torch's process groups, for the Manager of a script in a run: `Manager(pg=NativeGroup("gloo"), ...)`.
 
-    The Manager replaces it by another one if its set-up has to be given up, so leave it to the Manager.
+    The Manager takes another one after an error, so leave it to the Manager: what torch cannot end, a collective that
+    hangs (gloo_end.py) or a set-up that waits for a dead member, must not hold the next quorum.
 
     Args:
         backend: gloo or nccl2.
@@ -80,7 +81,6 @@ class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
         rank = int(os.environ["REPLICA_GROUP_ID"])  # until the first quorum: another one in each group
         place = self.store, rank, rank + 1
         super().__init__(*place)
-        before = gloo_connections.loops()
         if backend == "gloo":
             kind, devices = dist.ProcessGroup.BackendType.GLOO, ["cpu", "cuda"]
             made = dist.ProcessGroupGloo(*place, timeout, enable_reconfigure=True)
@@ -89,7 +89,6 @@ class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
             options = dist.ProcessGroupNCCL.Options()
             options._timeout, options.enable_reconfigure = timeout, True
             made = dist.ProcessGroupNCCL2(*place, options)
-        self.loops = gloo_connections.made_since(before)
         self._set_default_backend(kind)
         for device in devices:
             self._register_backend(torch.device(device), kind, made)
@@ -102,15 +101,10 @@ class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Connect to the other members of the quorum, in a thread that is abandoned if the quorum breaks.
 
         Raises:
-            Broken: the quorum has broken. The thread goes on, so this process group must not be used any more.
+            Broken: the quorum has broken. Gloo's set-up goes on for five times the time-out, NCCL's for ever.
         """
         self.store.move(self.address, options.timeout)
         quorums.unless_broken(options.uuid, lambda: self.reconfigure(options).wait())
-
-    def hang_up(self) -> None:
-        """End what it does, for Gloo by closing its connections: torch's abort does nothing there (2.14.1)."""
-        self.abort()
-        gloo_connections.hang_up(self.loops)
 
 
 def _module(name: str) -> Any:

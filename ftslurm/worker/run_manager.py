@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ftslurm.worker import gloo_end, group_end, heal_transport
 from ftslurm.worker.closed_servers import Client
 from ftslurm.worker.native_group import NativeGroup
-from ftslurm.worker.quorum_abort import Broken
 
 if TYPE_CHECKING:
     from ftslurm.worker.session import Watchers
@@ -69,24 +68,13 @@ class RunManager(Base):  # type: ignore[misc]
         watchers.progress.has_quorum(self)
 
     def _reconfigure_pg(self, communicator_id: int, handles: list[str]) -> None:
-        """Set up the process group for a quorum (torchft 0.3).
-
-        Nothing ends the set-up of one of torch's own that waits for a dead member: Gloo gives up after five times its
-        time-out, NCCL never. So it is abandoned, and the next quorum gets another process group.
-        """
-        group = self._pg
-        if not isinstance(group, NativeGroup):
+        """Set up the process group for a quorum (torchft 0.3)."""
+        if not isinstance(self._pg, NativeGroup):
             super()._reconfigure_pg(communicator_id, handles)
             return
         options = importlib.import_module("torchft.process_group").ReconfigureOptions()
         options.uuid, options.handles, options.timeout = communicator_id, handles, self._timeout
-        try:
-            group.meet(self._ftslurm.quorums, options)
-        except Broken:
-            self._pg = NativeGroup(group.backend, group.timeout)
-            if getattr(self._checkpoint_transport, "_pg", None) is group:
-                self._checkpoint_transport._pg = self._pg
-            raise
+        self._pg.meet(self._ftslurm.quorums, options)
 
     def disallow_state_dict_read(self) -> None:
         """Forbid that a group heals from this one, between two syncs of LocalSGD and DiLoCo."""
@@ -109,7 +97,8 @@ class RunManager(Base):  # type: ignore[misc]
     def allreduce(self, *args: Any, **kwargs: Any) -> Any:
         """Average a tensor."""
         self._ftslurm.progress.reduces(self)
-        return gloo_end.bounded(super().allreduce(*args, **kwargs), self._pg)
+        group = self._pg
+        return gloo_end.bounded(super().allreduce(*args, **kwargs), group)
 
     def report_error(self, e: Exception) -> None:
         """End what the process group does at the first error of a step; it is made anew for the next quorum.
@@ -122,7 +111,12 @@ class RunManager(Base):  # type: ignore[misc]
         first = self.errored() is None
         super().report_error(e)
         if first:
-            group_end.end(self._pg)
+            group = self._pg
+            if isinstance(group, NativeGroup):
+                self._pg = NativeGroup(group.backend, group.timeout)
+                if getattr(self._checkpoint_transport, "_pg", None) is group:
+                    self._checkpoint_transport._pg = self._pg
+            group_end.end(group)
 
     def should_commit(self, *args: Any, **kwargs: Any) -> bool:
         """Vote on the step."""

@@ -20,9 +20,9 @@ NEW = hasattr(dist.ProcessGroup, "reconfigure") and hasattr(Manager, "_reconfigu
 needs_them = pytest.mark.skipif(not NEW, reason=f"needs torch 2.14 and torchft 0.3: {patch_fit.versions()}")
 here = pytest.mark.parametrize("backend", ["local"], indirect=True)
 TRAIN = {"open-end": True, "step-time": 0.1, "timeout": 60}  # torchft's default: nobody may wait for it
-# Killed when it has told the others its address in the second quorum, and has not connected to them.
+# Killed when it has told the others its address in the second quorum, and they wait for it to connect.
 DIES_IN_SET_UP = f"""
-import os, runpy, signal, sys
+import os, runpy, signal, time
 from ftslurm.worker import native_group
 class Store(native_group.QuorumStore):
     quorums = 0
@@ -30,6 +30,7 @@ class Store(native_group.QuorumStore):
         first = keys[0].endswith("/0")
         Store.quorums += first
         if Store.quorums == 2 and (os.environ["REPLICA_GROUP_ID"], os.environ["FTSLURM_ATTEMPT"]) == ("1", "0"):
+            time.sleep(1)
             os.kill(os.getpid(), signal.SIGKILL)
         super().wait(keys, timeout)
 native_group.QuorumStore = Store

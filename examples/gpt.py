@@ -71,9 +71,9 @@ def owns_gpu() -> bool:
 def process_group(backend: str, timeout: timedelta) -> ProcessGroup:
     """What averages the tensors between the groups."""
     if backend == "native":  # torch's own, which torchft 0.3 takes
-        from ftslurm.worker.native_group import NativeGroup
+        from ftslurm.worker.native_group import native_group
 
-        return NativeGroup("nccl2" if owns_gpu() else "gloo", timeout)
+        return native_group("nccl2" if owns_gpu() else "gloo", timeout)
     kinds = {"gloo": ProcessGroupGloo, "nccl": ProcessGroupNCCL, "baby-nccl": ProcessGroupBabyNCCL}
     return kinds[backend](timeout=timeout)
 

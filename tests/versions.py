@@ -42,12 +42,8 @@ DRILLS = {  # what the table says -> its settings
 TESTS = (
     *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/unit/checkpoint", "tests/unit/config"),
     *("tests/unit/protocol", "tests/unit/submission", "tests/local/test_shape_of_torchft.py"),
-    *(
-        "tests/scenarios/test_native_groups.py",
-        "tests/local/test_broken_quorum.py",
-        "tests/local/test_closed_transport.py",
-        "tests/local/test_lighthouse.py",
-    ),
+    *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
+    "tests/scenarios/test_native_groups.py",
 )
 _ON_SLURM = """
     cluster worker_on_slurm array ladder adoption topology step_manager chaos doctor controller_dies filters list

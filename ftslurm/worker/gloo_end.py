@@ -28,6 +28,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ftslurm.worker import group_end
+from ftslurm.worker.native_group import native_of
 
 SETTLE_S = 0.5  # time for collectives to fail; after it none writes its tensors: whatever it sends or receives fails
 TAG = 2**31 - 64  # of the first short receive; scripts and transports count from 0
@@ -69,7 +70,8 @@ class Collective:
 
 def is_gloo(group: Any) -> bool:
     """Return whether it is a Gloo group, torchft's or one of torch's own (native_group.py)."""
-    return isinstance(group, group_end.module().ProcessGroupGloo) or getattr(group, "backend", "") == "gloo"
+    native = native_of(group)
+    return isinstance(group, group_end.module().ProcessGroupGloo) if native is None else native.backend == "gloo"
 
 
 def bounded(managed: Any, group: Any) -> Any:

@@ -31,7 +31,7 @@ class Aborted(RuntimeError):
 def end(group: Any) -> None:
     """End what the group does. Returns at once; an error is not raised, because the group is broken already."""
     from ftslurm.worker import gloo_end  # imports torch
-    from ftslurm.worker.native_group import NativeGroup
+    from ftslurm.worker.native_group import native_of
 
     with contextlib.suppress(Exception):
         group = innermost(group)
@@ -39,7 +39,7 @@ def end(group: Any) -> None:
             _kill_child(group)
         elif gloo_end.is_gloo(group):
             gloo_end.end(group)
-        elif isinstance(group, NativeGroup):
+        elif native_of(group) is not None:
             _start_abort(group)
         elif not isinstance(group, module().ProcessGroupWrapper):
             return

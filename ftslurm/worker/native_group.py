@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import importlib
 import os
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
 from ftslurm.worker import patch_fit
 from ftslurm.worker.quorum_abort import BrokenQuorums
+
+torchft: Any = importlib.import_module("torchft.process_group")
 
 
 class QuorumStore(dist.Store):  # type: ignore[misc]
@@ -36,7 +40,7 @@ class QuorumStore(dist.Store):  # type: ignore[misc]
         if address.partition("/")[0] == self.address.partition("/")[0]:
             for key in written:
                 self.quorum.delete_key(key)
-        self.address, self.quorum = address, _module("process_group").create_store_client(address, timeout)
+        self.address, self.quorum = address, torchft.create_store_client(address, timeout)
 
     def compare_set(self, key: str, expected: bytes, value: bytes) -> Any:
         """Set a key that has the expected value; return its value."""
@@ -57,11 +61,41 @@ class QuorumStore(dist.Store):  # type: ignore[misc]
         self.quorum.wait(keys, timeout)
 
 
-class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
-    """One of torch's process groups, for the Manager of a script in a run: `Manager(pg=NativeGroup("gloo"), ...)`.
+@dataclass
+class Native:
+    """What one of torch's process groups in this process was made with."""
+
+    backend: str
+    timeout: timedelta
+    store: QuorumStore = field(default_factory=QuorumStore)
+    address: str = ""  # of the store of the present quorum
+
+    def meet(self, group: Any, quorums: BrokenQuorums, options: Any) -> None:
+        """Connect to the other members of the quorum, in a thread that is abandoned if the quorum breaks.
+
+        Raises:
+            Broken: the quorum has broken. Gloo's set-up goes on for five times the time-out, NCCL's for ever.
+        """
+        self.store.move(self.address, options.timeout)
+        quorums.unless_broken(options.uuid, lambda: group.reconfigure(options).wait())
+
+
+_natives: WeakKeyDictionary[Any, Native] = WeakKeyDictionary()
+
+
+def native_of(group: Any) -> Native | None:
+    """Return what a process group was made with; None: it is not of `native_group`."""
+    return _natives.get(group)
+
+
+def native_group(backend: str, timeout: timedelta = timedelta(seconds=60)) -> Any:
+    """Make one of torch's process groups for the Manager of a script: `Manager(pg=native_group("gloo"), ...)`.
 
     The Manager takes another one after an error, so leave it to the Manager: what torch cannot end, a collective that
     hangs (gloo_end.py) or a set-up that waits for a dead member, must not hold the next quorum.
+
+    It is a plain dist.ProcessGroup: in the methods of a subclass torch holds the GIL while it waits for a lock whose
+    owner may want the GIL (2.14.1: PyProcessGroup::allreduce, and ~AsyncWork in Gloo's thread).
 
     Args:
         backend: gloo or nccl2.
@@ -70,42 +104,21 @@ class NativeGroup(dist.ProcessGroup):  # type: ignore[misc]
     Raises:
         RuntimeError: torch or torchft is too old.
     """
-
-    address = ""  # of the store of the present quorum; run_manager.py sets it
-
-    def __init__(self, backend: str, timeout: timedelta = timedelta(seconds=60)) -> None:
-        if not hasattr(dist.ProcessGroup, "reconfigure") or not hasattr(_module("manager").Manager, "_reconfigure_pg"):
-            raise RuntimeError(f"torch's own process groups need torch 2.14 and torchft 0.3: {patch_fit.versions()}")
-        self.backend, self.timeout = backend, timeout
-        self.store = QuorumStore()
-        rank = int(os.environ["REPLICA_GROUP_ID"])  # until the first quorum: another one in each group
-        place = self.store, rank, rank + 1
-        super().__init__(*place)
-        if backend == "gloo":
-            kind, devices = dist.ProcessGroup.BackendType.GLOO, ["cpu", "cuda"]
-            made = dist.ProcessGroupGloo(*place, timeout, enable_reconfigure=True)
-        else:
-            kind, devices = dist.ProcessGroup.BackendType.CUSTOM, ["cuda"]
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout, options.enable_reconfigure = timeout, True
-            made = dist.ProcessGroupNCCL2(*place, options)
-        self._set_default_backend(kind)
-        for device in devices:
-            self._register_backend(torch.device(device), kind, made)
-
-    def getBackendName(self) -> str:  # noqa: N802 - torchft's name for it
-        """Return gloo or nccl2."""
-        return self.backend
-
-    def meet(self, quorums: BrokenQuorums, options: Any) -> None:
-        """Connect to the other members of the quorum, in a thread that is abandoned if the quorum breaks.
-
-        Raises:
-            Broken: the quorum has broken. Gloo's set-up goes on for five times the time-out, NCCL's for ever.
-        """
-        self.store.move(self.address, options.timeout)
-        quorums.unless_broken(options.uuid, lambda: self.reconfigure(options).wait())
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"torchft.{name}")
+    if not hasattr(dist.ProcessGroup, "reconfigure") or not hasattr(torchft, "reconfigure_with_store"):
+        raise RuntimeError(f"torch's own process groups need torch 2.14 and torchft 0.3: {patch_fit.versions()}")
+    native, rank = Native(backend, timeout), int(os.environ["REPLICA_GROUP_ID"])  # another rank in each group
+    place = native.store, rank, rank + 1  # until the first quorum
+    if backend == "gloo":
+        kind, devices = dist.ProcessGroup.BackendType.GLOO, ["cpu", "cuda"]
+        made = dist.ProcessGroupGloo(*place, timeout, enable_reconfigure=True)
+    else:
+        kind, devices = dist.ProcessGroup.BackendType.CUSTOM, ["cuda"]
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout, options.enable_reconfigure = timeout, True
+        made = dist.ProcessGroupNCCL2(*place, options)
+    group = dist.ProcessGroup(*place)
+    group._set_default_backend(kind)
+    for device in devices:
+        group._register_backend(torch.device(device), kind, made)
+    _natives[group] = native
+    return group

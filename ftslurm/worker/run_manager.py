@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ftslurm.worker import gloo_end, group_end, heal_transport
 from ftslurm.worker.closed_servers import Client
-from ftslurm.worker.native_group import NativeGroup
+from ftslurm.worker.native_group import native_group, native_of
 
 if TYPE_CHECKING:
     from ftslurm.worker.session import Watchers
@@ -59,8 +59,8 @@ class RunManager(Base):  # type: ignore[misc]
             watchers.lineage.check(self, allow_heal, quorum)
             if watchers.repeated is not None:
                 watchers.repeated.tell_apart(self, quorum)
-            if isinstance(self._pg, NativeGroup):
-                self._pg.address = f"{quorum.store_address}/torchft/{quorum.quorum_id}/{self._group_rank}"
+            if (native := native_of(self._pg)) is not None:
+                native.address = f"{quorum.store_address}/torchft/{quorum.quorum_id}/{self._group_rank}"
 
         watchers.lineage.managers.add(self)
         self._client.answered = answered
@@ -69,12 +69,12 @@ class RunManager(Base):  # type: ignore[misc]
 
     def _reconfigure_pg(self, communicator_id: int, handles: list[str]) -> None:
         """Set up the process group for a quorum (torchft 0.3)."""
-        if not isinstance(self._pg, NativeGroup):
+        if (native := native_of(self._pg)) is None:
             super()._reconfigure_pg(communicator_id, handles)
             return
         options = importlib.import_module("torchft.process_group").ReconfigureOptions()
         options.uuid, options.handles, options.timeout = communicator_id, handles, self._timeout
-        self._pg.meet(self._ftslurm.quorums, options)
+        native.meet(self._pg, self._ftslurm.quorums, options)
 
     def disallow_state_dict_read(self) -> None:
         """Forbid that a group heals from this one, between two syncs of LocalSGD and DiLoCo."""
@@ -112,8 +112,8 @@ class RunManager(Base):  # type: ignore[misc]
         super().report_error(e)
         if first:
             group = self._pg
-            if isinstance(group, NativeGroup):
-                self._pg = NativeGroup(group.backend, group.timeout)
+            if (native := native_of(group)) is not None:
+                self._pg = native_group(native.backend, native.timeout)
                 if getattr(self._checkpoint_transport, "_pg", None) is group:
                     self._checkpoint_transport._pg = self._pg
             group_end.end(group)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from harness import SCRIPTS, SLURM_BY_DAY, Backend, Run
-from torchft import Manager
+from torchft import process_group
 
 from ftslurm.worker import patch_fit
-from ftslurm.worker.native_group import NativeGroup
+from ftslurm.worker.native_group import native_group
 
-NEW = hasattr(dist.ProcessGroup, "reconfigure") and hasattr(Manager, "_reconfigure_pg")
+NEW = hasattr(dist.ProcessGroup, "reconfigure") and hasattr(process_group, "reconfigure_with_store")
 needs_them = pytest.mark.skipif(not NEW, reason=f"needs torch 2.14 and torchft 0.3: {patch_fit.versions()}")
 here = pytest.mark.parametrize("backend", ["local"], indirect=True)
 TRAIN = {"open-end": True, "step-time": 0.1, "timeout": 60}  # torchft's default: nobody may wait for it
@@ -85,4 +85,4 @@ def test_nobody_waits_for_a_group_that_dies_while_the_process_group_is_set_up(ba
 @pytest.mark.skipif(NEW, reason=f"has them: {patch_fit.versions()}")
 def test_a_script_is_told_that_torch_or_torchft_is_too_old() -> None:
     with pytest.raises(RuntimeError, match=r"need torch 2\.14 and torchft 0\.3: torchft.*, torch "):
-        NativeGroup("gloo")
+        native_group("gloo")

@@ -88,9 +88,9 @@ def load_state_dict(state: dict) -> None:
 
 kind = ProcessGroupGloo
 if os.environ.get("FTSLURM_PROCESS_GROUP") == "native":
-    from ftslurm.worker.native_group import NativeGroup
+    from ftslurm.worker.native_group import native_group
 
-    kind = partial(NativeGroup, "gloo")
+    kind = partial(native_group, "gloo")
 manager = Manager(
     pg=kind(timeout=timedelta(seconds=args.timeout)),
     min_replica_size=1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -10,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torchft import Manager
+from torchft import process_group
 
 from ftslurm.protocol.position import Position
 from ftslurm.worker import patch_fit
+from ftslurm.worker.native_group import native_group, native_of
 from ftslurm.worker.quorum_abort import BrokenQuorums
 from ftslurm.worker.transfers import Transfers
 
-NEW = hasattr(dist.ProcessGroup, "reconfigure") and hasattr(Manager, "_reconfigure_pg")
+NEW = hasattr(dist.ProcessGroup, "reconfigure") and hasattr(process_group, "reconfigure_with_store")
 pytestmark = pytest.mark.skipif(not NEW, reason=f"needs torch 2.14 and torchft 0.3: {patch_fit.versions()}")
 SOON = timedelta(seconds=20)
 
@@ -26,14 +26,12 @@ class Members:
     """Process groups that meet in quorum after quorum."""
 
     def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ftslurm.worker.native_group import NativeGroup
-
         self.quorums = BrokenQuorums([], Position(), Transfers())
         self.pool = ThreadPoolExecutor(count)
         self.groups: list[Any] = []
         for number in range(count):
             monkeypatch.setenv("REPLICA_GROUP_ID", str(number))
-            self.groups.append(NativeGroup("gloo", SOON))
+            self.groups.append(native_group("gloo", SOON))
 
     def meet(self, quorum: int, server: Any, *members: int) -> list[float]:
         """Form a quorum in the store of a server; return the members' sums of their numbers."""
@@ -42,10 +40,12 @@ class Members:
         return list(self.pool.map(lambda one: self._sum(one, quorum, server.port, handles), members))
 
     def _sum(self, one: int, quorum: int, port: int, handles: list[str]) -> float:
-        group, options = self.groups[one], importlib.import_module("torchft.process_group").ReconfigureOptions()
+        group, options = self.groups[one], process_group.ReconfigureOptions()
         options.uuid, options.handles, options.timeout = quorum, handles, SOON
-        group.address = f"127.0.0.1:{port}/torchft/{quorum}/0"
-        group.meet(self.quorums, options)
+        native = native_of(group)
+        assert native is not None
+        native.address = f"127.0.0.1:{port}/torchft/{quorum}/0"
+        native.meet(group, self.quorums, options)
         tensor = torch.tensor([float(one)])
         group.allreduce([tensor], dist.ReduceOp.SUM).wait()
         return float(tensor)

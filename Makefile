@@ -9,7 +9,7 @@ SHELL := bash
 .NOTPARALLEL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test nightly lint unit matrix slurm docs dist clean
+.PHONY: help venv demo test nightly lint unit matrix gpu gpu-wheels slurm docs dist clean
 
 BIN := .venv/bin
 STAMP := .venv/complete
@@ -19,7 +19,7 @@ SUITE := $(BIN)/python tests/suite.py -n 3 --dist loadfile --no-loadscope-reorde
 quietly = out=$$($(1) 2>&1) || { echo "$$out"; exit 1; }
 
 help:  ## show this
-	sed -nE 's/^([a-z]+):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	sed -nE 's/^([a-z-]+):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 	echo "  PYTHON=python3.12 chooses the interpreter of .venv, ARGS='-k name' goes to pytest"
 
 venv: $(STAMP)  ## make .venv with ftslurm and what its tests need
@@ -49,6 +49,16 @@ unit: $(STAMP)  ## only the tests of each part alone: a minute and a half
 matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two
 	$(BIN)/python tests/versions.py --folder .matrix $(ARGS)
 
+gpu-wheels: $(STAMP)  ## collect in .wheels/ what a machine with torch, but no network, lacks for `make gpu`; ARGS=3.12: its Python
+	$(BIN)/python benchmarks/gpu_wheels.py .wheels $(ARGS)
+
+gpu:  ## try ftslurm on this machine's GPUs, without a network: ten minutes; into benchmarks/results/gpu.md
+	rm -rf .gpu
+	$(PYTHON) -m venv --without-pip .gpu
+	$(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' > $$(echo .gpu/lib/python3*/site-packages)/torch.pth
+	$(call quietly,$(PYTHON) -m pip --python .gpu/bin/python install --no-index --find-links .wheels --no-build-isolation -e . pytest pytest-timeout pytest-xdist hypothesis)
+	.gpu/bin/python benchmarks/gpu.py $(ARGS)
+
 docs: $(EXTRAS)  ## build the documentation as a web site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	echo "==> docs: site/index.html"
@@ -59,7 +69,7 @@ dist: $(STAMP)  ## build the sdist and the wheel into dist/, and check what an i
 	$(BIN)/twine check --strict dist/*
 
 clean:  ## remove .venv, builds and caches; runs/ stays
-	rm -rf .venv .matrix build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .matrix .gpu .wheels build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 slurm:

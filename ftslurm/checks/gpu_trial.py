@@ -20,6 +20,7 @@ from typing import Any
 from ftslurm.checks import gpu_verdicts
 from ftslurm.checks.finding import Finding, fail, ok
 from ftslurm.security import programs
+from ftslurm.words import plural
 
 SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
 BYTES = 64 << 20  # of the tensor that is summed
@@ -80,9 +81,8 @@ def judge(found: Trial, slow_share: float) -> Iterator[Finding]:
             what = f"GPU {index} is slow: {tflops:.3g} TFLOP/s, the others {middle:.3g}"
             yield fail("matmul", what, "see its clocks and temperature: nvidia-smi -q -d PERFORMANCE")
     if found.tflops and not bad:
-        yield ok(
-            "matmul", f"the products of {len(found.tflops)} GPUs are right, {min(found.tflops):.3g} TFLOP/s or more"
-        )
+        count = plural(len(found.tflops), "GPU")
+        yield ok("matmul", f"the products of {count} are right, {min(found.tflops):.3g} TFLOP/s or more")
     if found.allreduce_problem:
         fix = "see NCCL's words in the log of the check; NCCL_DEBUG=INFO tells more"
         yield fail("allreduce", found.allreduce_problem, fix)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.checks.gpu_readings import GpuReading
 from ftslurm.checks.node_facts import Hardware
-from ftslurm.words import listed
+from ftslurm.words import by_count, listed, plural
 
 RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
 REPLACE = "drain the node; the GPU has to be replaced"
@@ -24,14 +24,18 @@ def present(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[F
         if gpu.problem:
             yield fail("gpus", f"GPU {gpu.index} does not answer: {gpu.problem}", RESET)
     sound = sum(not gpu.problem for gpu in gpus)
+    answer = by_count(sound, "answers", "answer")
     if sound < expected:
-        what = f"{sound} of the {expected} GPUs that the run uses on a node answer"
+        what = f"{sound} of the {plural(expected, 'GPU')} that the run uses on a node {answer}"
         what += f"; there are {files} device files" if files != sound else ""
         yield fail("gpus", what, "see nvidia-smi on the node, and whether the job has asked for its GPUs")
     elif all(not gpu.problem for gpu in gpus):
         names = dict.fromkeys(gpu.name for gpu in gpus)
         kinds = ", ".join(names)
-        yield ok("gpus", f"{sound} GPUs answer ({kinds}, driver {', '.join({gpu.driver for gpu in gpus})})")
+        yield ok(
+            "gpus",
+            f"{plural(sound, 'GPU')} {answer} ({kinds}, driver {', '.join({gpu.driver for gpu in gpus})})",
+        )
         if len(names) > 1:
             yield warn("gpus", f"they are not all alike: {kinds}", "choose nodes with cluster.sbatch.constraint")
 
@@ -66,7 +70,7 @@ def memory(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
             yield warn("memory", what, "watch it")
     known = [gpu for gpu in gpus if (gpu.ecc, gpu.rows) != (None, None)]
     if known and not bad:
-        yield ok("memory", f"no uncorrected error and no pending repair of {len(known)} GPUs")
+        yield ok("memory", f"no uncorrected error and no pending repair of {plural(len(known), 'GPU')}")
 
 
 def _memory_problem(gpu: GpuReading) -> tuple[str, str] | None:

@@ -116,7 +116,7 @@ def check_folder(facts: FolderFacts) -> Iterator[Finding]:
         yield warn("locking", what, fix)
     else:
         yield ok("locking", "exclusive creation and fcntl locks hold between machines")
-    taken = f"a durable write takes {1000 * facts.fsync_s:.1f} ms, at most {1000 * facts.fsync_longest_s:.0f}"
+    taken = f"a durable write takes {1000 * facts.fsync_s:.1f} ms, at most {1000 * facts.fsync_longest_s:.1f}"
     if facts.fsync_s > 0.1:
         slow = f"{taken}; the controller waits for one before each action"
         yield warn("latency", slow, "set run.root to a faster one")

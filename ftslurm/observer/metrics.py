@@ -102,6 +102,12 @@ METRICS = (
         ("group",),
     ),
     Described(
+        "ftslurm_group_slow_ratio",
+        "Its own part of a step, by that of the others; only of groups that make the others wait.",
+        lambda s: [((str(g.group),), g.slow) for g in s.groups if g.slow is not None],
+        ("group",),
+    ),
+    Described(
         "ftslurm_group_restarts_total",
         "Restarts of a group.",
         lambda s: [((str(g.group),), g.restarts) for g in s.groups],

@@ -65,7 +65,7 @@ def take(config: Config, run: RunDir) -> None:
 def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) -> None:
     """Have nobody restore what an attempt of a group has saved after a step.
 
-    An object store is written in the background.
+    An object store is written in the background; the controller does not end before.
     """
     if url(config) is None:
         folder = config.checkpoint.dir or str(run.checkpoints)
@@ -81,7 +81,7 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
         except EnvironmentProblem as error:
             log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
 
-    Thread(target=ask, daemon=True).start()
+    Thread(target=ask).start()
 
 
 def _ask(config: Config, *words: str) -> str:

@@ -30,15 +30,15 @@ import torch
 from ftslurm.worker import group_end
 from ftslurm.worker.native_group import native_of
 
-SETTLE_S = 0.5  # time for collectives to fail; after it none writes its tensors: whatever it sends or receives fails
+SETTLE_S = 1.0  # time for collectives to fail; after it none writes its tensors: whatever it sends or receives fails
 TAG = 2**31 - 64  # of the first short receive; scripts and transports count from 0
 
 
 @dataclass
 class Life:
-    """What a process group has done since it was made."""
+    """How long the collectives are waited for that a process group has begun, before it is made anew."""
 
-    given_up_at: float = float("inf")  # no collective is waited for after that
+    given_up_at: float = float("inf")
 
 
 _lives: WeakKeyDictionary[Any, Life] = WeakKeyDictionary()
@@ -64,7 +64,7 @@ class Collective:
             if time.monotonic() > min(until, self._life.given_up_at):
                 raise group_end.Aborted("a collective hangs: its time is over, or its process group has ended")
             with suppress(RuntimeError):  # its own is raised below
-                self._work.wait(timedelta(seconds=SETTLE_S / 5))
+                self._work.wait(timedelta(seconds=SETTLE_S / 10))
         return self._work.wait()
 
 

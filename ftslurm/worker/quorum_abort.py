@@ -94,7 +94,7 @@ class BrokenQuorums:
 
         @functools.wraps(create)
         def _create_pg(group: Any, *args: Any) -> Any:
-            return self.unless_broken(getattr(group, number), lambda: create(group, *args))
+            return self.unless_broken(getattr(group, number), lambda: _connected(group, create(group, *args)))
 
         kind._create_pg = _create_pg
 
@@ -199,6 +199,15 @@ class BrokenQuorums:
     def _abort(self, manager: Any) -> None:
         complain(f"a member of quorum {manager._quorum_id} is gone: its collective is aborted")
         group_end.end(manager._pg)
+
+
+def _connected(group: Any, made: Any) -> Any:
+    """Wait until all are connected. With NCCL the one that makes the communicator's id does not wait for the others."""
+    if hasattr(group, "_errored"):  # a group of GPUs
+        import torch
+
+        made.allreduce([torch.zeros(1, device=torch.accelerator.current_accelerator())]).wait()
+    return made
 
 
 def quorum_of(store_addr: str) -> int | None:

@@ -177,6 +177,27 @@ def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_ou
 
 
 @here
+@pytest.mark.nightly
+@pytest.mark.parametrize(("groups", "killed"), [(3, [1]), (4, [1, 2])])
+def test_kills_with_many_allreduces_under_way_stall_nobody_and_leave_nothing(
+    backend: Backend, groups: int, killed: list[int]
+) -> None:
+    # toy.py's process groups time out after 10 s, for which one kill in ten would stall its survivors.
+    args = {"open-end": True, "step-time": 0, "layers": 8}
+    run = backend.start(f"groups.count={groups}", *OURS, "restart.max_per_group=99", "restart.backoff_s=0", args=args)
+    run.wait_for_steps(8, groups=groups)
+    held = []
+    for attempt in range(1, 41):
+        for group in killed:
+            run.kill(group)
+        run.wait_until_back(*killed, attempt=attempt)
+        held.append(sum(len(os.listdir(f"/proc/{run.pid(0)}/{what}")) for what in ("fd", "task")))
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0, groups - 1}, returned={*killed})
+    assert held[-1] < min(held) + 10
+
+
+@here
 @pytest.mark.light
 def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took(backend: Backend) -> None:
     run = backend.start("groups.count=2", "faults=kill_one", "job.total_steps=60", args=TRAIN)

@@ -54,17 +54,15 @@ def digest() -> str:
 
 
 def average() -> None:
-    """Average all gradients in one collective."""
-    grads = [p.grad for p in model.parameters()]
-    together = torch.cat([grad.flatten() for grad in grads])
-    manager.allreduce(together).wait()
-    for grad, mean in zip(grads, together.split([grad.numel() for grad in grads]), strict=True):
-        grad.copy_(mean.view_as(grad))
+    """Average all gradients, in several collectives at a time."""
+    for average in [manager.allreduce(p.grad) for p in model.parameters()]:
+        average.wait()
 
 
 begin()
 torch.manual_seed(args.seed)
-model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+hidden = [nn.Linear(32, 32) for _ in range(args.layers)]
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), *hidden, nn.Linear(32, 1))
 
 
 class Slow:

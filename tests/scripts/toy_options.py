@@ -18,6 +18,7 @@ parser.add_argument("--slow-group", type=int, help="its steps take 1.4 times as 
 parser.add_argument("--slow-node", help="the steps of a group that runs there do")
 parser.add_argument("--timeout", type=float, default=10, help="seconds that torchft waits for a peer")
 parser.add_argument("--pause", type=float, default=0, help="seconds to sleep between two steps, as data loading does")
+parser.add_argument("--layers", type=int, default=0, help="more of them, each with two tensors to average")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--fail-at", type=int, help="fail in this step, between quorum and allreduce")
 parser.add_argument("--fail-group", type=int, default=0)

@@ -33,8 +33,8 @@ def test_missing_silent_and_mixed_gpus_are_named() -> None:
     lost = GpuReading(1, "", "", problem="GPU is lost")
     silent, few = words(gpu_verdicts.present([SOUND, lost], 2, 2))
     assert silent == "fail: GPU 1 does not answer: GPU is lost"
-    assert few == "fail: 1 of the 2 GPUs that the run uses on a node answer; there are 2 device files"
-    assert words(gpu_verdicts.present([SOUND], 8, 0)) == ["ok: 1 GPUs answer (H200, driver 580.159)"]
+    assert few == "fail: 1 of the 2 GPUs that the run uses on a node answers; there are 2 device files"
+    assert words(gpu_verdicts.present([SOUND], 8, 0)) == ["ok: 1 GPU answers (H200, driver 580.159)"]
     assert "not all alike" in words(gpu_verdicts.present([SOUND, replace(OTHER, name="A100")], 2, 2))[1]
 
 

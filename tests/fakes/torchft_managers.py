@@ -31,7 +31,7 @@ def fake_torchft():
 
     class Manager:
         def __init__(self):
-            self._client = None
+            self._client = self._pg = None
             self._quorum_id = -1
             self._quorum_future = None
             self._participating_replica_world_size = 0

@@ -15,6 +15,7 @@ from enum import EnumMeta
 from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
+from ftslurm.config.described import field_comments
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.status_json import StatusJson
@@ -135,7 +136,9 @@ def _fields(record: type[JournalRecord]) -> Iterator[tuple[str, tuple[object, ..
     """Yield of each field its name, its types, its meaning, and whether it can be left out."""
     for name, hint in get_type_hints(record, include_extras=True).items():
         if name != "event":
-            meaning = next(note for note in get_args(hint)[1:] if note != KEY)
+            notes = [note for note in get_args(hint)[1:] if get_origin(hint) is Annotated and note != KEY]
+            comments, alias = field_comments(records), record.__annotations__[name]
+            meaning = notes[0] if notes else comments[record.__name__, name] or comments["", alias]
             yield name, members(hint), meaning, hasattr(record, name)
 
 

@@ -7,11 +7,11 @@ import types
 from collections.abc import Collection
 from dataclasses import Field, is_dataclass
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ftslurm.config import schema
 from ftslurm.config.described import described
-from ftslurm.config.overrides import INTERNAL
+from ftslurm.config.setting_names import INTERNAL
 
 CONF = Path(__file__).parents[1] / "conf"
 BEGIN = """\
@@ -36,13 +36,17 @@ def page() -> str:
             continue
         text += f"\n## {name}\n\n{plain(kind.__doc__ or '')}\n" + presets(name) + table(kind, f"{name}.")
         for key, entry in get_type_hints(kind).items():
-            entries = [inner for inner in get_args(entry) if is_dataclass(inner)]
-            for inner in entries:
+            for inner in _sections(entry):
                 one = "One entry of " if get_origin(entry) is list else ""
                 text += f"\n### {one}`{name}.{key}`\n\n{plain(inner.__doc__ or '')}\n"
                 text += table(inner, "")
     others = {name for name, kind in sections.items() if not is_dataclass(kind)}
     return text + "\n## Without a section\n" + table(schema.Config, "", others)
+
+
+def _sections(hint: Any) -> list[Any]:
+    """Return the dataclasses that a value of this type may hold."""
+    return [hint] if is_dataclass(hint) else [one for inner in get_args(hint) for one in _sections(inner)]
 
 
 def presets(section: str) -> str:
@@ -64,14 +68,12 @@ def table(section: Any, prefix: str, only: Collection[str] | None = None) -> str
         if "." in name or (only is not None and name not in only):
             continue
         shown = "must be given" if one.default is None else f"`{one.default}`"
-        rows += f"| `{one.key}` | {value(one.field, one.hint)} | {shown} | {plain(one.meaning)} |\n"
+        rows += f"| `{one.key}` | {value(one.field, one.kind)} | {shown} | {plain(one.meaning)} |\n"
     return rows
 
 
 def value(declared: Field[Any], hint: Any) -> str:
     """Return what a setting may be: its choices, or its type and limits."""
-    if choices := declared.metadata.get("choices"):
-        return ", ".join(f"`{choice}`" for choice in choices)
     least, most = declared.metadata.get("least"), declared.metadata.get("most")
     limits = [f"at least {least}"] if least is not None else []
     limits += [f"at most {most}"] if most is not None and most != schema.MAX_TIME else []
@@ -81,11 +83,18 @@ def value(declared: Field[Any], hint: Any) -> str:
 def _kind(hint: Any) -> str:
     if is_dataclass(hint):
         return "mapping, see below"
+    if hint == schema.Option:
+        return "text, number, truth or list"
+    if get_origin(hint) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_kind(one) for one in get_args(hint) if one is not type(None))
     if get_origin(hint) is list:
         (inner,) = get_args(hint)
-        return "list, see below" if is_dataclass(inner) else "list" if inner is Any else f"list of {_kind(inner)}"
+        if inner is Any:
+            return "list"
+        what = _kind(inner)
+        return f"list, each {what}" if " or " in what else f"list of {what}".replace("list of mapping", "list")
     if get_origin(hint) is dict:
         inner = get_args(hint)[1]
         return "mapping" if inner is Any else f"mapping to {_kind(inner)}"

@@ -61,7 +61,8 @@ def brief(entry: Entry, queue: Queue | None = None, watch: liveness.Watch | None
     started = read(head or {})
     if isinstance(started, records.RunStarted):
         known = replace(known, groups=started.groups, total_steps=started.total_steps, name=started.name)
-        config = Config(cluster=ClusterConfig(kind="slurm" if started.mode == "steps" else started.mode))
+        kind = "slurm" if started.mode == "steps" else started.mode
+        config = Config(cluster=ClusterConfig(kind=kind))  # type: ignore[arg-type]  # as the journal has it
         config.internal.sweep = started.sweep
     else:  # it waits
         config = _config(run)

@@ -10,14 +10,13 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from argcomplete.completers import SuppressCompleter
 from argcomplete.finders import CompletionFinder
 
 from ftslurm.cli.verbs import VERBS, options, positionals
 from ftslurm.protocol.run_states import FAULTS
-
-PATHS = ("job.script", "run.root", "run.dir", "checkpoint.dir")
 
 
 class Finder(CompletionFinder):
@@ -95,9 +94,14 @@ def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
     if key in sections:
         values = _presets(key, before)
     elif key in known:
-        is_flag = known[key].hint in (bool, bool | None)
-        values = ("true", "false") if is_flag else known[key].field.metadata.get("choices", ())
-    yield from (f"{key}={value}" for value in (paths(text) if key in PATHS else values))
+        kind = known[key].kind
+        if "path" in known[key].field.metadata:
+            values = [*paths(text)]
+        elif get_origin(kind) is Literal:
+            values = get_args(kind)
+        elif kind in (bool, bool | None):
+            values = ("true", "false")
+    yield from (f"{key}={value}" for value in values)
 
 
 def paths(prefix: str) -> Iterator[str]:

@@ -43,9 +43,9 @@ class Parser(argparse.ArgumentParser):
         if unclear is None:
             return
         if self.takes_settings:
-            from ftslurm.config import overrides
+            from ftslurm.config import setting_names
 
-            overrides.check_option(unclear, names)
+            setting_names.check_option(unclear, names)
         name = unclear.partition("=")[0]
         self.error(f"there is no option {name}{option_names.likely(name, names)}")
 

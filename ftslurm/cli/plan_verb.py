@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
-from ftslurm.config import compose, ladder, node_commands
+from ftslurm.config import compose, ladder
 from ftslurm.config.process_groups import nccl_variables, process_group
 from ftslurm.config.schema import (
     AUTO,
@@ -27,6 +27,7 @@ from ftslurm.config.schema import (
     nodes_needed,
     role_of,
     standby_each,
+    words,
 )
 from ftslurm.core.groups.standby import home, needs_mb, pick
 from ftslurm.core.groups.verdict import describe
@@ -160,7 +161,7 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
         yield "saved", f"nothing: {preflight.if_all_fail(config)}"
     yield from _allocation(config, run, jobs, nodes)
     if config.health.preflight:
-        yield "checks", "; ".join(shlex.join(command) for command in node_commands.named(config))
+        yield "checks", "; ".join(shlex.join(words(command)) for command in config.health.preflight)
         limit = f"{node_check.PREFLIGHT_S:g} s"
         yield "", f"by the first step on each node, before its workers start, within {limit} (health.preflight)"
     yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"

@@ -9,6 +9,7 @@ from textwrap import fill, indent
 from ftslurm.cli.verbs import VERBS
 from ftslurm.config.described import Setting, described
 from ftslurm.config.schema import shipped
+from ftslurm.config.setting_names import no_setting, within
 
 FIRST = (  # those that people set, in the order in which they are shown
     *("job.script", "job.module", "job.args", "job.env", "job.secrets", "job.python", "run.root", "run.name"),
@@ -56,17 +57,11 @@ def pages(wanted: str | None) -> Iterator[str]:
     Raises:
         ConfigError: there is no such section and no such setting.
     """
-    found = [one for one in described() if wanted is None or _within(one.key, wanted) or _within(wanted, one.key)]
+    found = [one for one in described() if wanted is None or within(one.key, wanted) or within(wanted, one.key)]
     if wanted is not None and not found:
-        from ftslurm.config import hydra_adapter, overrides
-
-        overrides.check_setting(hydra_adapter.parse(f"{wanted}=null"))
+        raise no_setting(wanted)
     for one in found:
         yield f"{_head(one)}\n{indent(fill(one.meaning, 88, break_on_hyphens=False), '    ')}"
-
-
-def _within(key: str, section: str) -> bool:
-    return f"{key}.".startswith(f"{section}.")
 
 
 def _head(one: Setting) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -9,9 +10,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftslurm.config import hydra_adapter, overrides, sweep_names
-from ftslurm.config.hydra_adapter import Arguments, Composed, Override, Sweep, Value
-from ftslurm.config.schema import Config, absolute
+from ftslurm.config import hydra_adapter, overrides, setting_names, sweep_names
+from ftslurm.config.hydra_adapter import Composed, Task, Value
+from ftslurm.config.schema import Config, shipped
+from ftslurm.config.setting_names import INTERNAL, paths
+from ftslurm.config.store_url import is_url, plain
+from ftslurm.config.typed_values import made
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
@@ -60,44 +64,43 @@ def compose(argv: Sequence[str], base: Config | None = None, evaluation: Evaluat
         ConfigError: unknown key or preset, or wrong type.
     """
     arguments = hydra_adapter.split(argv)
-    overrides.check_option(arguments.unknown, arguments.known)
+    setting_names.check_option(arguments.unknown, arguments.known)
     parsed = [hydra_adapter.parse(word) for word in arguments.overrides]
-    words = overrides.check_overrides(parsed, arguments)
+    words = overrides.for_hydra(parsed, arguments)
     defaults = asdict(Config())
-    del defaults[overrides.INTERNAL]
+    del defaults[INTERNAL]
     if base is not None:
         presets = [one.key for one, word in zip(parsed, words, strict=True) if word == one.word]  # settings have a ++
         defaults |= {name: value for name, value in _mapping(base).items() if name not in presets}
-    sweep = _sweep(parsed, words, arguments, evaluation)
-    try:
-        composed, best = hydra_adapter.compose([*words, *arguments.options], defaults, sweep, presets=base is None)
-    except ConfigError as error:
-        given = " ".join(" ".join(arguments.overrides).split())  # one line, whatever a value holds
-        raise ConfigError(f"{error} (given: {given})".replace(" ++", " ")) from error
-    if evaluation is not None and sweep.used:
-        evaluation.conclude(best)
-    names = sweep_names.suffixes([given for _, given in composed]) if arguments.multirun else [""] * len(composed)
-    return [_typed(raw, name) for (raw, _), name in zip(composed, names, strict=True)]
+    fixed = {
+        sweep_names.key(word): word
+        for one, word in zip(parsed, words, strict=True)
+        if not one.sweeps and not one.key.startswith(("hydra.", "hydra/"))
+    }
 
-
-def _sweep(
-    parsed: Sequence[Override], words: Sequence[str], arguments: Arguments, evaluation: Evaluation | None
-) -> Sweep:
-    """Describe the sweep that may follow to Hydra's side of it."""
-    own = [word for one, word in zip(parsed, words, strict=True) if one.key.startswith(("hydra.", "hydra/"))]
-    fixed = [word for one, word in zip(parsed, words, strict=True) if not one.sweeps and word not in own]
-
-    def checked(word: str) -> str:
-        return overrides.check_overrides([hydra_adapter.parse(word)], arguments)[0]
+    def chosen(word: str) -> str:
+        return overrides.for_hydra([hydra_adapter.parse(word)], arguments)[0]
 
     def evaluate(composed: Sequence[Composed], first: int) -> Sequence[Value]:
-        names = [sweep_names.of_trial(first + number, given, fixed) for number, (_, given) in enumerate(composed)]
-        configs = [to_config(_typed(raw, name)) for (raw, _), name in zip(composed, names, strict=True)]
+        configs = [
+            to_config(_typed(raw, sweep_names.suffix(given, fixed, first + number)))
+            for number, (raw, given) in enumerate(composed)
+        ]
         assert evaluation is not None
         with hydra_adapter.outside():
             return evaluation.values(configs)
 
-    return Sweep(checked, fixed, None if evaluation is None else evaluate)
+    task = Task(chosen, fixed, None if evaluation is None else evaluate)
+    sweep = overrides.sweeps(parsed, arguments)
+    name = "config" if base is None else "resumed"
+    try:
+        best = hydra_adapter.compose([*words, *arguments.options], defaults, task, name, sweep)
+    except ConfigError as error:
+        given = " ".join(" ".join(arguments.overrides).split())  # one line, whatever a value holds
+        raise ConfigError(f"{error} (given: {given})".replace(" ++", " ")) from error
+    if evaluation is not None and task.asked:
+        evaluation.conclude(best)
+    return [_typed(raw, sweep_names.suffix(given, fixed) if sweep else "") for raw, given in task.composed]
 
 
 def _mapping(base: Config) -> dict[str, Any]:
@@ -122,14 +125,33 @@ def _typed(raw: Any, suffix: str = "") -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        # Checked with references resolved, converted as it is: what has been resolved must not be resolved again.
         if suffix:
             raw.run.name = sweep_names.joined(raw.run.name, suffix)
-        overrides.check_value(Config, OmegaConf.to_container(raw, resolve=True))
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), raw))
+        values = OmegaConf.to_container(raw, resolve=True)
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError, AssertionError) as error:
         raise ConfigError(hydra_adapter.first_lines(error)) from error
-    assert isinstance(config, Config)
+    config: Config = made(Config, values)
+    return config
+
+
+def absolute(config: Config) -> Config:
+    """Make the paths that other nodes and other working directories will see absolute, in place.
+
+    Examples that ship with ftslurm are named `example:train_ddp.py` in conf/job/, so that they are found both in a
+    checkout and in an installed wheel.
+    """
+    if config.job.script is not None and config.job.script.startswith("example:"):
+        config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
+    if (config.cluster.container_image or "").startswith(("./", "../", "~")):
+        config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
+    for key in paths():
+        section, name = key.split(".")
+        settings = getattr(config, section)
+        value = getattr(settings, name)
+        if section == "checkpoint" and value and is_url(value := plain(value)):
+            config.checkpoint.dir = value.rstrip("/")
+        elif value is not None and not is_url(value):
+            setattr(settings, name, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
     return config
 
 

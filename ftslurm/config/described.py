@@ -6,15 +6,18 @@ Everything is read from the schema: the meaning of a setting is the comment besi
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING as REQUIRED
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from itertools import takewhile
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from ftslurm.config import schema
-from ftslurm.config.overrides import INTERNAL
+from ftslurm.config.setting_names import declared
+from ftslurm.config.typed_values import written
 
 
 class Setting(NamedTuple):
@@ -23,49 +26,36 @@ class Setting(NamedTuple):
     key: str
     default: str | None  # None: it must be given
     meaning: str
-    hint: Any  # its type
+    kind: Any  # its type
     field: Field[Any]
 
 
 def described(section: Any = schema.Config, prefix: str = "") -> Iterator[Setting]:
     """Generate the settings of a dataclass, and of those inside it, in the order of the schema."""
-    comments, hints = field_comments(), get_type_hints(section)
-    for field in fields(section):
-        key, hint = f"{prefix}{field.name}", hints[field.name]
-        if key == INTERNAL:
-            continue
-        if is_dataclass(hint):
-            yield from described(hint, f"{key}.")
-            continue
+    comments = field_comments(schema)
+    for inside, key, kind, field in declared(section, prefix):
         default = field.default if field.default_factory is REQUIRED else field.default_factory()
-        shown = None if default == schema.MISSING else _written(default)
-        yield Setting(key, shown, comments[section.__name__, field.name], hint, field)
+        shown = None if default == schema.MISSING else written(default)
+        yield Setting(key, shown, comments[inside.__name__, field.name], kind, field)
 
 
 @cache
-def field_comments() -> dict[tuple[str, str], str]:
-    """Return the comment of each field, by class and name: the lines above it, or what follows on its line."""
-    source = Path(schema.__file__).read_text()
-    lines = source.splitlines()
-    found = {}
-    for made in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
-        for field in (node for node in made.body if isinstance(node, ast.AnnAssign)):
-            above: list[str] = []
-            for line in reversed(lines[: field.lineno - 1]):
-                if not line.strip().startswith("# "):
-                    break
-                above.insert(0, line.strip().removeprefix("# "))
-            after = lines[(field.end_lineno or field.lineno) - 1][field.end_col_offset or 0 :].strip()
-            words = " ".join([*above, after.removeprefix("# ")]).strip()
-            found[made.name, ast.unparse(field.target)] = words
-    return found
+def field_comments(module: ModuleType) -> Mapping[tuple[str, str], str]:
+    """Return the comment of each field of a class, by their names; that of a name of the module itself is below ""."""
+    lines = (source := inspect.getsource(module)).splitlines()
+    tree = ast.parse(source)
+    scopes = [("", tree.body), *((one.name, one.body) for one in tree.body if isinstance(one, ast.ClassDef))]
+    return {
+        (scope, ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])): _comment(node, lines)
+        for scope, body in scopes
+        for node in body
+        if isinstance(node, (ast.AnnAssign, ast.Assign))
+    }
 
 
-def _written(default: object) -> str:
-    if isinstance(default, list):
-        return "[" + ",".join(str(item) for item in default) + "]"
-    if isinstance(default, float) and default.is_integer():
-        return str(int(default))
-    if default is None or isinstance(default, bool):
-        return "null" if default is None else str(default).lower()
-    return str(default)
+def _comment(node: ast.stmt, lines: Sequence[str]) -> str:
+    """Return the lines of comment above a statement, and what follows on its last line."""
+    above = reversed(lines[: node.lineno - 1])
+    before = [*takewhile(lambda line: line.startswith("# "), map(str.strip, above))][::-1]
+    after = lines[(node.end_lineno or 0) - 1][node.end_col_offset or 0 :].strip()
+    return " ".join(line.removeprefix("# ") for line in (*before, after)).strip()

@@ -1,11 +1,11 @@
 """Compose presets and overrides with Hydra.
 
-Only this module and config/sweep_launcher.py use Hydra, and this one two private functions of it: the parser of its
-command line, to tell options from overrides before Hydra sees them, and the conversion of an override's value.
-pyproject.toml bounds Hydra's version to those with which both were tried (docs/versions.md).
+Only this module and our plugin of Hydra's (hydra_plugins/ftslurm_launcher) use Hydra, and this one a private function
+of it: the parser of its command line, to tell options from overrides before Hydra sees them. pyproject.toml bounds
+Hydra's version to those with which it was tried (docs/versions.md).
 
-Hydra composes plain mappings: it knows neither our keys nor our types, which config/overrides.py checks before and
-after. `hydra.main` is used rather than `hydra.compose`, because --help, --cfg, --info and -m are its own.
+Hydra composes plain mappings: it knows neither our keys nor our types, which config/typed_values.py checks when all is
+composed. `hydra.main` is used rather than `hydra.compose`, because --help, --cfg, --info and -m are its own.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from ftslurm.config import option_names
+from ftslurm.config import option_names, sweep_names
 from ftslurm.config.schema import shipped
+from ftslurm.config.typed_values import as_in
 from ftslurm.errors import ConfigError, FtslurmError
 
 _BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError)  # Hydra and plugins, of what they cannot understand
-BASIC = "basic"  # Hydra's own launcher, and its own sweeper
+_RAISE = "HYDRA_FULL_ERROR"
 _ALONE = threading.RLock()  # Hydra's state and sys.argv belong to the whole process
 
 
@@ -40,7 +42,6 @@ class Arguments:
     known: list[str]  # the names of Hydra's options
     config_dir: str | None
     multirun: bool
-    own_config: bool  # the presets come from elsewhere (--config-path, --config-name), or no run is meant
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class Override:
     word: str  # as it was given
     key: str
     text: str  # what follows the "="
-    values: tuple[Any, ...]  # one, several in a sweep, none if it deletes the key or if they are not known yet
-    deletes: bool = False
-    sweeps: bool = False  # stands for several values, as 1,2 or interval(0,1)
+    deletes: bool
+    sweeps: bool  # stands for several values, as 1,2 or interval(0,1)
+    mapping: bool  # its value is one
 
 
 Composed: TypeAlias = tuple[Any, list[str]]  # a configuration of OmegaConf, not resolved, with its overrides
@@ -61,13 +62,56 @@ Value: TypeAlias = "float | list[float] | FtslurmError"
 
 
 @dataclass
-class Sweep:
-    """How the runs that a sweeper asks for become runs of ftslurm (config/sweep_launcher.py)."""
+class Task:
+    """What Hydra calls with the configuration of each combination: keeps them, and runs what a sweeper asks for.
+
+    Hydra's basic sweeper asks for all runs at once; they are started when all have been composed and checked. Another
+    sweeper (Optuna, Ax) asks for a few at a time and wants their values before it asks for the next ones.
+    """
 
     word: Callable[[str], str]  # makes an override that a sweeper has chosen one that Hydra takes
-    fixed: Sequence[str]  # overrides with one value; a sweeper need not write them back as they were
+    fixed: Mapping[str, str]  # overrides with one value, by key; a sweeper need not write them back as they were
     evaluate: Callable[[Sequence[Composed], int], Sequence[Value]] | None  # runs some, the first with this number
-    used: bool = False  # a sweeper has asked for values
+    composed: list[Composed] = field(default_factory=list)  # what nobody has run
+    asked: bool = False  # a sweeper has asked for values
+
+    def __call__(self, config: Any) -> None:
+        from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
+
+        given = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        self.composed.append((config, [str(word) for word in given or []]))
+
+    def launch(
+        self, launch: Callable[..., Sequence[Any]], sweeper: str, combinations: Sequence[Sequence[str]], first: int
+    ) -> Sequence[Any]:
+        """Do what Hydra asks its launcher for (hydra_plugins/ftslurm_launcher): compose, and run if values are wanted.
+
+        Args:
+            launch: Hydra's own launcher, which calls this task for each combination of overrides.
+        """
+        from hydra.core.utils import JobStatus
+
+        if sweeper == "basic":
+            return launch(combinations, first)
+        if self.evaluate is None:
+            raise ConfigError(
+                f"hydra/sweeper={sweeper}: which runs it asks for depends on the values of those before, and here "
+                f"nothing is run; name one combination instead"
+            )
+        returns = launch([self._restored(words) for words in combinations], first)
+        for one in returns:
+            one.return_value  # noqa: B018 raises what went wrong while it was composed
+        self.asked = True
+        batch, self.composed = self.composed, []
+        for one, value in zip(returns, self.evaluate(batch, first), strict=True):
+            one.status = JobStatus.FAILED if isinstance(value, FtslurmError) else JobStatus.COMPLETED
+            one.return_value = value
+        return returns
+
+    def _restored(self, words: Sequence[str]) -> list[str]:
+        """Return the overrides of a run: those that the sweeper has chosen, and the others as the user gave them."""
+        return [*self.fixed.values(), *(self.word(word) for word in words if sweep_names.key(word) not in self.fixed)]
 
 
 def split(words: Sequence[str]) -> Arguments:
@@ -83,7 +127,7 @@ def split(words: Sequence[str]) -> Arguments:
     vars(parser)["error"] = _refuse  # argparse's prints all of the usage
     names = list(parser._option_string_actions)
     if unclear := option_names.unclear(words, names):
-        return Arguments([], [], unclear, names, config_dir=None, multirun=False, own_config=False)
+        return Arguments([], [], unclear, names, config_dir=None, multirun=False)
     known, rest = parser.parse_known_args(words)
     options, overrides = list(words), [*known.overrides, *rest]
     for word in overrides:
@@ -95,7 +139,6 @@ def split(words: Sequence[str]) -> Arguments:
         known=names,
         config_dir=known.config_dir,
         multirun=known.multirun,
-        own_config=bool(known.config_path or known.config_name or known.shell_completion or known.experimental_rerun),
     )
 
 
@@ -110,8 +153,6 @@ def parse(word: str) -> Override:
         ConfigError: it is not in Hydra's notation.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import Override as Parsed
-    from hydra.core.override_parser.types import ValueType
     from hydra.errors import HydraException
 
     try:
@@ -123,151 +164,114 @@ def parse(word: str) -> Override:
             f"{word!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
             f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
         )
-    values: list[Any] = []
-    if parsed.is_delete() or parsed.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
-        pass
-    elif parsed.is_sweep_override():
-        values = [Parsed._convert_value(value) for value in parsed.sweep_iterator()]
-    else:
-        values = [parsed.value()]
-    text, sweeps = word.partition("=")[2], parsed.is_sweep_override()
-    return Override(word, parsed.key_or_group, text, tuple(values), parsed.is_delete(), sweeps)
+    sweeps, deletes = parsed.is_sweep_override(), parsed.is_delete()
+    mapping = not sweeps and isinstance(parsed.value(), dict)
+    return Override(word, parsed.key_or_group, word.partition("=")[2], deletes, sweeps, mapping)
 
 
-def check_launcher(name: object) -> None:
-    """Refuse a launcher of Hydra's: it would run ftslurm in a job, and ftslurm submits jobs.
-
-    Raises:
-        ConfigError: it is not the basic one.
-    """
-    if name not in (BASIC, None):
-        raise ConfigError(
-            f"hydra/launcher={name}: ftslurm submits each run itself, to Slurm where there is one; leave the launcher "
-            f"out. With -m it makes a run of each combination, and what a launcher would ask of Slurm are settings "
-            f"here: cluster.partition, cluster.time, groups.nodes, groups.gpus, ... (ftslurm help scripts)"
-        )
-
-
-def compose(
-    words: Sequence[str], defaults: Mapping[str, Any], sweep: Sweep, presets: bool = True
-) -> tuple[list[Composed], str]:
-    """Compose the configuration of every combination; none if Hydra only printed something, or the sweep has run them.
+def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name: str, sweeps: bool) -> str:
+    """Have the task called with every combination; never if Hydra only prints something.
 
     Args:
         words: overrides first, then options: Hydra's parser refuses overrides on both sides of an option.
         defaults: the configuration without presets and overrides.
-        presets: apply the presets of conf/config.yaml; else only those that `words` choose.
+        name: of the file of conf/ that says which presets are applied if `words` choose no other ones.
+        sweeps: there is to be more than one combination.
 
     Returns:
-        Configurations of OmegaConf, not resolved, each with its overrides; and what a sweeper says of its best runs.
+        What a sweeper says of its best runs, "" if it says nothing.
 
     Raises:
         ConfigError: Hydra refuses it.
-        FtslurmError: what the sweep raised.
+        FtslurmError: what the task raised.
     """
     import hydra
     from hydra.core.config_store import ConfigStore
-    from hydra.core.hydra_config import HydraConfig
+    from hydra.core.plugins import Plugins
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
-    from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
+    from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from ftslurm.config import sweep_launcher
-
-    composed: list[Composed] = []
-
-    def keep(config: Any) -> None:
-        check_launcher(HydraConfig.get().runtime.choices.get("hydra/launcher"))
-        given = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-        composed.append((config, [str(word) for word in given or []]))
-
-    start = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name=_primary(presets))
-    run = start(keep)
+    run = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name=name)(task)
     try:
         with (
             _ALONE,
-            _hydra_of_the_caller_kept(),
             # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
             tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch,
-            _command_line(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
+            _as_application(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
         ):
-            ConfigStore.instance().store(name="schema", node=dict(defaults))
-            ConfigStore.instance().store(name=_primary(presets=False), node=_without_presets(defaults))
-            with sweep_launcher.in_place(sweep, composed):
-                run()
-            return composed, sweep_launcher.results(scratch)
+            store = ConfigStore.instance()
+            store.store(name="schema", node=dict(defaults))
+            if sweeps:
+                from hydra_plugins.ftslurm_launcher import FtslurmLauncher
+
+                Plugins.instance().register(FtslurmLauncher)  # an editable installation hides it from Hydra
+                target = f"{FtslurmLauncher.__module__}.{FtslurmLauncher.__name__}"
+                store.store(group="hydra/launcher", name="ftslurm", node={"_target_": target})
+                sys.argv.insert(1, "hydra/launcher=ftslurm")
+            run()
+            results = Path(scratch, "optimization_results.yaml")
+            return OmegaConf.to_yaml(OmegaConf.load(results)).replace("++", "") if results.exists() else ""
     except BrokenPipeError:
         raise  # `--help | head`: nothing is wrong with the configuration
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, *_BY_ACCIDENT) as error:
-        if isinstance(error, _BY_ACCIDENT) and sweep.used:
+        if isinstance(error, _BY_ACCIDENT) and task.asked:
             raise  # it may be our own
-        if isinstance(error.__cause__, ConfigTypeError):  # only in what has no type: job.args
-            key, is_mapping = error.__cause__.full_key, error.__cause__.object_type is dict
-            how = f"mapping in this job: set its arguments one by one, as in {key}.lr=0.1"
-            raise ConfigError(f"{key} is a {how if is_mapping else 'list in this job: give a list'}") from error
-        if name := re.search(r"(?:base 10: |Index )'(.+?)'", str(error)):  # there, too: it wants the index of a list
-            one = next(word for word in words if f".{name[1]}" in word)
-            lists = [word for word in words if one.startswith(f"{word.partition('=')[0]}.")] or ["the job's own list"]
-            raise ConfigError(f"{one} contradicts {lists[-1]}: a list has no {name[1]}".replace("++", "")) from error
-        causes = [error] if error.__cause__ is None else [error, error.__cause__]
-        raise ConfigError(": ".join(filter(None, map(first_lines, causes)))) from error
+        raise ConfigError(_why(error, words)) from error
 
 
-def _primary(presets: bool) -> str:
-    return "config" if presets else "config_without_presets"
+def _why(error: Exception, words: Sequence[str]) -> str:
+    """Return what Hydra refuses, in our words where it does not name what is wrong."""
+    from hydra.errors import MissingConfigException
+    from omegaconf.errors import ConfigTypeError
 
-
-def _without_presets(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return conf/config.yaml without its presets: each section may still be given one."""
-    logging = [{f"override hydra/{name}": "none"} for name in ("job_logging", "hydra_logging")]
-    sections: list[Any] = [{name: None} for name in defaults if (shipped("conf") / name).is_dir() and name != "job"]
-    quiet = {"output_subdir": None, "run": {"dir": "."}, "job": {"chdir": False}}
-    return {"defaults": ["schema", *sections, {"job": None}, "_self_", *logging], "hydra": quiet}
+    if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
+        section, _, name = error.missing_cfg_file.partition("/")
+        there = ", ".join(error.options)
+        return f"{section}={name}: there is no such preset; there are: {there} (your own: --config-dir DIR)"
+    if isinstance(error.__cause__, ConfigTypeError):
+        key, is_mapping = error.__cause__.full_key or "", error.__cause__.object_type is dict
+        how = f"mapping in this job: set its values one by one, as in {key}.NAME=VALUE"
+        return f"{key} is a {how if is_mapping else f'list in this job: it must be a list{as_in(key)}'}"
+    if found := re.search(r"(?:base 10: |Index )'(.+?)'", str(error)):  # there, too: it wants the index of a list
+        one = next(word for word in words if f".{found[1]}" in word)
+        lists = [word for word in words if one.startswith(f"{word.partition('=')[0]}.")] or ["the job's own list"]
+        return f"{one} contradicts {lists[-1]}: a list has no {found[1]}".replace("++", "")
+    return ": ".join(filter(None, map(first_lines, filter(None, [error, error.__cause__]))))
 
 
 @contextmanager
-def _hydra_of_the_caller_kept() -> Iterator[None]:
-    """Put Hydra's global state away: the caller may be an application of Hydra, or a notebook that uses it."""
+def _as_application(argv: list[str]) -> Iterator[None]:
+    """Be an application of Hydra's for a while, which raises its errors instead of printing them.
+
+    The caller may be another application of Hydra's, or a notebook that uses it: its global state is put away.
+    """
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
+    from hydra.core.utils import env_override
 
     application, settings, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
-    before = application.hydra, settings.cfg, dict(store.repo)
+    before = application.hydra, settings.cfg, dict(store.repo), sys.argv
     application.clear()
+    sys.argv = argv
     try:
-        yield
+        with env_override({_RAISE: "1"}), warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=DeprecationWarning)
+            yield
     finally:
-        application.hydra, settings.cfg, store.repo = before
+        application.hydra, settings.cfg, store.repo, sys.argv = before
 
 
 @contextmanager
 def outside() -> Iterator[None]:
     """Undo for a while what Hydra needs: processes that are started inherit the environment."""
-    kept = os.environ.pop("HYDRA_FULL_ERROR", None)
+    raises = os.environ.pop(_RAISE)
     try:
         yield
     finally:
-        if kept is not None:
-            os.environ["HYDRA_FULL_ERROR"] = kept
-
-
-@contextmanager
-def _command_line(argv: list[str]) -> Iterator[None]:
-    """Set sys.argv; make Hydra raise its errors instead of printing them, and silence its deprecation warnings."""
-    argv_before, full_error_before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", category=DeprecationWarning)
-            yield
-    finally:
-        sys.argv = argv_before
-        if full_error_before is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full_error_before
+        os.environ[_RAISE] = raises
 
 
 def first_lines(error: BaseException) -> str:

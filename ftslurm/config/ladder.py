@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ftslurm.config.process_groups import HEARTBEAT, HEARTBEAT_S, nccl_variables, uses_nccl
 from ftslurm.config.schema import AUTO, Config
+from ftslurm.config.typed_values import written
 
 WATCHDOG_S = 600.0  # torch's default for collectives of NCCL: init_process_group(timeout=...)
 STEP, LOST = "from job.longest_step_s", "from health.lost_after_s"
@@ -63,7 +64,8 @@ def _named(config: Config, kill_wait_s: float | None) -> dict[str, Rung]:
     }
     if hang_s:
         limit_s, least = (config.hang_least_s, ", at least") if hang_s == AUTO else (hang_s, "")
-        found["hang"] = Rung(f"health.hang_after_s={hang_s}{least}", limit_s, "a group that stands still restarts")
+        name = f"health.hang_after_s={written(hang_s)}{least}"
+        found["hang"] = Rung(name, limit_s, "a group that stands still restarts")
     if config.lighthouse.kind != "none":
         found["silent"] = Rung(f"silent, {LOST}", config.silent_after_s, "a quorum forms without a silent group")
         found["late"] = Rung(f"late, {STEP}", config.late_after_s, "a quorum forms without a late group")

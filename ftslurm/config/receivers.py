@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path, PurePath
-from typing import Any
 
-from ftslurm.config.node_commands import absolute, check_program, words_of
-from ftslurm.config.schema import Config
+from ftslurm.config import node_commands
+from ftslurm.config.schema import Config, HookConfig, words
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.kinds import DEFAULT_EVENTS, EVENTS, KINDS
 from ftslurm.security import programs
 from ftslurm.words import meant, nearest
 
-_HOOK = "'hooks.on_event=[[./notify.sh, --chat]]'"
-_LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or unix:PATH"
+_LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,19 @@ def needed(config: Config) -> bool:
     return bool(config.hooks.on_event or config.hooks.callbacks or config.metrics.textfile or config.metrics.listen)
 
 
-def hooks(config: Config) -> list[Hook]:
-    """Return the hooks, and after them the callbacks, which are hooks that stream.
+def _entries(config: Config) -> Iterator[HookConfig]:
+    return (one if isinstance(one, HookConfig) else HookConfig(one) for one in config.hooks.on_event)
 
-    Raises:
-        ConfigError: an entry is no hook.
-    """
+
+def hooks(config: Config) -> list[Hook]:
+    """Return the hooks, and after them the callbacks, which are hooks that stream."""
     found: list[Hook] = []
-    for entry in config.hooks.on_event:
-        given = entry if isinstance(entry, dict) else {"command": entry}
-        command = absolute(words_of(given.get("command"), _HOOK))
+    for entry in _entries(config):
+        command = node_commands.absolute(words(entry.command))
         base = f"hook {PurePath(command[0]).name or command[0]}"
         same = sum(hook.name == base or hook.name.startswith(f"{base}-") for hook in found)
         name = f"{base}-{same + 1}" if same else base
-        found.append(Hook(name, command, *_checked(given)))
+        found.append(Hook(name, command, frozenset(entry.events or DEFAULT_EVENTS), entry.stream))
     return found + [callback(config, name) for name in config.hooks.callbacks]
 
 
@@ -59,41 +57,24 @@ def callback(config: Config, name: str) -> Hook:
     return Hook(f"callback {name}", tuple(command), frozenset(KINDS), stream=True)
 
 
-def _checked(given: dict[Any, Any]) -> tuple[frozenset[str], bool]:
-    """Return the events of a hook, and whether it streams."""
-    if unknown := given.keys() - {"command", "events", "stream"}:
-        raise ConfigError(f"hooks.on_event: {sorted(unknown)[0]!r}: a hook has command, events and stream only")
-    events, stream = given.get("events", [*DEFAULT_EVENTS]), given.get("stream", False)
-    if not isinstance(events, list) or not events:
-        raise ConfigError("hooks.on_event: `events` must be a list of events, as [group_failed, run_finished]")
-    if not isinstance(stream, bool):
-        raise ConfigError("hooks.on_event: `stream` must be true or false")
-    for event in events:
-        if event not in EVENTS:
-            near = nearest(str(event), EVENTS)
-            hint = meant(near) if near else "the page running has the list (ftslurm help running)"
-            raise ConfigError(f"hooks.on_event: {event!r} is no event; {hint}")
-    return frozenset(events), stream
-
-
-def check_receivers(config: Config) -> None:
-    """Refuse hooks, callbacks and outputs of metrics that cannot work.
-
-    Raises:
-        ConfigError: the message names the setting.
-    """
-    for hook in hooks(config):
+def check_receivers(config: Config) -> Iterator[str]:
+    """Yield why hooks, callbacks and outputs of metrics cannot work."""
+    for entry in _entries(config):
         # What cluster.setup loads is not there yet.
-        if not config.cluster.setup:
-            check_program(hook.command, _HOOK)
+        yield from node_commands.wrong("hooks.on_event", words(entry.command), runs_here=not config.cluster.setup)
+        for event in entry.events:
+            if event not in EVENTS:
+                near = nearest(event, EVENTS)
+                hint = meant(near) if near else "the page running has the list (ftslurm help running)"
+                yield f"hooks.on_event: {event!r} is no event; {hint}"
     for name in config.hooks.callbacks:
         if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
-            raise ConfigError(f"hooks.callbacks: {name!r} is no class; write module.Class, as my_package.MyCallback")
-    textfile = config.metrics.textfile
+            yield f"hooks.callbacks: {name!r} is no class; write module.Class, as my_package.MyCallback"
+    textfile, listen = config.metrics.textfile, config.metrics.listen
     if textfile is not None and not textfile.endswith(".prom"):
-        raise ConfigError(f"metrics.textfile={textfile}: must end in .prom, or node_exporter does not read it")
-    if config.metrics.listen is not None:
-        endpoint(config.metrics.listen)
+        yield f"metrics.textfile={textfile}: must end in .prom, or node_exporter does not read it"
+    if listen is not None:
+        endpoint(listen)
 
 
 def endpoint(listen: str) -> tuple[str, int] | str:

@@ -1,9 +1,9 @@
 """Every setting: its name, type, default and meaning.
 
-The dataclasses are the schema of conf/, of overrides and of a run's config.yaml. They are mutable because OmegaConf
-cannot fill frozen ones; nothing changes them after `check`. `conf/<section>/<preset>.yaml` holds only what differs from
-the defaults here. What a setting may be stands beside it (`one_of`, `limited`); the rules for several settings are in
-validate.py. What follows from others is no setting but a property of Config.
+The dataclasses are the schema of conf/, of overrides and of a run's config.yaml; nothing changes them after `check`.
+`conf/<section>/<preset>.yaml` holds only what differs from the defaults here. What a setting may be stands beside it:
+its type, `limited` and `path`. The rules for several settings are in validate.py. What follows from others is no
+setting but a property of Config.
 
 The unit is part of a name: `_s` seconds, `_ms` milliseconds, `_mb` MiB.
 """
@@ -17,31 +17,31 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
-
-from ftslurm.config.store_url import is_url, plain
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 MOST_GROUPS = 1_000  # real runs reached 128; one node carries no more sruns
 LEAST_SILENCE_S = 2.0  # a busy node is silent for less
-AUTO = "auto"  # a value that the program finds by itself
-CONTROLLER = "controller"  # cluster.ranges: its job
-EACH = "each"  # standby.count: one for each group
+MOST_STANDBYS = 10_000
+AUTO: Final = "auto"  # a value that the program finds by itself
+CONTROLLER: Final = "controller"  # cluster.ranges: its job
+EACH: Final = "each"  # standby.count: one for each group
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
 MAX_NODES = 65_536  # of a run; Slurm has no larger cluster
 MAX_TIME = 10**9  # seconds: operating systems and libraries overflow beyond
 _T = TypeVar("_T")
-
-
-def one_of(*choices: str) -> str:
-    """Declare a setting that has one of these values; the first is the default."""
-    return field(default=choices[0], metadata={"choices": choices})
+Option: TypeAlias = str | bool | int | float | list[str] | None  # the value of an option of sbatch
 
 
 def limited(default: _T, least: float | None = None, most: float | None = None) -> _T:
     """Declare a setting with limits; None: no bound of its own."""
     return field(default=default, metadata={"least": least, "most": most})
+
+
+def path(default: str | None = None) -> Any:
+    """Declare a setting that is a path, which is made absolute: other nodes see it from other folders."""
+    return field(default=default, metadata={"path": True})
 
 
 @dataclass
@@ -51,8 +51,8 @@ class RunConfig:
     # Part of the run's id, of its directory's name and of the Slurm job's name: up to 64 letters, digits, dots, dashes
     # and underscores.
     name: str = "script"
-    root: str = "runs"  # the folder for run directories; on Slurm all nodes must share it
-    dir: str | None = None  # the directory of this run; default: ROOT/NAME-TIME-RANDOM
+    root: str = path("runs")  # the folder for run directories; on Slurm all nodes must share it
+    dir: str | None = path()  # the directory of this run; default: ROOT/NAME-TIME-RANDOM
     # Users and groups, by name or number, that may own or write the folders above the run directory, as [lab, prof].
     # They could replace the run directory. Root and you are always trusted; a folder that everybody may write never is.
     trust: list[str] = field(default_factory=list)
@@ -64,30 +64,30 @@ class RunConfig:
 class JobConfig:
     """The training script."""
 
-    script: str | None = None  # path of the script; exactly one of script and module is set
+    script: str | None = path()  # path of the script; exactly one of script and module is set
     module: str | None = None  # module to run, as `python -m` does
     # Arguments of the script: a list, or a mapping that becomes --key value (true: --key alone; null and false: left
     # out; a mapping inside: --key.inner value). {REPLICA_GROUP_ID}, {NUM_REPLICA_GROUPS}, {RANK} and any other variable
     # that ftslurm sets for the worker are replaced by their values; other braces stay. Hydra and the shell each remove
     # a pair of quotes: 'job.args.replica_id="{REPLICA_GROUP_ID}"'.
-    args: Any = None
+    args: list[Any] | dict[str, Any] | None = None
     env: dict[str, str] = field(default_factory=dict)  # environment variables of every worker
     # Names of variables, as WANDB_API_KEY, that workers get from the environment in which the run is started. Their
     # values are written to no file, and only workers get them.
     secrets: list[str] = field(default_factory=list)
     # The Python interpreter, or a list that ends with one, as [apptainer, exec, img.sif, python]. Default: the one that
     # runs ftslurm; in a container (cluster.container_image) python3.
-    python: Any = None
+    python: str | list[str] | None = None
     # true: the virtual environment or conda environment of job.python is archived beside the runs, and each node
     # unpacks it once, into SLURM_TMPDIR, TMPDIR or /tmp; workers import from that copy. A path: into this folder of the
     # nodes. For shared file systems on which many small files are slow. What the environment only points to (its base
     # interpreter, editable installs) stays where it is.
-    stage_python: Any = False
+    stage_python: bool | str = False
     # How the code is kept, so that an attempt hours later runs what the first one ran. copy: when the run is submitted,
     # the git tree of the script or module (files that git keeps, and new ones that it does not ignore), without git its
     # package or folder, is copied into the run directory, if it has no more than 100 MiB, and every attempt runs the
     # copy. none: attempts run what the files contain. auto: copy, or none where that cannot be.
-    snapshot: str = one_of("auto", "copy", "none")
+    snapshot: Literal["auto", "copy", "none"] = "auto"
     # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large.
     snapshot_include: list[str] = field(default_factory=list)
     # Those that are not copied, as keys and passwords (.env, *.pem, id_rsa) never are. What is not copied is a link to
@@ -117,7 +117,7 @@ class GroupsConfig:
     cpus_per_worker: int = limited(1, 1)  # CPUs of each worker; also its OMP_NUM_THREADS, unless job.env sets that
     # auto: each worker is bound to the CPUs near its GPU, as far as the job has them. none: it may use all of its job.
     # A --cpu-bind in cluster.srun turns auto off.
-    bind: str = one_of("auto", "none")
+    bind: Literal["auto", "none"] = "auto"
     mem: str | None = None  # memory of a group on each of its nodes, as 64G; default: that of the partition
     # How many groups have which role, by id in this order: {server: 1, worker: 2} makes group 0 the server. Only
     # without a Lighthouse (lighthouse=none); with one all groups are alike.
@@ -135,7 +135,7 @@ class Range:
     partition: str | None = None  # as cluster.partition
     account: str | None = None  # as cluster.account
     time: str | None = None  # as cluster.time
-    sbatch: dict[str, Any] = field(default_factory=dict)  # as cluster.sbatch
+    sbatch: dict[str, Option] = field(default_factory=dict)  # as cluster.sbatch
 
 
 @dataclass
@@ -144,14 +144,14 @@ class ClusterConfig:
 
     # local: this machine. slurm: one Slurm job, with one step for each group. array: one Slurm job for each group; they
     # come and go. auto: slurm where it is installed, else local.
-    kind: str = one_of("auto", "local", "slurm", "array")
+    kind: Literal["auto", "local", "slurm", "array"] = "auto"
     partition: str | None = None  # sbatch --partition; default: Slurm's, also of the next two
     account: str | None = None  # sbatch --account
     time: str | None = None  # time limit in Slurm's notation, as 1-12:00:00
     # A file in which runs note the nodes that they have found broken. The runs that have this setting avoid them for
     # seven days, if there are others. A line that a person adds, as n7 or n[1-4] # why, counts until it is removed.
     # The page "causes" has more.
-    exclude_file: str | None = None
+    exclude_file: str | None = path()
     # After a time limit or preemption the run resumes from a checkpoint in its next job, and another job is asked for
     # when a node is lost and no spare one is left. false: neither; with cluster=array a job that ends is then replaced
     # by a new one.
@@ -168,13 +168,13 @@ class ClusterConfig:
     # Further options of sbatch by their own names, as cluster.sbatch.qos=high; so are constraint, exclude, nodelist,
     # reservation, switches and segment. A list is joined by commas, true is an option without value, false takes one
     # back (gpus-per-node=false: GPUs are no GRES).
-    sbatch: dict[str, Any] = field(default_factory=dict)
+    sbatch: dict[str, Option] = field(default_factory=dict)
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
     # The network of the run: ib0, or several names in order, as [ib0,eth0], of which each node takes the first that it
     # has. Nodes announce the address of the interface, listen there alone, and Gloo and NCCL use it. auto: that of the
     # node's name, or if this is no use to others, as 127.0.1.1, that of the route to the controller. null: names, and
     # Gloo's and NCCL's own choice. GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are kept if they are set (job.env).
-    interface: Any = "auto"
+    interface: str | list[str] | None = AUTO
     # The image in which the workers run, where Slurm has pyxis: a path, as /images/train.sqsh, or REGISTRY#IMAGE:TAG.
     # It needs Python, torch and torchft; ftslurm is mounted into it. job.python is then the image's (default: python3).
     container_image: str | None = None
@@ -183,7 +183,7 @@ class ClusterConfig:
     container_mounts: list[str] = field(default_factory=list)
     # job: the controller runs in a Slurm job (cluster=slurm: the run's; cluster=array: one of its own with one CPU).
     # here: it runs below this process (cluster=slurm: inside an allocation that you hold).
-    controller: str = one_of("job", "here")
+    controller: Literal["job", "here"] = "job"
 
 
 @dataclass
@@ -194,7 +194,7 @@ class LighthouseConfig:
     # training's state, or are ahead of it. torchft: the stock one, which learns of deaths by silence and gives any
     # quorum, for scripts whose steps do not rise one by one. none: no quorum, each group is restarted by itself (a
     # parameter server and its workers, or groups that have nothing in common).
-    kind: str = one_of("ftslurm", "torchft", "none")
+    kind: Literal["ftslurm", "torchft", "none"] = "ftslurm"
 
 
 @dataclass
@@ -207,11 +207,11 @@ class TorchftConfig:
     # same in a process of its own, which can be killed if NCCL hangs), native (torch's own process groups, from torch
     # 2.14 and torchft 0.3 on). auto: nccl if groups have GPUs, else gloo. The script makes it: it gets the value in
     # FTSLURM_PROCESS_GROUP, which the examples follow.
-    process_group: str = one_of("auto", "gloo", "nccl", "baby-nccl", "native")
+    process_group: Literal["auto", "gloo", "nccl", "baby-nccl", "native"] = "auto"
     # How a group that comes back gets the state from a live one: http (several streams, each after a proof that it is
     # of this run) or process_group (torchft's PGTransport: what averages the tensors, with NCCL from GPU to GPU). A
     # transport that the script gives its Manager stays.
-    transport: str = one_of("http", "process_group")
+    transport: Literal["http", "process_group"] = "http"
 
 
 @dataclass
@@ -225,7 +225,7 @@ class RestartConfig:
     # What to do when all groups are down and ftslurm.checkpoint has saved no complete checkpoint. fail: end the run.
     # checkpoint: start all groups, because the script resumes from a format of its own in checkpoint.dir; the run still
     # fails if that folder is empty.
-    on_state_loss: str = one_of("fail", "checkpoint")
+    on_state_loss: Literal["fail", "checkpoint"] = "fail"
 
 
 @dataclass
@@ -241,7 +241,7 @@ class HealthConfig:
     # A group that is behind the others and has not moved for so long is hung and launched again; 0: off. auto: learnt
     # from the steps of this run. A number must be longer than the longest pause of a single group (evaluation, a
     # checkpoint), and than a heal.
-    hang_after_s: Any = AUTO
+    hang_after_s: float | Literal["auto"] = limited(AUTO, 0, MAX_TIME)
     # Steps from one comparison of the groups to the next: all must have the same weights and the same state of the
     # optimizer, bit by bit. 0: off. Not for groups that differ: on GPUs of several kinds, or between syncs of LocalSGD
     # and DiLoCo, which are left out. The page "silent-errors" has more.
@@ -251,14 +251,14 @@ class HealthConfig:
     compare_parts: list[str] = field(default_factory=list)
     # What to do if groups differ, and no majority shows which are wrong (there are two, say). warn: tell people, train
     # on. stop: end the run.
-    on_divergence: str = one_of("warn", "stop")
+    on_divergence: Literal["warn", "stop"] = "warn"
     # A group whose own part of a step takes more than 1.3 times as long as the others' (the median of 50 steps), so
     # that all wait for it, is told. drain: it also leaves its node, which gets nothing any more, once there is another.
-    on_slow: str = one_of("warn", "drain")
+    on_slow: Literal["warn", "drain"] = "warn"
     # Commands that run one after the other on each node before the first worker there, and again once a group has died
     # of hardware there: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one ends with another exit
     # code than 0 is left out; so is one where they take more than two minutes. `ftslurm help admin` has more.
-    preflight: list[Any] = field(default_factory=list)
+    preflight: list[str | list[str]] = field(default_factory=list)
 
 
 @dataclass
@@ -267,7 +267,7 @@ class StandbyConfig:
 
     # each: one beside each group, on the group's own nodes. auto: the same, where they have memory to spare once the
     # group trains. A number: so many for the whole run, on spare nodes first (cluster.spare_nodes), then beside groups.
-    count: Any = AUTO
+    count: int | Literal["auto", "each"] = limited(AUTO, 0, MOST_STANDBYS)
     imports: list[str] = field(default_factory=list)  # further modules to import early, as transformers
 
 
@@ -277,7 +277,7 @@ class CheckpointConfig:
 
     # A folder that all nodes share, or an object store that fsspec knows, as s3://bucket/folder (`pip install
     # 'ftslurm[s3]'`). Default: checkpoints/ in the run directory.
-    dir: str | None = None
+    dir: str | None = path()
     every: int = limited(0, 0)  # steps between two checkpoints; 0: none
     keep: int = limited(3, 0)  # newest checkpoints to keep; 0: all
 
@@ -299,6 +299,15 @@ class StopConfig:
 
 
 @dataclass
+class HookConfig:
+    """A command that is told of events."""
+
+    command: str | list[str] = MISSING  # its arguments, as [./mail.sh, --to, me]
+    events: list[str] = field(default_factory=list)  # of the journal, as [run_finished]; default: those of interest
+    stream: bool = False  # it is kept, gets a line for each event, and answers it with one, empty if all is well
+
+
+@dataclass
 class HooksConfig:
     """Commands and classes that are told of the run's events, by a process beside the controller."""
 
@@ -307,7 +316,7 @@ class HooksConfig:
     # its own, which may be any of the journal: {command: [./mail.sh], events: [run_finished]}. With `stream: true` it
     # is kept and answers each line with one, empty if all is well. One that takes longer than 10 s for an event is
     # killed.
-    on_event: list[Any] = field(default_factory=list)
+    on_event: list[str | list[str] | HookConfig] = field(default_factory=list)
     callbacks: list[str] = field(default_factory=list)  # subclasses of ftslurm.RunCallback: [my_package.MyCallback]
 
 
@@ -316,7 +325,7 @@ class MetricsConfig:
     """Metrics for Prometheus; off unless one of the first two is set."""
 
     # A file *.prom in the folder of node_exporter's textfile collector; it is written every 15 s.
-    textfile: str | None = None
+    textfile: str | None = path()
     # Serve them on the controller's node: HOST:PORT on loopback, as 127.0.0.1:9400 (all users of the node can read
     # it), or unix:PATH, a socket for you alone; unix: is a socket in the run directory.
     listen: str | None = None
@@ -500,48 +509,26 @@ def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:
 
     A mapping inside a mapping, as {optimizer: {lr: 0.1}}, becomes --optimizer.lr 0.1.
     """
-    if args is None or isinstance(args, list):
-        return [str(a) for a in args or ()]
+    if not isinstance(args, dict):
+        return [str(one) for one in args or ()]
     out: list[str] = []
     for key, value in args.items():
-        if value is None or value is False:
-            continue
         if isinstance(value, dict):
             out += script_arguments({f"{key}.{inner}": of for inner, of in value.items()})
-            continue
-        out.append(f"--{key}")
-        if value is not True:
-            out += [str(v) for v in value] if isinstance(value, list) else [str(value)]
+        elif value is not None and value is not False:
+            values = value if isinstance(value, list) else [] if value is True else [value]
+            out += [f"--{key}", *map(str, values)]
     return out
+
+
+def words(setting: str | list[str] | None) -> list[str]:
+    """Return the words of a setting that may be one word or a list of them."""
+    return [setting] if isinstance(setting, str) else setting or []
 
 
 def interpreter(job: JobConfig, default: str) -> list[str]:
     """Return the command that runs Python in the workers, with its prefix."""
-    if job.python is None:
-        return [default]
-    return [job.python] if isinstance(job.python, str) else [str(part) for part in job.python]
-
-
-def absolute(config: Config) -> Config:
-    """Make the paths that other nodes and other working directories will see absolute, in place.
-
-    Examples that ship with ftslurm are named `example:train_ddp.py` in conf/job/, so that they are found both in a
-    checkout and in an installed wheel.
-    """
-    if config.job.script is not None and config.job.script.startswith("example:"):
-        config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
-    if (config.cluster.container_image or "").startswith(("./", "../", "~")):
-        config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
-    for section, key in (
-        *((config.job, "script"), (config.run, "root"), (config.run, "dir")),
-        *((config.checkpoint, "dir"), (config.metrics, "textfile"), (config.cluster, "exclude_file")),
-    ):
-        value = getattr(section, key)
-        if section is config.checkpoint and value and is_url(value := plain(value)):
-            config.checkpoint.dir = value.rstrip("/")
-        elif value is not None and not is_url(value):
-            setattr(section, key, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
-    return config
+    return words(job.python) or [default]
 
 
 def shipped(folder: str) -> Path:

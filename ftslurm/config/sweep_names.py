@@ -5,30 +5,27 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 LONGEST = 64  # of a run's name
 _IN_THE_NAME = ("run.name", "job")  # the name has these already
 
 
-def suffixes(combinations: Sequence[Sequence[str]]) -> list[str]:
-    """Return for each combination a text of those of its overrides that are not in all others, "" for a single one."""
-    words = [[word.lstrip("+") for word in given if not word.startswith("~")] for given in combinations]
-    counts = Counter(word for given in words for word in set(given))
-    varied = [
-        [word for word in given if counts[word] < len(words) and _key(word) not in _IN_THE_NAME] for given in words
-    ]
-    lasts = Counter(_last(key) for key in {_key(word) for given in varied for word in given})
-    return ["-".join(_brief(word, lasts) for word in given) for given in varied]
+def key(word: str) -> str:
+    """Return the key of an override, without the signs before it that tell Hydra to add it."""
+    return word.partition("=")[0].lstrip("+")
 
 
-def of_trial(number: int, given: Sequence[str], fixed: Sequence[str]) -> str:
-    """Return the number of a sweeper's trial, with those of its overrides that are not the same in all trials."""
-    same = {word.lstrip("+") for word in fixed}
-    words = [word.lstrip("+") for word in given if not word.startswith("~")]
-    varied = [word for word in words if word not in same and _key(word) not in _IN_THE_NAME]
-    lasts = Counter(_last(_key(word)) for word in varied)
-    return "-".join([str(number), *(_brief(_rounded(word), lasts) for word in varied)])
+def suffix(given: Sequence[str], fixed: Collection[str], number: int | None = None) -> str:
+    """Return a text of those overrides of a run that are not the same in all runs of the sweep.
+
+    Args:
+        fixed: the keys of those that are.
+        number: of the run, if a sweeper chooses the values.
+    """
+    varied = [word.lstrip("+") for word in given if key(word) not in (*fixed, *_IN_THE_NAME)]
+    lasts = Counter(_last(word) for word in varied)
+    return "-".join([*([] if number is None else [str(number)]), *(_brief(_rounded(word), lasts) for word in varied)])
 
 
 def joined(name: str, suffix: str) -> str:
@@ -42,20 +39,15 @@ def joined(name: str, suffix: str) -> str:
 
 def _rounded(word: str) -> str:
     """Shorten 0.0123456789012345, as samplers choose it."""
-    key, _, value = word.partition("=")
-    return f"{key}={float(value):.4g}" if re.fullmatch(r"-?\d+\.\d{5,}(e-?\d+)?", value) else word
+    name, _, value = word.partition("=")
+    return f"{name}={float(value):.4g}" if re.fullmatch(r"-?\d+\.\d{5,}(e-?\d+)?", value) else word
 
 
-def _key(word: str) -> str:
-    return word.partition("=")[0]
-
-
-def _last(key: str) -> str:
-    return re.split(r"[./@]", key)[-1]
+def _last(word: str) -> str:
+    return re.split(r"[./@]", key(word))[-1]
 
 
 def _brief(word: str, lasts: Counter[str]) -> str:
     """Return key and value in characters that are safe in a path; the whole key if another one ends alike."""
-    key, _, value = word.partition("=")
-    shown = _last(key) if lasts[_last(key)] == 1 else key
-    return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part).strip("_.") for part in (shown, value))
+    shown = _last(word) if lasts[_last(word)] == 1 else key(word)
+    return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part).strip("_.") for part in (shown, word.partition("=")[2]))

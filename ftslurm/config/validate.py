@@ -1,11 +1,14 @@
 """Check that the settings of a configuration make sense together, before anything is submitted.
 
-What a setting may be by itself is in config/schema.py, what the cluster can hold in submission/capabilities.py.
+Each rule yields what is wrong. What a setting may be by itself is in config/schema.py, what the cluster can hold in
+submission/capabilities.py.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from ftslurm.config.node_commands import check_preflight
@@ -22,13 +25,19 @@ from ftslurm.config.schema import (
     most_groups,
     nodes_needed,
     sbatch_options,
+    words,
 )
 from ftslurm.config.store_url import is_url, refusal
-from ftslurm.config.value_limits import NAME, check_values, get
+from ftslurm.config.typed_values import made, written
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.run_states import FAULTS
 from ftslurm.security import owned_files
 
+MAX_WORKERS = 1_000_000  # of a run
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")  # Linux allows 15 characters
+_MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
+_TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[^\s-]\S*")
 _MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")
@@ -41,133 +50,148 @@ def check(config: Config) -> None:
     Raises:
         ConfigError: the message names the keys and what they may be.
     """
-    check_values(config)
-    for rule in (
-        _check_groups,
-        _check_roles,
-        _check_array,
-        _check_standby,
-        _check_job,
-        _check_places,
-        _check_container,
-        _check_segment,
-        _check_times,
-        _check_comparison,
-        _check_faults,
-        check_receivers,
-        check_preflight,
-    ):
-        rule(config)
+    config = made(Config, asdict(config))
+    for rule in _RULES:
+        for problem in rule(config):
+            raise ConfigError(problem)
 
 
-def _check_groups(config: Config) -> None:
+def _check_notation(config: Config) -> Iterator[str]:
+    memory, cluster = config.groups.mem, config.cluster
+    if not NAME.fullmatch(config.run.name):
+        yield (
+            f"run.name={config.run.name!r}: must be up to 64 letters, digits, dots, dashes and underscores, the first "
+            f"one a letter or a digit"
+        )
+    if memory is not None and not _MEMORY.fullmatch(memory):
+        yield f"groups.mem={memory}: must be a number with K, M, G or T, as 64G"
+    limits = {"cluster.time=": cluster.time} | {
+        f"cluster.ranges: groups={one.groups}, time=": one.time for one in cluster.ranges
+    }
+    for key, time in limits.items():
+        if time is not None and not _TIME.fullmatch(time):
+            yield f"{key}{time}: must be minutes or [days-]hours:minutes:seconds, as 1-12:00:00"
+    names = words(cluster.interface)
+    if cluster.interface == [] or not all(map(_INTERFACE.fullmatch, names)) or (len(names) > 1 and AUTO in names):
+        yield (
+            f"cluster.interface={written(cluster.interface)}: must be auto, null, the name of a network interface as "
+            f"ib0, or several names as [ib0,eth0]"
+        )
+    for line in cluster.setup:
+        if "\n" in line:
+            yield f"cluster.setup: one shell line per entry, {line!r} has several"
+
+
+def _check_size(config: Config) -> Iterator[str]:
+    groups = config.groups
+    nodes = groups.count * groups.nodes
+    for what, count, most in (("nodes", nodes, MAX_NODES), ("workers", nodes * groups.workers, MAX_WORKERS)):
+        if count > most:
+            yield (
+                f"groups.count={groups.count} with groups.nodes={groups.nodes} and groups.workers={groups.workers} has "
+                f"{count} {what}, and a run at most {most}: lower one of them"
+            )
+
+
+def _check_groups(config: Config) -> Iterator[str]:
     groups = config.groups
     if groups.min > groups.count:
-        raise ConfigError(
+        yield (
             f"groups.min={groups.min} is above groups.count={groups.count}: no step could ever be taken; "
             f"lower groups.min or raise groups.count"
         )
     if groups.max is not None and groups.max < groups.count:
-        raise ConfigError(
-            f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it"
-        )
+        yield (f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it")
     if most_groups(config) > groups.count and groups.roles:
-        raise ConfigError(
-            "groups.max with groups.roles: groups that have roles cannot become more; leave one of them out"
-        )
+        yield ("groups.max with groups.roles: groups that have roles cannot become more; leave one of them out")
     if groups.per_node > groups.count:
-        raise ConfigError(
-            f"groups.per_node={groups.per_node} is above groups.count={groups.count}: lower groups.per_node"
-        )
+        yield (f"groups.per_node={groups.per_node} is above groups.count={groups.count}: lower groups.per_node")
 
 
-def _check_roles(config: Config) -> None:
+def _check_roles(config: Config) -> Iterator[str]:
     roles, serve, groups = config.groups.roles, config.groups.serve, config.groups
     for name, count in roles.items():
         if not NAME.fullmatch(name) or count < 1:
-            raise ConfigError(f"groups.roles.{name}={count}: a role has a name as run.name has, and one group or more")
+            yield (f"groups.roles.{name}={count}: a role has a name as run.name has, and one group or more")
     if roles and sum(roles.values()) != groups.count:
         sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
-        raise ConfigError(
+        yield (
             f"groups.roles ({sizes}) has {sum(roles.values())} groups, and groups.count={groups.count}: they must be "
             f"the same, as in `groups.count={sum(roles.values())}`"
         )
     if roles and config.lighthouse.kind != "none":
-        raise ConfigError(
+        yield (
             f"groups.roles with lighthouse.kind={config.lighthouse.kind}: groups that have a Lighthouse are all alike; "
             f"leave groups.roles out, or use lighthouse=none"
         )
     unknown = [name for name in serve if name not in roles]
     if unknown:
         there = ", ".join(roles) or "none; give them with groups.roles"
-        raise ConfigError(f"groups.serve: {unknown[0]!r} is no role; there are {there}")
+        yield (f"groups.serve: {unknown[0]!r} is no role; there are {there}")
     working = groups.count - sum(roles[name] for name in set(serve))
     if working == 0:
-        raise ConfigError("groups.serve names every role of groups.roles: no group would be left to end the run")
+        yield ("groups.serve names every role of groups.roles: no group would be left to end the run")
     if groups.min > working:
-        raise ConfigError(
+        yield (
             f"groups.min={groups.min} is above the {working} groups that do not serve others (groups.serve), and only "
             f"these are counted: lower groups.min or raise groups.count"
         )
 
 
-def _check_array(config: Config) -> None:
+def _check_array(config: Config) -> Iterator[str]:
     cluster, groups = config.cluster, config.groups
     if cluster.kind != "array":
         if cluster.ranges:
-            raise ConfigError(f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array")
+            yield (f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array")
         return
     if groups.per_node > 1:
-        raise ConfigError(
+        yield (
             f"groups.per_node={groups.per_node} with cluster=array: each group has a job of its own, and Slurm "
             f"lets jobs share a node if they fit; leave groups.per_node out"
         )
     if cluster.spare_nodes:
-        raise ConfigError(
+        yield (
             f"cluster.spare_nodes={cluster.spare_nodes} with cluster=array: a lost node is replaced by another "
             f"job; for a job kept ready ask for standby.count"
         )
-    _check_ranges(config)
+    yield from _check_ranges(config)
 
 
-def _check_ranges(config: Config) -> None:
+def _check_ranges(config: Config) -> Iterator[str]:
     seen: dict[int, str] = {}
     for one in config.cluster.ranges:
         try:
             ids = [group for group in members(one.groups) if group < most_groups(config)]
         except ValueError:
-            raise ConfigError(
-                f"cluster.ranges: groups={one.groups} is no range: 2, 2-5, 2- (below {MOST_GROUPS}) or {CONTROLLER}"
-            ) from None
+            yield (f"cluster.ranges: groups={one.groups} is no range: 2, 2-5, 2- (below {MOST_GROUPS}) or {CONTROLLER}")
+            continue
         if not ids and one.groups != CONTROLLER:
-            raise ConfigError(
-                f"cluster.ranges: groups={one.groups} has no group; there are 0 to {most_groups(config) - 1}"
-            )
+            yield (f"cluster.ranges: groups={one.groups} has no group; there are 0 to {most_groups(config) - 1}")
         for group in ids:
             if group in seen:
-                raise ConfigError(f"cluster.ranges: group {group} is in {seen[group]} and in {one.groups}")
+                yield (f"cluster.ranges: group {group} is in {seen[group]} and in {one.groups}")
             seen[group] = one.groups
 
 
-def _check_standby(config: Config) -> None:
+def _check_standby(config: Config) -> Iterator[str]:
     standby = config.standby
     if standby.count not in (0, AUTO) and config.restart.max_per_group == 0:
-        raise ConfigError(
+        yield (
             f"standby.count={standby.count} with restart.max_per_group=0: no standby would ever take over; leave "
             f"one of them out"
         )
     if standby.count == EACH and config.cluster.kind == "array":
-        raise ConfigError(
+        yield (
             "standby.count=each with cluster=array: there a standby has a Slurm job of its own, as each group "
             "has; ask for a number, as in `standby.count=1`"
         )
 
 
-def _check_job(config: Config) -> None:
+def _check_job(config: Config) -> Iterator[str]:
     job = config.job
     if (job.script is None) == (job.module is None):
         which = "both are set" if job.script else "neither is set"
-        raise ConfigError(
+        yield (
             f"job.script and job.module: {which}; give exactly one, as in `job.script=train.py`, "
             f"or choose a ready job such as `job=ddp`"
         )
@@ -175,42 +199,38 @@ def _check_job(config: Config) -> None:
     copied = parent is not None and Path(parent, "code").is_dir()  # resumed with that copy
     if job.script is not None and not Path(job.script).expanduser().is_file() and not copied:
         what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
-        raise ConfigError(f"job.script={job.script}: {what}")
-    if not isinstance(job.args, (list, dict, type(None))):
-        raise ConfigError(f"job.args={job.args!r}: must be a list, or a mapping that becomes --key value")
-    if not isinstance(job.python, (str, list, type(None))) or job.python in ("", []):
-        raise ConfigError(f"job.python={job.python!r}: must be an interpreter, or a list that ends with one")
-    _check_staging(config)
+        yield (f"job.script={job.script}: {what}")
+    if job.python in ("", []):
+        yield "job.python: must be an interpreter, or a list that ends with one"
+    yield from _check_staging(config)
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
-            raise ConfigError(f"job.env.{name}: not a name for an environment variable")
+            yield (f"job.env.{name}: not a name for an environment variable")
     for name in job.secrets:
         if not _VARIABLE.fullmatch(name):
             name = name.partition("=")[0]  # what follows may be the secret itself
-            raise ConfigError(f"job.secrets: {name!r} with a value, or no name for a variable; give names alone")
+            yield (f"job.secrets: {name!r} with a value, or no name for a variable; give names alone")
         if name in job.env:
-            raise ConfigError(
-                f"job.secrets={name} with job.env.{name}: a variable comes from one of them; leave the other out"
-            )
+            yield (f"job.secrets={name} with job.env.{name}: a variable comes from one of them; leave the other out")
         if name.startswith(_NOT_PASSED_ON):
-            raise ConfigError(f"job.secrets={name}: ftslurm removes variables with this prefix; rename it")
+            yield (f"job.secrets={name}: ftslurm removes variables with this prefix; rename it")
 
 
-def _check_staging(config: Config) -> None:
+def _check_staging(config: Config) -> Iterator[str]:
     job = config.job
     if job.stage_python is False:
         return
-    if job.stage_python is not True and not (isinstance(job.stage_python, str) and job.stage_python.startswith("/")):
-        raise ConfigError(
+    if job.stage_python is not True and not job.stage_python.startswith("/"):
+        yield (
             f"job.stage_python={job.stage_python!r}: must be true, false, or a folder of the nodes as an absolute path"
         )
     if config.cluster.container_image is not None:
-        raise ConfigError(
+        yield (
             "job.stage_python with cluster.container_image: the image has its own Python, and the node a copy of it; "
             "leave one of them out"
         )
-    if isinstance(job.python, list) and len(job.python) > 1:
-        raise ConfigError(
+    if len(words(job.python)) > 1:
+        yield (
             f"job.stage_python with job.python={job.python}: only the environment of a plain interpreter can be "
             f"staged, as job.python=/path/to/venv/bin/python; leave one of them out"
         )
@@ -225,96 +245,90 @@ def _may_be_folder(folder: str) -> bool:
         return False
 
 
-def _check_places(config: Config) -> None:
-    for key in ("run.root", "run.dir"):
-        if any(sign in (get(config, key) or "") for sign in "%\\\n"):
-            raise ConfigError(
-                f"{key}={get(config, key)!r}: Slurm gives %, backslashes and newlines in a path a meaning"
-            )
+def _check_places(config: Config) -> Iterator[str]:
+    for key, path in (("run.root", config.run.root), ("run.dir", config.run.dir)):
+        if any(sign in (path or "") for sign in "%\\\n"):
+            yield f"{key}={path!r}: Slurm gives %, backslashes and newlines in a path a meaning"
     if (word := owned_files.unknown(config.run.trust)) is not None:
-        raise ConfigError(f"run.trust={word}: there is neither a user nor a group of that name on this machine")
+        yield (f"run.trust={word}: there is neither a user nor a group of that name on this machine")
     if config.cluster.kind == "local" and config.cluster.interface not in ("auto", None):
-        raise ConfigError(
+        yield (
             f"cluster.interface={config.cluster.interface} with cluster=local: a local run stays on loopback; leave "
             f"one of them out"
         )
     folder = config.checkpoint.dir
     if folder and is_url(folder):
-        _check_store(config, folder)
+        yield from _check_store(config, folder)
     elif folder is not None and not _may_be_folder(folder):
-        raise ConfigError(
+        yield (
             f"checkpoint.dir={folder}: must be a folder that you can read; leave it out for one in the run directory"
         )
     taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:
-            raise ConfigError(f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
+            yield (f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
 
 
-def _check_store(config: Config, url: str) -> None:
+def _check_store(config: Config, url: str) -> Iterator[str]:
     if any(sign in url for sign in "@?# \n"):
-        raise ConfigError(
+        yield (
             f"checkpoint.dir={url.partition('://')[0]}://...: must be SCHEME://BUCKET/FOLDER alone; keys and other "
             f"options belong into the environment (job.secrets)"
         )
     if why := refusal(url):
-        raise ConfigError(f"checkpoint.dir={why}")
+        yield (f"checkpoint.dir={why}")
     if (config.job.module or "").startswith("ftslurm.worker."):
-        raise ConfigError(
-            f"checkpoint.dir={url} with job=torchtitan: torchtitan saves in a format of its own, to folders"
-        )
+        yield (f"checkpoint.dir={url} with job=torchtitan: torchtitan saves in a format of its own, to folders")
 
 
-def _check_container(config: Config) -> None:
+def _check_container(config: Config) -> Iterator[str]:
     cluster = config.cluster
     if cluster.container_image is None:
         if cluster.container_mounts:
-            raise ConfigError(
-                "cluster.container_mounts without cluster.container_image: name the image, or leave it out"
-            )
+            yield ("cluster.container_mounts without cluster.container_image: name the image, or leave it out")
         return
     if cluster.kind == "local":
-        raise ConfigError(
+        yield (
             "cluster.container_image with cluster=local: Slurm starts such containers (pyxis); leave one of them out"
         )
     if not _IMAGE.fullmatch(cluster.container_image):
-        raise ConfigError(
-            f"cluster.container_image={cluster.container_image!r}: must be one path or name, without spaces"
-        )
+        yield (f"cluster.container_image={cluster.container_image!r}: must be one path or name, without spaces")
     for mount in cluster.container_mounts:
         if not _MOUNT.fullmatch(mount):
-            raise ConfigError(
+            yield (
                 f"cluster.container_mounts: {mount!r} is not SOURCE or SOURCE:TARGET[:FLAGS] with absolute paths, as "
                 f"/data/set1:/data:ro; pyxis takes no commas and no spaces in them"
             )
     for word in cluster.srun:
         if word.partition("=")[0] in ("--container-image", "--container-mounts", "--container-env"):
-            raise ConfigError(f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image")
+            yield (f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image")
 
 
-def _check_segment(config: Config) -> None:
+def _check_segment(config: Config) -> Iterator[str]:
     """Refuse segments that divide a group: sbatch would not, or not say which setting to change."""
     told, size, nodes = sbatch_options(config.cluster).get("segment"), config.groups.nodes, nodes_needed(config)
     if told is None or told is False:
         return
     if not str(told).isdecimal() or not 1 <= (segment := int(told)) <= MAX_NODES:
-        raise ConfigError(f"cluster.sbatch.segment={told}: must be a number of nodes")
+        yield (f"cluster.sbatch.segment={told}: must be a number of nodes")
     if segment % size and size % segment:
-        raise ConfigError(
+        yield (
             f"cluster.sbatch.segment={segment} with groups.nodes={size}: one must be a multiple of the other, so "
             f"that groups fit into segments; cluster.sbatch.segment={size} keeps each group in one block"
         )
     if config.cluster.kind != "array" and nodes % segment:
-        raise ConfigError(
+        yield (
             f"cluster.sbatch.segment={segment}: the run asks for {nodes} nodes (groups and cluster.spare_nodes), "
             f"which is no multiple of it; raise cluster.spare_nodes by {segment - nodes % segment}, or change it"
         )
 
 
-def _check_times(config: Config) -> None:
-    cluster = config.cluster
-    if cluster.time is not None and time_limit_s(str(cluster.time)) < cluster.signal_s + 60:
-        raise ConfigError(
+def _check_times(config: Config) -> Iterator[str]:
+    cluster, hang_s, least = config.cluster, config.health.hang_after_s, 2 * config.heartbeat_s
+    if hang_s != AUTO and 0 < hang_s < least:
+        yield f"health.hang_after_s={hang_s:g}: must be at least {least:g} (two of a group's reports), 0 (off) or auto"
+    if cluster.time is not None and time_limit_s(cluster.time) < cluster.signal_s + 60:
+        yield (
             f"cluster.time={cluster.time} leaves no time to train: the run is stopped cluster.signal_s="
             f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
         )
@@ -325,50 +339,52 @@ def time_limit_s(text: str) -> float:
     if not text[0].isdigit():
         return float("inf")
     days, dash, rest = text.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, minutes, seconds = 0, parts[0], [*parts, 0][1]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    parts = [float(part) for part in rest.split(":")]
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return 86400 * float(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
-def _check_comparison(config: Config) -> None:
+def _check_comparison(config: Config) -> Iterator[str]:
     if config.health.compare_every > 0 and config.lighthouse.kind == "none":
-        raise ConfigError(
+        yield (
             f"health.compare_every={config.health.compare_every} with lighthouse.kind=none: without a Lighthouse "
             f"groups have no weights in common; leave it out"
         )
 
 
-def _check_faults(config: Config) -> None:
+def _check_faults(config: Config) -> Iterator[str]:
     size, alone = config.groups.nodes * config.groups.workers, config.lighthouse.kind == "none"
     kinds = fault_kinds(config)
     if alone and "lighthouse" in kinds:
-        raise ConfigError("faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed")
+        yield ("faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed")
     if alone and config.faults.plan and not config.groups.serve:
-        raise ConfigError(
+        yield (
             "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) steps are not "
             "reported; use faults.random, or `ftslurm inject`"
         )
     if "corrupt" in kinds and config.health.compare_every == 0:
-        raise ConfigError("faults: 'corrupt' with health.compare_every=0: nothing would find it")
+        yield ("faults: 'corrupt' with health.compare_every=0: nothing would find it")
     for kind in kinds:
         if kind not in FAULTS:
-            raise ConfigError(f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}")
+            yield (f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}")
     if config.faults.random is not None and not config.faults.random.kinds:
-        raise ConfigError("faults.random: `kinds` is empty: name the faults, as in {mean_s: 60, kinds: [kill]}")
+        yield ("faults.random: `kinds` is empty: name the faults, as in {mean_s: 60, kinds: [kill]}")
     for fault in config.faults.plan:
         what = f"faults.plan: {{kind: {fault.kind}, group: {fault.group}, at: {fault.at:g}, rank: {fault.rank}}}"
         if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:
-            raise ConfigError(
+            yield (
                 f"{what}: there is no rank {fault.rank} of group {fault.group}; groups are numbered from 0 "
                 f"(groups.count={config.groups.count}), ranks too ({size} in each group)"
             )
         if fault.at <= 0 or (fault.at < 1 and config.job.total_steps is None):
-            raise ConfigError(
+            yield (
                 f"{what}: below 1, `at` is a fraction of job.total_steps, which is not set: add job.total_steps=N, or "
                 f"name a step, as in 'faults.plan=[{{group: {fault.group}, at: 50}}]'"
             )
+
+
+_RULES = (
+    *(_check_notation, _check_size, _check_times, _check_groups, _check_roles, _check_array, _check_standby),
+    *(_check_job, _check_places, _check_container, _check_segment, _check_comparison, _check_faults),
+    *(check_receivers, check_preflight),
+)

@@ -35,110 +35,80 @@ class Lenient(NamedTuple):
     fallback: object
 
 
+def _fit(meaning: str, fits: Callable[[Any], object], read: Callable[[Any], Any] = lambda value: value) -> Check:
+    """Return a check of values that fit."""
+
+    def checked(value: object) -> Any:
+        if not fits(value):
+            raise ValueError(f"not {meaning}: {brief(value)}")
+        return read(value)
+
+    return Check(meaning, checked)
+
+
 def _whole(least: int = 0, most: int = MOST - 1) -> Check:
-    def read(value: object) -> int:
-        if not is_whole(value) or not least <= value <= most:
-            raise ValueError(f"not a whole number from {least} to {most}: {brief(value)}")
-        return value
-
-    return Check(f"a whole number from {least}" + (f" to {most}" if most < MOST - 1 else ""), read)
+    meaning = f"a whole number from {least}" + (f" to {most}" if most < MOST - 1 else "")
+    return _fit(meaning, lambda value: is_whole(value) and least <= value <= most)
 
 
-def _plain(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"not a text: {brief(value)}")
-    return value
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _text(value: object, keep: str = "") -> str:
+def _cleaned(text: str, keep: str = "") -> str:
     """A text without the escape sequences of a script, which would end up on people's terminals."""
-    text = _ESCAPE.sub("", _plain(value)[:MOST_TEXT])
-    return "".join(char for char in text if char.isprintable() or char in keep)
+    return "".join(char for char in _ESCAPE.sub("", text[:MOST_TEXT]) if char.isprintable() or char in keep)
 
 
-def _url(value: object) -> str:
-    text = _text(value)
+def _is_url(value: object) -> bool:
     try:
-        parts = urlsplit(text)
-        known = text == value and parts.hostname is not None and parts.port is not None
+        parts = urlsplit(value) if isinstance(value, str) and _cleaned(value) == value else None
+        return parts is not None and parts.hostname is not None and parts.port is not None
     except ValueError:
-        known = False
-    if not known:
-        raise ValueError(f"not an address: {brief(value)}")
-    return text
+        return False
 
 
-def _node(value: object) -> str:
-    if not is_node(value):
-        raise ValueError(f"not the name of a node: {brief(value)}")
-    return str(value)
-
-
-def _slurm_step(value: object) -> str:
-    if not is_step(value):
-        raise ValueError(f"not a Slurm step: {brief(value)}")
-    return str(value)
-
-
-def _seconds(value: object) -> float:
-    if not is_finite(value) or not 0 <= value < 1e9:
-        raise ValueError(f"not a number of seconds: {brief(value)}")
-    return float(value)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"neither true nor false: {brief(value)}")
+def _key(value: object) -> object:
+    if not isinstance(value, str) or not _KEY.fullmatch(value):
+        raise ValueError("not 64 hexadecimal digits")  # never shown: it may be the key with a small mistake
     return value
 
 
-def _letter(value: object) -> str:
-    return _plain(value)[:1] or "?"
-
-
-def _key(value: object) -> str:
-    if not _KEY.fullmatch(_plain(value)):
-        raise ValueError("not 64 hexadecimal digits")  # never shown: it may be the key with a small mistake
-    return _plain(value)
-
-
-def _hexadecimal(value: object) -> str:
-    if not _DIGEST.fullmatch(_plain(value)):
-        raise ValueError(f"not 16 hexadecimal digits: {brief(value)}")
-    return _plain(value)
-
-
-def _store(value: object) -> tuple[str, int]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f"not a host and a port: {brief(value)}")
-    return _text(value[0]), _PORT.read(value[1])
-
-
-_COUNT, _PORT = _whole(), _whole(1, 65535)
+_COUNT, _PORT, _TEXT = _whole(), _whole(1, 65535), _fit("a text", _is_text, _cleaned)
+_SECONDS = _fit("seconds", lambda value: is_finite(value) and 0 <= value < 1e9, float)
 
 Count = Annotated[int, _COUNT]
 QuorumId = Annotated[int, _whole(-1)]  # torchft's manager has -1 before its first quorum
 Port = Annotated[int, _PORT]
 ExitStatus = Annotated[int, _whole(0, 255)]
 SignalNumber = Annotated[int, _whole(1, 64)]
-Hexadecimal = Annotated[str, Check("16 hexadecimal digits", _hexadecimal)]
+Hexadecimal = Annotated[str, _fit("16 hexadecimal digits", lambda value: _is_text(value) and _DIGEST.fullmatch(value))]
 Truth = Annotated[bool, Check("true or false", bool)]
-Text = Annotated[str, Check("a text", _text)]
-Multiline = Annotated[str, Check("a text of several lines", lambda value: _text(value, keep="\n"))]
-Url = Annotated[str, Check("scheme://HOST:PORT", _url)]
-Node = Annotated[str, Check("the name of a node", _node)]
-StoreAddress = Annotated[tuple[str, int], Check("a list of a host and a port", _store)]
+Text = Annotated[str, _TEXT]
+Multiline = Annotated[str, _fit("a text of several lines", _is_text, lambda value: _cleaned(value, keep="\n"))]
+Url = Annotated[str, _fit("scheme://HOST:PORT", _is_url)]
+Node = Annotated[str, _fit("the name of a node", is_node)]
+StoreAddress = Annotated[
+    tuple[str, int],
+    _fit(
+        "a list of a host and a port",
+        lambda value: isinstance(value, list) and len(value) == 2,
+        lambda value: (_TEXT.read(value[0]), _PORT.read(value[1])),
+    ),
+]
 
 # Lenient types. The first two are for fields that only people read, or that tell no more than is known.
-AnyCount = Annotated[int | None, Lenient(_COUNT.meaning, _COUNT.read, None)]
-AnyText = Annotated[str | None, Lenient("a text", _text, None)]
-AnySeconds = Annotated[float | None, Lenient("seconds", _seconds, None)]
-SecondsOrZero = Annotated[float, Lenient("seconds", _seconds, 0.0)]
-SlurmStep = Annotated[str | None, Lenient("JOB.STEP", _slurm_step, None)]
+AnyCount = Annotated[int | None, Lenient(*_COUNT, None)]
+AnyText = Annotated[str | None, Lenient(*_TEXT, None)]
+AnySeconds = Annotated[float | None, Lenient(*_SECONDS, None)]
+SecondsOrZero = Annotated[float, Lenient(*_SECONDS, 0.0)]
+SlurmStep = Annotated[str | None, Lenient(*_fit("JOB.STEP", is_step), None)]
 AnyStage = Annotated[Stage | None, Lenient("a stage of a step", lambda value: Stage(_COUNT.read(value)), None)]
-ProcessState = Annotated[str, Lenient("the letter of a process's state in /proc", _letter, "?")]
-Presence = Annotated[bool | None, Lenient("true or false", _flag, None)]
+ProcessState = Annotated[
+    str, Lenient("the letter of a process's state in /proc", lambda value: _TEXT.read(value)[:1] or "?", "?")
+]
+Presence = Annotated[bool | None, Lenient(*_fit("true or false", lambda value: isinstance(value, bool)), None)]
 
 # For what the controller sends to its own workers: not shortened or cleaned, because paths may be any text.
-Plain = Annotated[str, Check("a text", _plain)]
+Plain = Annotated[str, _fit("a text", _is_text)]
 Key = Annotated[str, Check("64 hexadecimal digits", _key)]

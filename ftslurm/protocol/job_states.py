@@ -18,33 +18,24 @@ class JobState(NamedTuple):
     runs: bool = False  # its steps may live
 
 
-TABLE = {
-    "COMPLETED": JobState(ends=True),
-    "FAILED": JobState(ends=True),
-    "REVOKED": JobState(ends=True),
-    "CANCELLED": JobState(ends=True, cause=Cause.CANCELLED),
-    "TIMEOUT": JobState(ends=True, cause=Cause.TIME_LIMIT),
-    "DEADLINE": JobState(ends=True, cause=Cause.TIME_LIMIT),
-    "PREEMPTED": JobState(ends=True, cause=Cause.PREEMPTED),
-    "NODE_FAIL": JobState(ends=True, cause=Cause.NODE_LOST),
-    "BOOT_FAIL": JobState(ends=True, cause=Cause.NODE_LOST),
-    "OUT_OF_MEMORY": JobState(ends=True, cause=Cause.OUT_OF_MEMORY),
-    "PENDING": JobState(waits=True, provides=True),
-    "REQUEUED": JobState(waits=True, provides=True, between=True),
-    "EXPEDITING": JobState(waits=True, provides=True, between=True),
-    "REQUEUE_HOLD": JobState(waits=True, between=True),
-    "REQUEUE_FED": JobState(waits=True),
-    "SPECIAL_EXIT": JobState(waits=True),
-    "RESV_DEL_HOLD": JobState(),
-    "CONFIGURING": JobState(provides=True, between=True),
-    "RUNNING": JobState(provides=True, runs=True),
-    "SUSPENDED": JobState(provides=True, runs=True),
-    "SIGNALING": JobState(between=True, runs=True),
-    "RESIZING": JobState(between=True, runs=True),
-    "STAGE_OUT": JobState(between=True),
-    "COMPLETING": JobState(between=True),
-    "STOPPED": JobState(),
-}
+_ROWS = (
+    ("COMPLETED FAILED REVOKED", JobState(ends=True)),
+    ("CANCELLED", JobState(ends=True, cause=Cause.CANCELLED)),
+    ("TIMEOUT DEADLINE", JobState(ends=True, cause=Cause.TIME_LIMIT)),
+    ("PREEMPTED", JobState(ends=True, cause=Cause.PREEMPTED)),
+    ("NODE_FAIL BOOT_FAIL", JobState(ends=True, cause=Cause.NODE_LOST)),
+    ("OUT_OF_MEMORY", JobState(ends=True, cause=Cause.OUT_OF_MEMORY)),
+    ("PENDING", JobState(waits=True, provides=True)),
+    ("REQUEUED EXPEDITING", JobState(waits=True, provides=True, between=True)),
+    ("REQUEUE_HOLD", JobState(waits=True, between=True)),
+    ("REQUEUE_FED SPECIAL_EXIT", JobState(waits=True)),
+    ("CONFIGURING", JobState(provides=True, between=True)),
+    ("RUNNING SUSPENDED", JobState(provides=True, runs=True)),
+    ("SIGNALING RESIZING", JobState(between=True, runs=True)),
+    ("STAGE_OUT COMPLETING", JobState(between=True)),
+    ("RESV_DEL_HOLD STOPPED", JobState()),
+)
+TABLE = {name: row for names, row in _ROWS for name in names.split()}
 
 
 def state(name: str) -> JobState:

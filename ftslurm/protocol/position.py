@@ -14,7 +14,7 @@ from ftslurm.protocol.stages import Stage
 
 _PLACE = struct.Struct("@QQQ")  # step and stage in one, when, and both mixed: a torn read does not add up
 _SIZE = 4096
-_LOG, _REACHED, _WANTED, _CORRUPT = 64, 72, 80, 88  # where the other numbers lie
+_NUMBER = struct.Struct("@Q")
 
 
 class Place(NamedTuple):
@@ -25,6 +25,19 @@ class Place(NamedTuple):
     since_s: float
 
 
+class _Number:
+    """A number of a page, at this place."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def __get__(self, position: Position, _: object) -> int:
+        return int(_NUMBER.unpack_from(position.page, self._at)[0])
+
+    def __set__(self, position: Position, number: int) -> None:
+        _NUMBER.pack_into(position.page, self._at, number)
+
+
 class Position:
     """One worker's page. Made before the fork, shared by both sides.
 
@@ -32,8 +45,13 @@ class Position:
     the last one to move is seen.
     """
 
+    log = _Number(64)  # the worker's file descriptor that stacks are dumped to; see guard/stacks.py
+    reached = _Number(72)  # the step below which no quorum may be, as told last; see worker/lineage_guard.py
+    wanted = _Number(80)  # a checkpoint of this step or a later one is wanted; 0: none; see checkpoint/checkpointer.py
+    corrupt = _Number(88)  # a drill: one bit of the worker's weights is to be flipped; 0: no; see worker/comparison.py
+
     def __init__(self) -> None:
-        self._page = mmap.mmap(-1, _SIZE)
+        self.page = mmap.mmap(-1, _SIZE)
         self._word = -1
 
     def mark(self, step: int, stage: int) -> None:
@@ -42,7 +60,7 @@ class Position:
         if word != self._word:
             self._word = word
             now = time.monotonic_ns()
-            _PLACE.pack_into(self._page, 0, word, now, word ^ now)
+            _PLACE.pack_into(self.page, 0, word, now, word ^ now)
 
     @property
     def word(self) -> int:
@@ -57,7 +75,7 @@ class Position:
     def read(self) -> Place | None:
         """What the worker has noted last; None before its script runs."""
         for _ in range(100):
-            word, when, check = _PLACE.unpack_from(self._page)
+            word, when, check = _PLACE.unpack_from(self.page)
             if word ^ when == check:  # else it was being written: look again
                 return (
                     Place(word >> 3, Stage(min(word & 7, Stage.VOTING)), (time.monotonic_ns() - when) / 1e9)
@@ -65,39 +83,3 @@ class Position:
                     else None
                 )
         return None
-
-    @property
-    def log(self) -> int:
-        """The worker's file descriptor that stacks are dumped to; see guard/stacks.py."""
-        return int(struct.unpack_from("@Q", self._page, _LOG)[0])
-
-    @log.setter
-    def log(self, descriptor: int) -> None:
-        struct.pack_into("@Q", self._page, _LOG, descriptor)
-
-    @property
-    def reached(self) -> int:
-        """The step below which no quorum may be, as the controller has said last; see worker/lineage_guard.py."""
-        return int(struct.unpack_from("@Q", self._page, _REACHED)[0])
-
-    @reached.setter
-    def reached(self, step: int) -> None:
-        struct.pack_into("@Q", self._page, _REACHED, step)
-
-    @property
-    def wanted(self) -> int:
-        """The controller wants a checkpoint of this step or a later one; 0: none. See checkpoint/checkpointer.py."""
-        return int(struct.unpack_from("@Q", self._page, _WANTED)[0])
-
-    @wanted.setter
-    def wanted(self, step: int) -> None:
-        struct.pack_into("@Q", self._page, _WANTED, step)
-
-    @property
-    def corrupt(self) -> int:
-        """A drill: one bit of the worker's weights is to be flipped; 0: no. See worker/comparison.py."""
-        return int(struct.unpack_from("@Q", self._page, _CORRUPT)[0])
-
-    @corrupt.setter
-    def corrupt(self, wanted: int) -> None:
-        struct.pack_into("@Q", self._page, _CORRUPT, wanted)

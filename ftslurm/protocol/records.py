@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import MISSING
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, ClassVar, TypeAlias, TypedDict
 
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value, dataclass_transform
@@ -28,21 +28,21 @@ from ftslurm.protocol.value_class import Value, dataclass_transform
 VERSION = 1
 KEY = "key"
 
-Unit = Annotated[str, "lighthouse, group-0003 or standby-000", KEY]
-Group = Annotated[int, "the replica group", KEY]
-GroupOfUnit = Annotated[int | None, "the replica group; null for the Lighthouse and standbys"]
-Attempt = Annotated[int, "number of the attempt, from 0", KEY]
-Allocation = Annotated[str, "name of the Slurm job as squeue shows it (81_2); local for a run without Slurm", KEY]
-Node = Annotated[str, "the node", KEY]
-Nodes = Annotated[tuple[str, ...], "nodes, in the order of their tasks"]
-Reason = Annotated[str, "why, for a person"]
-Pool = Annotated[int, "0: groups outside of cluster.ranges; i + 1: those of cluster.ranges[i]"]
-By = Annotated[str | int | None, "user id of who asked, or what sent it: a signal, srun, faults.plan"]
-CommandId = Annotated[str, "id of the command in the inbox", KEY]
-Asked = Annotated[str, "restart, drain, undrain, save or stacks", KEY]
-Step = Annotated[int | None, "step of training"]
-SlurmStep = Annotated[str | None, "id of the Slurm step"]
-Phases = Annotated[dict[str, float | None] | None, "seconds of each phase of the recovery; null: not reached"]
+Unit = Annotated[str, KEY]  # lighthouse, group-0003 or standby-000
+Group = Annotated[int, KEY]  # the replica group
+GroupOfUnit: TypeAlias = int | None  # the replica group; null for the Lighthouse and standbys
+Attempt = Annotated[int, KEY]  # number of the attempt, from 0
+Allocation = Annotated[str, KEY]  # name of the Slurm job as squeue shows it (81_2); local for a run without Slurm
+Node = Annotated[str, KEY]  # the node
+Nodes: TypeAlias = tuple[str, ...]  # nodes, in the order of their tasks
+Reason: TypeAlias = str  # why, for a person
+Pool: TypeAlias = int  # 0: groups outside of cluster.ranges; i + 1: those of cluster.ranges[i]
+By: TypeAlias = str | int | None  # user id of who asked, or what sent it: a signal, srun, faults.plan
+CommandId = Annotated[str, KEY]  # id of the command in the inbox
+Asked = Annotated[str, KEY]  # restart, drain, undrain, save or stacks
+Step: TypeAlias = int | None  # step of training
+SlurmStep: TypeAlias = str | None  # id of the Slurm step
+Phases: TypeAlias = dict[str, float | None] | None  # seconds of each phase of the recovery; null: not reached
 
 
 class RankRow(TypedDict):
@@ -91,65 +91,63 @@ class JournalRecord(Value, kw_only=True):
 class RunStarted(JournalRecord):
     """A controller begins to lead the run: the first one, or one that takes over."""
 
-    run_id: Annotated[str, "name of the run directory"]
-    name: Annotated[str, "run.name"]
-    job_id: Annotated[str | None, "Slurm job of the controller"]
-    requeues: Annotated[int | None, "how often Slurm has requeued that job (SLURM_RESTART_COUNT)"]
-    versions: Annotated[dict[str, str], "versions of Python and of the packages"]
-    groups: Annotated[int, "number of replica groups"]
-    workers: Annotated[int | None, "number of workers of each group"]
-    min_groups: Annotated[int | None, "groups.min"]
-    roles: Annotated[dict[str, int], "groups.roles: number of groups of each role"]
-    lighthouse: Annotated[str, "lighthouse.kind; none: groups without a quorum"]
-    mode: Annotated[str, "how groups get nodes: steps (of one Slurm job), array (a job for each group), or local"]
-    cluster: Annotated[str, "cluster.kind"]
-    total_steps: Annotated[int | None, "job.total_steps"]
-    host: Annotated[str, "node of the controller"]
-    pid: Annotated[int | None, "process id of the controller"]
-    leader: Annotated[int | None, "number of the leader in RUN/leaders"]
-    after: Annotated[str | None, "how the controller before it crashed; null: it did not"]
-    limits: Annotated[
-        dict[str, float], "how long a group may wait: start, join (its first step), first_step (of any group)"
-    ]
-    parent: Annotated[str | None, "the directory of the run that this one resumes"] = None
-    sweep: Annotated[str | None, "the sweep that the run belongs to"] = None
+    run_id: str  # name of the run directory
+    name: str  # run.name
+    job_id: str | None  # Slurm job of the controller
+    requeues: int | None  # how often Slurm has requeued that job (SLURM_RESTART_COUNT)
+    versions: dict[str, str]  # versions of Python and of the packages
+    groups: int  # number of replica groups
+    workers: int | None  # number of workers of each group
+    min_groups: int | None  # groups.min
+    roles: dict[str, int]  # groups.roles: number of groups of each role
+    lighthouse: str  # lighthouse.kind; none: groups without a quorum
+    mode: str  # how groups get nodes: steps (of one Slurm job), array (a job for each group), or local
+    cluster: str  # cluster.kind
+    total_steps: int | None  # job.total_steps
+    host: str  # node of the controller
+    pid: int | None  # process id of the controller
+    leader: int | None  # number of the leader in RUN/leaders
+    after: str | None  # how the controller before it crashed; null: it did not
+    limits: dict[str, float]  # how long a group may wait: start, join (its first step), first_step (of any group)
+    parent: str | None = None  # the directory of the run that this one resumes
+    sweep: str | None = None  # the sweep that the run belongs to
 
 
 class ControllerLeft(JournalRecord):
     """A controller makes way for another one. Nothing follows until that one starts."""
 
-    reason: Annotated[str | None, "why, for a person"]
-    leader: Annotated[int | None, "its number in RUN/leaders"]
+    reason: str | None  # why, for a person
+    leader: int | None  # its number in RUN/leaders
 
 
 class ControllerError(JournalRecord):
     """An error inside ftslurm. The controller drops what it was handling and goes on."""
 
-    where: Annotated[str, "what the controller was handling"]
-    error: Annotated[str, "type and text of the exception"]
+    where: str  # what the controller was handling
+    error: str  # type and text of the exception
 
 
 class Command(JournalRecord):
     """Somebody has asked for something: ftslurm stop or inject, a signal, Slurm."""
 
-    what: Annotated[str, "stop, or inject and the fault"]
+    what: str  # stop, or inject and the fault
     by: By
-    reason: Annotated[str | None, "why, for a person; only of stop"] = None
-    group: Annotated[int | None, "the replica group of a fault; left out: any"] = None
-    rank: Annotated[int | None, "the rank of a fault"] = None
+    reason: str | None = None  # why, for a person; only of stop
+    group: int | None = None  # the replica group of a fault; left out: any
+    rank: int | None = None  # the rank of a fault
 
 
 class Scaled(JournalRecord):
     """`ftslurm scale` has changed the number of groups."""
 
-    groups: Annotated[int, "the new number of replica groups"]
+    groups: int  # the new number of replica groups
     by: By
 
 
 class ScaleRefused(JournalRecord):
     """`ftslurm scale` is refused."""
 
-    groups: Annotated[int, "the number of replica groups asked for"]
+    groups: int  # the number of replica groups asked for
     by: By
     reason: Reason
 
@@ -160,12 +158,12 @@ class CommandDone(JournalRecord):
     command: CommandId
     what: Asked
     by: By
-    text: Annotated[str, "what is done, for a person"]
-    group: Annotated[int | None, "the replica group of the command"] = None
-    rank: Annotated[int | None, "the rank of the command"] = None
-    node: Annotated[str | None, "the node of the command"] = None
-    step: Annotated[int | None, "step of the checkpoint that was asked for"] = None
-    path: Annotated[str | None, "where that checkpoint is"] = None
+    text: str  # what is done, for a person
+    group: int | None = None  # the replica group of the command
+    rank: int | None = None  # the rank of the command
+    node: str | None = None  # the node of the command
+    step: int | None = None  # step of the checkpoint that was asked for
+    path: str | None = None  # where that checkpoint is
 
 
 class CommandRefused(JournalRecord):
@@ -175,9 +173,9 @@ class CommandRefused(JournalRecord):
     what: Asked
     by: By
     reason: Reason
-    group: Annotated[int | None, "the replica group of the command"] = None
-    rank: Annotated[int | None, "the rank of the command"] = None
-    node: Annotated[str | None, "the node of the command"] = None
+    group: int | None = None  # the replica group of the command
+    rank: int | None = None  # the rank of the command
+    node: str | None = None  # the node of the command
 
 
 class RollOver(JournalRecord):
@@ -185,34 +183,34 @@ class RollOver(JournalRecord):
 
     reason: Reason
     by: By
-    seconds: Annotated[float | None, "time left for the checkpoint"]
+    seconds: float | None  # time left for the checkpoint
 
 
 class RunRequeued(JournalRecord):
     """The run stops here and goes on in another Slurm job, or in another start of this one."""
 
-    outcome: Annotated[str, "requeued"]
+    outcome: str  # requeued
     reason: Reason
-    steps: Annotated[int | None, "the last committed step"]
-    restarts: Annotated[int | None, "number of restarts of groups so far"]
+    steps: int | None  # the last committed step
+    restarts: int | None  # number of restarts of groups so far
 
 
 class RunFinished(JournalRecord):
     """The run is over. Only another start of the run can follow."""
 
-    outcome: Annotated[str, "succeeded, failed or stopped"]
+    outcome: str  # succeeded, failed or stopped
     reason: Reason
-    steps: Annotated[int | None, "the last committed step"]
-    restarts: Annotated[int | None, "number of restarts of groups"]
-    failure: Annotated[str | None, "of a run that has failed: how the last group failed that did not come back"] = None
+    steps: int | None  # the last committed step
+    restarts: int | None  # number of restarts of groups
+    failure: str | None = None  # of a run that has failed: how the last group failed that did not come back
 
 
 class Warned(JournalRecord):
     """Something that the user should know, once for each text."""
 
     event = "warning"
-    group: Annotated[int | None, "the first replica group that has reported it"]
-    text: Annotated[str, "the warning"]
+    group: int | None  # the first replica group that has reported it
+    text: str  # the warning
 
 
 # --- Slurm jobs and nodes ----------------------------------------------------------------------------------------
@@ -222,8 +220,8 @@ class AllocationRequested(JournalRecord):
     """Further Slurm jobs are submitted for groups."""
 
     pool: Pool
-    count: Annotated[int, "number of jobs"]
-    exclude: Annotated[tuple[str, ...], "nodes that they must not get"]
+    count: int  # number of jobs
+    exclude: tuple[str, ...]  # nodes that they must not get
 
 
 class AllocationRefused(JournalRecord):
@@ -231,15 +229,15 @@ class AllocationRefused(JournalRecord):
 
     pool: Pool
     reason: Reason
-    again_s: Annotated[float | None, "time until the next try"]
+    again_s: float | None  # time until the next try
 
 
 class AllocationPending(JournalRecord):
     """A Slurm job waits in the queue. Written again if the reason changes."""
 
     allocation: Allocation
-    reason: Annotated[str | None, "Slurm's reason, e.g. Resources"]
-    pool: Annotated[int | None, "as in allocation_requested"]
+    reason: str | None  # Slurm's reason, e.g. Resources
+    pool: int | None  # as in allocation_requested
 
 
 class AllocationGranted(JournalRecord):
@@ -247,22 +245,22 @@ class AllocationGranted(JournalRecord):
 
     allocation: Allocation
     nodes: Nodes
-    pool: Annotated[int | None, "as in allocation_requested; left out: the controller's own allocation"] = None
-    ends: Annotated[float | None, "when its time limit ends it"]
+    pool: int | None = None  # as in allocation_requested; left out: the controller's own allocation
+    ends: float | None  # when its time limit ends it
 
 
 class AllocationEnds(JournalRecord):
     """The time limit of a Slurm job has become known, or has changed."""
 
     allocation: Allocation
-    ends: Annotated[float | None, "when its time limit ends it"]
+    ends: float | None  # when its time limit ends it
 
 
 class AllocationLeaving(JournalRecord):
     """A Slurm job ends soon: its group leaves it."""
 
     allocation: Allocation
-    cause: Annotated[str, "as in step_exited: preempted, time_limit, cancelled"]
+    cause: str  # as in step_exited: preempted, time_limit, cancelled
     reason: Reason
 
 
@@ -272,14 +270,14 @@ class AllocationLost(JournalRecord):
     allocation: Allocation
     nodes: Nodes
     reason: Reason
-    state: Annotated[str | None, "its state in Slurm, PENDING if it is requeued; null: the controller cancels it"]
+    state: str | None  # its state in Slurm, PENDING if it is requeued; null: the controller cancels it
 
 
 class AllocationRequeued(JournalRecord):
     """The controller has Slurm requeue a job that its group had to leave."""
 
     allocation: Allocation
-    reason: Annotated[str | None, "cause for which the group left"]
+    reason: str | None  # cause for which the group left
 
 
 class PilotRestarted(JournalRecord):
@@ -294,15 +292,15 @@ class NodeSilent(JournalRecord):
     """Nothing is heard from a node: the controller probes it."""
 
     node: Node
-    seconds: Annotated[float | None, "for how long"]
-    reason: Annotated[str | None, "what a step there may be busy with, for a person"] = None
+    seconds: float | None  # for how long
+    reason: str | None = None  # what a step there may be busy with, for a person
 
 
 class NodeExcluded(JournalRecord):
     """No further step is placed on a node: it is lost, a group keeps failing there, or its hardware is broken."""
 
     node: Node
-    group: Annotated[int | None, "the replica group that has failed there; left out: the node is lost"] = None
+    group: int | None = None  # the replica group that has failed there; left out: the node is lost
     reason: Reason
 
 
@@ -331,8 +329,8 @@ class NodeCheckPassed(JournalRecord):
     """A node has passed its check (health.preflight)."""
 
     node: Node
-    seconds: Annotated[float | None, "how long the check took"]
-    log: Annotated[str | None, "its output, in the run directory"]
+    seconds: float | None  # how long the check took
+    log: str | None  # its output, in the run directory
 
 
 class NodeCheckFailed(JournalRecord):
@@ -340,8 +338,8 @@ class NodeCheckFailed(JournalRecord):
 
     node: Node
     reason: Reason
-    seconds: Annotated[float | None, "how long the check took"]
-    log: Annotated[str | None, "its output, in the run directory"]
+    seconds: float | None  # how long the check took
+    log: str | None  # its output, in the run directory
 
 
 class NodeDrained(JournalRecord):
@@ -368,13 +366,13 @@ class StepLaunched(JournalRecord):
     group: GroupOfUnit
     attempt: Attempt
     nodes: Nodes
-    slot: Annotated[int | None, "which of the places on these nodes (groups.per_node)"]
-    allocation: Annotated[str | None, "the Slurm job; local for a run without Slurm"]
-    ranks: Annotated[tuple[RankRow, ...], "the rank table as expected"]
+    slot: int | None  # which of the places on these nodes (groups.per_node)
+    allocation: str | None  # the Slurm job; local for a run without Slurm
+    ranks: tuple[RankRow, ...]  # the rank table as expected
     reason: Reason
-    standby: Annotated[str | None, "the standby's step that becomes this attempt: standby-000/1"]
-    down_s: Annotated[float | None, "time since the failure that this answers"]
-    leaves: Annotated[tuple[str, ...], "leaf switches or blocks of a group's nodes, if Slurm has a topology"] = ()
+    standby: str | None  # the standby's step that becomes this attempt: standby-000/1
+    down_s: float | None  # time since the failure that this answers
+    leaves: tuple[str, ...] = ()  # leaf switches or blocks of a group's nodes, if Slurm has a topology
 
 
 class LaunchRefused(JournalRecord):
@@ -384,7 +382,7 @@ class LaunchRefused(JournalRecord):
     group: GroupOfUnit
     attempt: Attempt
     reason: Reason
-    again_s: Annotated[float | None, "time until the next try; null: none"]
+    again_s: float | None  # time until the next try; null: none
 
 
 class StepReady(JournalRecord):
@@ -393,10 +391,10 @@ class StepReady(JournalRecord):
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
-    seconds: Annotated[float | None, "time since the launch"]
-    url: Annotated[str | None, "address of the Lighthouse"] = None
+    seconds: float | None  # time since the launch
+    url: str | None = None  # address of the Lighthouse
     slurm_step: SlurmStep
-    ranks: Annotated[tuple[RankRow, ...], "the rank table, if it is not the expected one"] = ()
+    ranks: tuple[RankRow, ...] = ()  # the rank table, if it is not the expected one
 
 
 class StepStarting(JournalRecord):
@@ -405,15 +403,13 @@ class StepStarting(JournalRecord):
     unit: Unit
     group: Group
     attempt: Attempt
-    stage: Annotated[
-        str,
-        "launch, check, import, lighthouse, store, others, eviction; of a running script: script, quorum, peers, step",
-    ]
-    since: Annotated[float | None, "since when the limit of this stage counts"]
-    tasks: Annotated[int, "number of tasks of the step"]
-    missing: Annotated[tuple[int, ...], "launch and import: the first tasks that it waits for"] = ()
-    lacks: Annotated[int, "launch and import: number of tasks that it waits for"] = 0
-    other: Annotated[int | None, "others: a group that has to be there first"] = None
+    # launch, check, import, lighthouse, store, others, eviction; of a running script: script, quorum, peers, step
+    stage: str
+    since: float | None  # since when the limit of this stage counts
+    tasks: int  # number of tasks of the step
+    missing: tuple[int, ...] = ()  # launch and import: the first tasks that it waits for
+    lacks: int = 0  # launch and import: number of tasks that it waits for
+    other: int | None = None  # others: a group that has to be there first
 
 
 class ScriptBegun(JournalRecord):
@@ -433,9 +429,9 @@ class StepAdopted(JournalRecord):
     nodes: Nodes
     step: Step
     slurm_step: SlurmStep
-    allocation: Annotated[str | None, "the Slurm job; null: the controller's own allocation"]
-    seconds: Annotated[float | None, "how long it took"]
-    standby: Annotated[str | None, "the standby's step that had become this attempt"]
+    allocation: str | None  # the Slurm job; null: the controller's own allocation
+    seconds: float | None  # how long it took
+    standby: str | None  # the standby's step that had become this attempt
 
 
 class StepExited(JournalRecord):
@@ -444,23 +440,23 @@ class StepExited(JournalRecord):
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
-    code: Annotated[int | None, "exit code"]
-    signal: Annotated[int | None, "number of the signal"]
+    code: int | None  # exit code
+    signal: int | None  # number of the signal
     cause: Annotated[str, ", ".join(cause.value for cause in Cause)]
-    node: Annotated[str | None, "node of the rank that failed first"]
-    rank: Annotated[int | None, "rank that failed first"]
-    error: Annotated[str | None, "the error, for a person"]
-    step: Annotated[int | None, "last committed step of this attempt"]
-    launched: Annotated[bool | None, "false: no process of it has run"]
-    healthy_s: Annotated[float | None, "how long it ran well"]
-    noticed: Annotated[float | None, "when the failure was noticed"]
-    with_job: Annotated[bool, "true: it ended with its Slurm job, while no controller led"] = False
-    away_since: Annotated[float | None, "when the group was last at work"]
-    evidence: Annotated[tuple[str, ...], "the signs by which the cause was decided"]
-    traceback: Annotated[str | None, "the end of the script's traceback; of several ranks, each below `rank N:`"]
-    phases: Annotated[Phases, "as in group_joined, of an attempt that never committed a step; else null"]
-    log: Annotated[str | None, "log of the rank that failed first"] = None
-    longest_gap_s: Annotated[float | None, "longest time without a commit, of an attempt that has joined"] = None
+    node: str | None  # node of the rank that failed first
+    rank: int | None  # rank that failed first
+    error: str | None  # the error, for a person
+    step: int | None  # last committed step of this attempt
+    launched: bool | None  # false: no process of it has run
+    healthy_s: float | None  # how long it ran well
+    noticed: float | None  # when the failure was noticed
+    with_job: bool = False  # true: it ended with its Slurm job, while no controller led
+    away_since: float | None  # when the group was last at work
+    evidence: tuple[str, ...]  # the signs by which the cause was decided
+    traceback: str | None  # the end of the script's traceback; of several ranks, each below `rank N:`
+    phases: Phases  # as in group_joined, of an attempt that never committed a step; else null
+    log: str | None = None  # log of the rank that failed first
+    longest_gap_s: float | None = None  # longest time without a commit, of an attempt that has joined
 
 
 class StepRecalled(JournalRecord):
@@ -478,18 +474,18 @@ class StacksTaken(JournalRecord):
     command: CommandId
     group: Group
     attempt: Attempt
-    rank: Annotated[int, "the rank", KEY]
-    node: Annotated[str | None, "its node"]
-    file: Annotated[str, "name of the file in the log folder of the attempt"]
-    error: Annotated[str | None, "why there is no file"] = None
+    rank: Annotated[int, KEY]  # the rank
+    node: str | None  # its node
+    file: str  # name of the file in the log folder of the attempt
+    error: str | None = None  # why there is no file
 
 
 class RestartScheduled(JournalRecord):
     """A group gets another attempt."""
 
     group: Group
-    attempt: Annotated[int | None, "the next attempt"]
-    due: Annotated[float, "not before this moment (backoff)"]
+    attempt: int | None  # the next attempt
+    due: float  # not before this moment (backoff)
     reason: Reason
 
 
@@ -497,22 +493,22 @@ class GroupWaits(JournalRecord):
     """The next attempt of a group waits for a node."""
 
     group: Group
-    reason: Annotated[str, "what it waits for"]
-    allocation: Annotated[str | None, "the Slurm job that will bring the node"]
+    reason: str  # what it waits for
+    allocation: str | None  # the Slurm job that will bring the node
 
 
 class GroupGivenUp(JournalRecord):
     """A group gets no further attempt."""
 
     group: Group
-    reason: Annotated[str, "why, with the setting to change"]
+    reason: str  # why, with the setting to change
 
 
 class StandbyGivenUp(JournalRecord):
     """A standby gets no further attempt."""
 
     unit: Unit
-    reason: Annotated[str, "why, with the setting to change"]
+    reason: str  # why, with the setting to change
 
 
 # --- the training ------------------------------------------------------------------------------------------------
@@ -524,10 +520,10 @@ class GroupJoined(JournalRecord):
     group: Group
     attempt: Attempt
     step: Step
-    quorum_id: Annotated[int | None, "id of the quorum"]
-    participants: Annotated[int | None, "number of groups in the quorum"]
-    seconds: Annotated[float | None, "time since the launch"]
-    recovery_s: Annotated[float | None, "time since the failure, or the move, that this attempt answers"]
+    quorum_id: int | None  # id of the quorum
+    participants: int | None  # number of groups in the quorum
+    seconds: float | None  # time since the launch
+    recovery_s: float | None  # time since the failure, or the move, that this attempt answers
     phases: Phases
 
 
@@ -537,13 +533,13 @@ class Progress(JournalRecord):
     group: Group
     attempt: Attempt
     step: Step
-    quorum_id: Annotated[int | None, "id of the quorum"]
-    participants: Annotated[int | None, "number of groups in the quorum"]
-    committed: Annotated[int | None, "steps committed since the last line"]
-    aborted: Annotated[int | None, "steps aborted since the last line"]
-    gap_s: Annotated[float | None, "longest time between two commits since the last line"]
-    at: Annotated[float | None, "when the group has reported it, if that was before `time`"] = None
-    longest_gap_s: Annotated[float | None, "longest time between two commits of the attempt so far"] = None
+    quorum_id: int | None  # id of the quorum
+    participants: int | None  # number of groups in the quorum
+    committed: int | None  # steps committed since the last line
+    aborted: int | None  # steps aborted since the last line
+    gap_s: float | None  # longest time between two commits since the last line
+    at: float | None = None  # when the group has reported it, if that was before `time`
+    longest_gap_s: float | None = None  # longest time between two commits of the attempt so far
 
 
 class Serving(JournalRecord):
@@ -552,9 +548,9 @@ class Serving(JournalRecord):
     unit: Unit
     group: Group
     attempt: Attempt
-    url: Annotated[str | None, "its address"]
-    seconds: Annotated[float | None, "time since the launch"] = None
-    recovery_s: Annotated[float | None, "as in group_joined"] = None
+    url: str | None  # its address
+    seconds: float | None = None  # time since the launch
+    recovery_s: float | None = None  # as in group_joined
     phases: Phases = None
 
 
@@ -563,19 +559,19 @@ class SessionOpened(JournalRecord):
 
     group: Group
     attempt: Attempt
-    seconds: Annotated[float | None, "time since the launch"] = None
-    recovery_s: Annotated[float | None, "as in group_joined"] = None
+    seconds: float | None = None  # time since the launch
+    recovery_s: float | None = None  # as in group_joined
     phases: Phases = None
 
 
 class NoFirstStep(JournalRecord):
     """All scripts run, but no step has been committed for a long time."""
 
-    seconds: Annotated[float | None, "time since all scripts have begun"]
-    aborted: Annotated[int, "number of steps that were tried and not committed"] = 0
-    least: Annotated[int, "groups.min"] = 0
-    stages: Annotated[dict[str, int], "how many groups are at each stage, as in step_starting"]
-    groups: Annotated[tuple[StuckGroup, ...], "what the first groups do"]
+    seconds: float | None  # time since all scripts have begun
+    aborted: int = 0  # number of steps that were tried and not committed
+    least: int = 0  # groups.min
+    stages: dict[str, int]  # how many groups are at each stage, as in step_starting
+    groups: tuple[StuckGroup, ...]  # what the first groups do
 
 
 class GroupSetAside(JournalRecord):
@@ -583,8 +579,8 @@ class GroupSetAside(JournalRecord):
 
     group: Group
     attempt: Attempt
-    node: Annotated[str | None, "the node that is silent for the longest time"]
-    seconds: Annotated[float | None, "how long its manager has been silent"]
+    node: str | None  # the node that is silent for the longest time
+    seconds: float | None  # how long its manager has been silent
 
 
 class GroupHeardAgain(JournalRecord):
@@ -592,7 +588,7 @@ class GroupHeardAgain(JournalRecord):
 
     group: Group
     attempt: Attempt
-    seconds: Annotated[float | None, "how long it was set aside"]
+    seconds: float | None  # how long it was set aside
 
 
 class HangFound(JournalRecord):
@@ -600,13 +596,11 @@ class HangFound(JournalRecord):
 
     group: Group
     attempt: Attempt
-    rank: Annotated[int | None, "the rank"]
-    step: Annotated[int | None, "its last committed step"]
-    stage: Annotated[
-        int | None,
-        "0 computing, 1 asking for a quorum, 2 with its quorum, 3 in a collective, 4 voting on the commit",
-    ]
-    silent_s: Annotated[float | None, "for how long"]
+    rank: int | None  # the rank
+    step: int | None  # its last committed step
+    # 0 computing, 1 asking for a quorum, 2 with its quorum, 3 in a collective, 4 voting on the commit
+    stage: int | None
+    silent_s: float | None  # for how long
     reason: Reason
 
 
@@ -615,33 +609,33 @@ class GroupSlow(JournalRecord):
 
     group: Group
     attempt: Attempt
-    nodes: Annotated[tuple[str, ...], "where it runs"]
-    slow: Annotated[bool, "false: it is no longer slow"]
-    step: Annotated[int | None, "its last committed step"]
-    own_s: Annotated[float | None, "its own part of a step, before it waits for the others"]
-    others_s: Annotated[float | None, "the median of the other groups' own parts"]
-    step_s: Annotated[float | None, "a whole step"]
+    nodes: tuple[str, ...]  # where it runs
+    slow: bool  # false: it is no longer slow
+    step: int | None  # its last committed step
+    own_s: float | None  # its own part of a step, before it waits for the others
+    others_s: float | None  # the median of the other groups' own parts
+    step_s: float | None  # a whole step
 
 
 class HangLimit(JournalRecord):
     """How long a group may stand still before it counts as hung, learnt from this run's steps. Written when it is first
     known and when it changes much."""
 
-    in_step_s: Annotated[float | None, "the limit inside a step, from the request for a quorum to the vote"]
-    between_s: Annotated[float | None, "the limit between two steps, where evaluations and checkpoints are"]
-    steps: Annotated[int | None, "from how many times between two commits it was learnt"] = None
-    longest_s: Annotated[float | None, "the longest one"] = None
+    in_step_s: float | None  # the limit inside a step, from the request for a quorum to the vote
+    between_s: float | None  # the limit between two steps, where evaluations and checkpoints are
+    steps: int | None = None  # from how many times between two commits it was learnt
+    longest_s: float | None = None  # the longest one
 
 
 class ReplicasDiffer(JournalRecord):
     """Groups that must have the same weights after a step have not (health.compare_every)."""
 
-    step: Annotated[int, "the step", KEY]
-    rank: Annotated[int | None, "the rank in each of these groups"]
-    groups: Annotated[tuple[int, ...], "those that differ from the majority; without one, all that were compared"]
-    nodes: Annotated[tuple[str, ...], "the node of the rank in each of these groups"]
-    equal: Annotated[int, "how many groups are the majority; 0: there is none"]
-    reason: Annotated[str, "what has happened, for a person"]
+    step: Annotated[int, KEY]  # the step
+    rank: int | None  # the rank in each of these groups
+    groups: tuple[int, ...]  # those that differ from the majority; without one, all that were compared
+    nodes: tuple[str, ...]  # the node of the rank in each of these groups
+    equal: int  # how many groups are the majority; 0: there is none
+    reason: str  # what has happened, for a person
 
 
 class CheckpointsDistrusted(JournalRecord):
@@ -649,7 +643,7 @@ class CheckpointsDistrusted(JournalRecord):
 
     group: Group
     attempt: Attempt
-    step: Annotated[int, "the last step after which it was equal to the others", KEY]
+    step: Annotated[int, KEY]  # the last step after which it was equal to the others
 
 
 class QuorumRefused(JournalRecord):
@@ -664,8 +658,8 @@ class CheckpointSaved(JournalRecord):
     group: Group
     attempt: Attempt
     step: Step
-    path: Annotated[str | None, "where"]
-    seconds: Annotated[float | None, "how long it took"]
+    path: str | None  # where
+    seconds: float | None  # how long it took
 
 
 class CheckpointFailed(JournalRecord):
@@ -674,9 +668,9 @@ class CheckpointFailed(JournalRecord):
     group: Group
     attempt: Attempt
     step: Step
-    path: Annotated[str | None, "where"]
-    seconds: Annotated[float | None, "how long it took"]
-    error: Annotated[str, "the error"]
+    path: str | None  # where
+    seconds: float | None  # how long it took
+    error: str  # the error
 
 
 class CheckpointRestored(JournalRecord):
@@ -685,16 +679,16 @@ class CheckpointRestored(JournalRecord):
     group: Group
     attempt: Attempt
     step: Step
-    path: Annotated[str | None, "where"]
+    path: str | None  # where
 
 
 class FullRestart(JournalRecord):
     """No group holds the training's state any more: all start again, from a checkpoint."""
 
-    reason: Annotated[str | None, "why, for a person"]
-    step: Annotated[int | None, "the last committed step"]
-    checkpoint: Annotated[str | None, "path of the checkpoint"]
-    checkpoint_step: Annotated[int | None, "step of the checkpoint; null: only the script knows"]
+    reason: str | None  # why, for a person
+    step: int | None  # the last committed step
+    checkpoint: str | None  # path of the checkpoint
+    checkpoint_step: int | None  # step of the checkpoint; null: only the script knows
 
 
 # --- drills --------------------------------------------------------------------------------------------------------
@@ -703,24 +697,24 @@ class FullRestart(JournalRecord):
 class FaultInjected(JournalRecord):
     """A drill: a fault is injected."""
 
-    kind: Annotated[str, "kill, term, stop, corrupt, cancel, node or lighthouse"]
+    kind: str  # kill, term, stop, corrupt, cancel, node or lighthouse
     group: GroupOfUnit
-    attempt: Annotated[int | None, "number of the attempt"]
-    rank: Annotated[int | None, "the rank"]
-    node: Annotated[str | None, "its node"]
+    attempt: int | None  # number of the attempt
+    rank: int | None  # the rank
+    node: str | None  # its node
     step: Step
     by: By
-    reason: Annotated[None, "always null"]
+    reason: None  # always null
 
 
 class FaultRefused(JournalRecord):
     """A drill that cannot be done."""
 
-    kind: Annotated[str, "as in fault_injected"]
+    kind: str  # as in fault_injected
     group: GroupOfUnit
-    attempt: Annotated[int | None, "number of the attempt"] = None
-    rank: Annotated[int | None, "the rank"]
-    node: Annotated[str | None, "its node"] = None
+    attempt: int | None = None  # number of the attempt
+    rank: int | None  # the rank
+    node: str | None = None  # its node
     step: Step = None
     by: By = None
     reason: Reason

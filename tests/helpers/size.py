@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from ftslurm.cli.verbs import VERBS
-from ftslurm.config import overrides
+from ftslurm.config import setting_names
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,7 +60,7 @@ def today(root: Path = ROOT) -> Numbers:
     totals = {
         "tokens": folders.total(),
         "files": len(files),
-        "settings": len(list(overrides.keys())),
+        "settings": len(setting_names.every_key()),
         "verbs": len(VERBS),
     }
     words = {name: sum(len(path.read_text().split()) for path in root.glob(name)) for name in TEXTS}

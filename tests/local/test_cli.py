@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,8 @@ from harness import all_processes, light
 from quick import ftslurm
 
 from ftslurm import __version__
-from ftslurm.config.overrides import keys
 from ftslurm.config.schema import Config
-from ftslurm.config.value_limits import get
+from ftslurm.config.setting_names import every_key
 from ftslurm.protocol.run_states import FAULTS
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
@@ -139,7 +139,7 @@ ALSO_REFUSED: list[Case] = [
     ((*LOCAL, "job=3"), ["job=3"]),
     ((*LOCAL, "=3"), ["=3"]),
     ((*LOCAL, "run.name=a\nb"), ["'run.name=a\\nb'"]),
-    ((*LOCAL, "groups.count='a\nb'"), ["groups.count='a b'"]),
+    ((*LOCAL, "groups.count='a\nb'"), ["groups.count=a b"]),
     ((*LOCAL, "run.name=${nope}"), ["nope"]),
     (("cluster=local", "job.script=conf"), ["job.script=", "conf", "is a folder"]),
     (
@@ -156,7 +156,7 @@ ALSO_REFUSED: list[Case] = [
     ((*LOCAL, "faults=random", "faults.random.kinds=[meteor]"), ["'meteor' is no fault", "kill"]),
     (
         (*LOCAL, "health.hang_after_s=abc"),
-        ["ftslurm: health.hang_after_s=abc: must be a number of seconds from 2 to 1000000000, 0 (off) or auto"],
+        ["ftslurm: health.hang_after_s=abc: must be a number or auto"],
     ),
     ((*LOCAL, "faults.plan=[{group:1,at:x}]"), ["faults.plan[0].at=x: must be a number"]),
     ((*LOCAL, "faults=random", "faults.random.kinds=[kill,cancel]"), ["faults: cancel", "this run is local"]),
@@ -274,7 +274,7 @@ def test_questions_are_answered_and_leave_no_trace(words: tuple[str, ...], says:
 
 def test_cfg_job_is_the_whole_configuration_in_yaml(home: Path) -> None:
     shown = yaml.safe_load(ftslurm("job=ddp", "--cfg", "job", cwd=home).stdout)
-    assert dotted(shown) >= set(keys())
+    assert dotted(shown) >= set(every_key())
 
 
 def test_plan_shows_the_nodes_of_groups_and_what_the_loss_of_a_node_would_do(home: Path) -> None:
@@ -434,7 +434,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     (run,) = run_dirs(finished)
     text = (run / "config.yaml").read_text()
     config = yaml.safe_load(text)
-    assert dotted(config) >= set(keys())
+    assert dotted(config) >= set(every_key())
     assert "???" not in text
     assert not re.search(r"\$\{", text)
     assert config["job"]["script"] == str(finished / "look.py")
@@ -449,7 +449,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     assert config["cluster"]["kind"] == "local"
     assert config["groups"]["gpus"] is not None
     defaults = Config()  # what was not set is there with its default
-    assert config["restart"]["max_per_group"] == get(defaults, "restart.max_per_group")
+    assert config["restart"]["max_per_group"] == attrgetter("restart.max_per_group")(defaults)
 
 
 def test_the_controller_leaves_a_report_when_the_run_has_ended(finished: Path) -> None:

@@ -135,7 +135,7 @@ def test_only_the_worker_and_what_scripts_use_import_torch() -> None:
 
 @pytest.mark.parametrize(
     ("package", "adapters"),
-    [("submitit", {"submission.submitit_adapter"}), ("hydra", {"config.hydra_adapter", "config.sweep_launcher"})],
+    [("submitit", {"submission.submitit_adapter"}), ("hydra", {"config.hydra_adapter"})],
     ids=["submitit", "hydra"],
 )
 def test_only_an_adapter_uses_a_package_whose_private_functions_are_needed(package: str, adapters: set[str]) -> None:

@@ -11,11 +11,9 @@ import pytest
 from test_dependencies import FOLDERS
 
 from ftslurm.cli import help_verb, main
-from ftslurm.config.hydra_adapter import Override
-from ftslurm.config.overrides import check_setting, keys
 from ftslurm.config.removed import REMOVED
+from ftslurm.config.setting_names import every_key, exists, no_setting
 from ftslurm.core import rules
-from ftslurm.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")])
@@ -117,7 +115,7 @@ def test_the_changelog_has_at_most_four_hundred_words_for_a_release() -> None:
     assert [release.splitlines()[0] for release in releases if len(release.split()) > 400] == []
 
 
-SECTIONS = {key.partition(".")[0] for key in keys() if "." in key}
+SECTIONS = {key.partition(".")[0] for key in every_key() if "." in key}
 NO_SETTINGS = {  # files in which settings that do not exist are tried
     *("tests/unit/config/test_overrides.py", "tests/unit/config/test_base.py"),
     *("tests/local/test_cli.py", "tests/local/test_python_door.py"),
@@ -142,25 +140,17 @@ def test_every_setting_that_is_written_anywhere_exists() -> None:
     for path in (path for pattern in WRITTEN for path in ROOT.glob(pattern) if path.is_file()):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             for key in SETTING.findall(line):
-                if f"{path.relative_to(ROOT)}" not in NO_SETTINGS and not _exists(key):
+                if f"{path.relative_to(ROOT)}" not in NO_SETTINGS and not exists(key):
                     wrong.append(f"{path.relative_to(ROOT)}:{number}: {key}")
     assert wrong == []
 
 
-def _exists(key: str) -> bool:
-    try:
-        check_setting(Override(key, key, "", ()))
-    except ConfigError:
-        return False
-    return True
-
-
 def test_a_setting_of_an_earlier_version_is_answered_with_what_it_is_now() -> None:
     for key, now in REMOVED.items():
-        with pytest.raises(ConfigError, match=re.escape(f"there is no setting {key}: {now}")):
-            check_setting(Override(key, key, "", ()))
+        assert not exists(key)
+        assert str(no_setting(key)) == f"there is no setting {key}: {now}"
         named = re.findall(rf"\b((?:{'|'.join(sorted(SECTIONS))})\.[a-z_]+)", now)
-        assert [one for one in named if not _exists(one)] == [], key
+        assert [one for one in named if not exists(one)] == [], key
 
 
 def test_every_page_has_its_place_on_the_web_site() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from ftslurm.cli import completion
 from ftslurm.cli.verbs import VERBS, parser_of
-from ftslurm.config import overrides
+from ftslurm.config import setting_names
 
 BIN = Path(sys.executable).parent
 
@@ -70,7 +70,7 @@ def test_a_word_may_become(words: tuple[str, ...], some: set[str]) -> None:
 
 
 def test_every_setting_is_offered() -> None:
-    assert {word.removesuffix("=") for word in completion.settings("x", [])} >= set(overrides.keys())
+    assert {word.removesuffix("=") for word in completion.settings("x", [])} >= set(setting_names.every_key())
 
 
 @pytest.mark.parametrize("verb", VERBS)

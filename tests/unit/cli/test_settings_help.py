@@ -7,7 +7,7 @@ import pytest
 from ftslurm.cli import settings_help
 from ftslurm.cli.main import main
 from ftslurm.cli.verbs import VERBS
-from ftslurm.config import overrides
+from ftslurm.config import setting_names
 from ftslurm.config.described import described
 
 
@@ -28,7 +28,7 @@ def test_the_help_is_that_of_the_verb_with_a_line_for_each_common_setting(
 
 
 def test_the_help_of_a_section_has_exactly_its_settings_in_full(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {one.key for one in described()} == set(overrides.keys())
+    assert {one.key for one in described()} == set(setting_names.every_key())
     for section in {one.key.partition(".")[0] for one in described()}:
         assert main(["help", "settings", section]) == 0
         told = capsys.readouterr().out

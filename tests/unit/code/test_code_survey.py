@@ -10,7 +10,8 @@ import pytest
 
 from ftslurm.code import copying, record, selection
 from ftslurm.code.survey import Survey, survey
-from ftslurm.config.schema import Config, absolute, shipped
+from ftslurm.config.compose import absolute
+from ftslurm.config.schema import Config, shipped
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.security import sharing
 

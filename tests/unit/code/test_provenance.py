@@ -13,7 +13,8 @@ from test_code_survey import git, write
 from ftslurm.code import provenance
 from ftslurm.code.selection import Rules
 from ftslurm.code.survey import survey
-from ftslurm.config.schema import Config, absolute
+from ftslurm.config.compose import absolute
+from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import code_of_run
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from ftslurm.cli import main
 from ftslurm.cli.plan_verb import plan
 from ftslurm.config import compose
-from ftslurm.config.schema import Config, Fault, Range, absolute, nodes_needed
+from ftslurm.config.compose import absolute
+from ftslurm.config.schema import Config, Fault, Range, nodes_needed
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError, FtslurmError, RunNotFound
 from ftslurm.run import find

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ import yaml
 
 from ftslurm.config.compose import run_hydra
 from ftslurm.config.schema import AUTO, Config, RandomFaults, shipped
-from ftslurm.config.value_limits import get
 
 PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
 JOB = ("job.script=" + __file__, "job.total_steps=100")  # faults=kill_one needs to know how long the run is
@@ -47,7 +47,7 @@ def test_every_preset_composes_and_sets_what_it_holds(words: str) -> None:
         for key, value in flat(held if text.startswith("# @package _global_") else {section: held}):
             is_plain = isinstance(value, (int, float, str)) and "${" not in str(value)
             if is_plain and key not in ("job.script",):
-                assert get(config, key) == value
+                assert attrgetter(key)(config) == value
 
 
 def test_no_preset_is_left_out_of_that() -> None:
@@ -98,8 +98,8 @@ def test_what_a_job_preset_sets_elsewhere_is_only_a_default(kind: str) -> None:
     assert elsewhere
     given = {key: "gloo" if key == "torchft.process_group" else 7 for key in elsewhere}
     config = composed(f"job={kind}", *(f"{key}={value}" for key, value in given.items()))
-    assert {key: get(config, key) for key in elsewhere} == given
+    assert {key: attrgetter(key)(config) for key in elsewhere} == given
     others = ("lighthouse=torchft", "restart=on_failure", "standby=one", "faults=kill_one")
     held = dict(flat(yaml.safe_load(path.read_text())))
     config = composed(f"job={kind}", *others)  # none of them undoes what the job needs
-    assert [get(config, key) for key in elsewhere] == [held[key] for key in elsewhere]
+    assert [attrgetter(key)(config) for key in elsewhere] == [held[key] for key in elsewhere]

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from ftslurm.config.compose import to_config
+from ftslurm.config.compose import absolute, to_config
 from ftslurm.config.schema import (
     Config,
     JobConfig,
-    absolute,
     describe_job,
     interpreter,
     nodes_needed,

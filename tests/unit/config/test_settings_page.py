@@ -8,16 +8,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
 
-from ftslurm.config import overrides
-from ftslurm.config.schema import ClusterConfig, Config, Fault, GroupsConfig, JobConfig, RandomFaults, Range, StopConfig
+from ftslurm.config import setting_names
+from ftslurm.config.schema import (
+    ClusterConfig,
+    Config,
+    Fault,
+    GroupsConfig,
+    HookConfig,
+    JobConfig,
+    RandomFaults,
+    Range,
+    StopConfig,
+)
 
 MADE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "settings.py"))
 
 
 def test_every_setting_has_a_row_with_a_meaning() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \| (.*) \|$", MADE["page"](), re.MULTILINE)
-    entries = [name for one in (Range, Fault, RandomFaults) for name in one.__dataclass_fields__]
-    assert sorted(key for key, *_ in rows) == sorted([*overrides.keys(), *entries])
+    entries = [name for one in (Range, Fault, RandomFaults, HookConfig) for name in one.__dataclass_fields__]
+    assert sorted(key for key, *_ in rows) == sorted([*setting_names.every_key(), *entries])
     assert [key for key, *_, meaning in rows if not meaning.strip()] == []
 
 
@@ -35,7 +45,7 @@ def test_a_value_is_described_by_its_choices_or_its_type_and_limits() -> None:
 
 def test_what_the_program_notes_for_itself_is_no_setting() -> None:
     assert "internal" in {field.name for field in fields(Config)}
-    assert not any(key.startswith("internal") for key in [*overrides.keys()])
+    assert not any(key.startswith("internal") for key in setting_names.every_key())
     for text in (MADE["page"](), MADE["table"](Config, "", {"follow"})):
         assert "staged_python" not in text
 

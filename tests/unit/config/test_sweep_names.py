@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.config import compose, sweep_names
-from ftslurm.config.value_limits import NAME
+from ftslurm.config.validate import NAME
 
 
 def test_a_run_of_a_sweep_has_its_overrides_in_its_name_which_other_settings_see() -> None:
@@ -20,7 +20,7 @@ def test_a_run_of_a_sweep_has_its_overrides_in_its_name_which_other_settings_see
     [
         ([["job.args.lr=0.1"], ["job.args.lr=0.2"]], ["lr_0.1", "lr_0.2"]),
         (
-            [["++job.args.lr=0.1", "groups.count=2"], ["++job.args.lr=0.1", "groups.count=3"]],
+            [["++groups.max=9", "groups.count=2"], ["++groups.max=9", "groups.count=3"]],
             ["count_2", "count_3"],
         ),
         (
@@ -33,17 +33,19 @@ def test_a_run_of_a_sweep_has_its_overrides_in_its_name_which_other_settings_see
             [[f"+job.env.lr={env}", f"job.args.lr={arg}"] for env in (1, 2) for arg in (3, 4)],
             [f"job.env.lr_{env}-job.args.lr_{arg}" for env in (1, 2) for arg in (3, 4)],
         ),
-        ([["job.args.lr=0.1"]], [""]),
+        ([["++groups.max=9"]], [""]),
     ],
 )
 def test_a_suffix_has_what_differs_between_the_runs(sweep: list[list[str]], expected: list[str]) -> None:
-    assert sweep_names.suffixes([["job=ddp", *given] for given in sweep]) == expected
+    assert [
+        sweep_names.suffix(["job=ddp", "~faults", *given], ("~faults", "groups.max")) for given in sweep
+    ] == expected
 
 
 @pytest.mark.parametrize("key", ["run.name", "job"])
 def test_the_name_of_run_or_job_is_not_in_the_suffix(key: str) -> None:
     sweep = [[f"{key}={name}", f"groups.count={n}"] for name in "ab" for n in (2, 3)]
-    assert sweep_names.suffixes(sweep) == ["count_2", "count_3"] * 2
+    assert [sweep_names.suffix(given, ()) for given in sweep] == ["count_2", "count_3"] * 2
 
 
 def test_presets_that_are_swept_name_their_jobs_once() -> None:

@@ -92,19 +92,16 @@ def test_what_hydra_would_do_beside_ftslurm_is_refused(words: Sequence[str], say
         compose.compose([f"job.script={__file__}", *words])
 
 
-def test_a_launcher_in_a_configuration_of_ones_own_is_refused_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_in_a_configuration_of_ones_own_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # Hydra writes its log there, as this configuration does not forbid it
     (tmp_path / "hydra/launcher").mkdir(parents=True)
     (tmp_path / "hydra/launcher/mine.yaml").write_text("_target_: somewhere.Else\n")
     (tmp_path / "own.yaml").write_text("defaults: [schema, {override hydra/launcher: mine}]\n")
-    own = ["--config-path", str(tmp_path), "--config-name", "own", f"job.script={__file__}"]
-    for more in ((), ("-m", "groups.count=1,2")):
-        with pytest.raises(ConfigError, match="hydra/launcher=mine: ftslurm submits each run itself"):
-            compose.compose([*own[4:], *more[1:], *own[:4], *more[:1]])
+    own = ["--config-path", str(tmp_path), "--config-name", "own"]
+    made = compose.compose([f"job.script={__file__}", "groups.count=1,2", *own, "-m"])
+    assert [one.groups.count for one in made] == [1, 2]
 
 
 def test_numbers_in_names_are_short() -> None:
     given = ["++groups.count=3", "job=ddp", "++job.args.lr=0.0123456789", "++job.args.x=1.23456789e-05", "~faults"]
-    assert sweep_names.of_trial(7, given, ["++groups.count=3"]) == "7-lr_0.01235-x_1.235e-05"
+    assert sweep_names.suffix(given, ["groups.count", "~faults"], 7) == "7-lr_0.01235-x_1.235e-05"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from ftslurm.config.schema import Config, Fault, RandomFaults
 from ftslurm.config.validate import check
-from ftslurm.config.value_limits import get
 from ftslurm.errors import ConfigError
 
 
@@ -44,16 +44,16 @@ def test_the_defaults_are_sound() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "valid"),
     [
-        ("groups.bind", "numa", "auto, none"),
-        ("job.snapshot", "hash", "auto, copy, none"),
-        ("cluster.kind", "pbs", "auto, local, slurm, array"),
-        ("cluster.controller", "there", "job, here"),
-        ("lighthouse.kind", "rust", "ftslurm, torchft, none"),
-        ("restart.on_state_loss", "ignore", "fail, checkpoint"),
+        ("groups.bind", "numa", "auto or none"),
+        ("job.snapshot", "hash", "auto, copy or none"),
+        ("cluster.kind", "pbs", "auto, local, slurm or array"),
+        ("cluster.controller", "there", "job or here"),
+        ("lighthouse.kind", "rust", "ftslurm, torchft or none"),
+        ("restart.on_state_loss", "ignore", "fail or checkpoint"),
     ],
 )
 def test_a_choice_that_does_not_exist_is_answered_with_those_that_do(key: str, value: str, valid: str) -> None:
-    assert refusal(**{key.replace(".", "__"): value}) == f"{key}={value}: must be one of {valid}"
+    assert refusal(**{key.replace(".", "__"): value}) == f"{key}={value}: must be {valid}"
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({"job__script": None}, ["job.script", "job.module", "neither is set"]),
         ({"job__script": "no/such.py"}, ["job.script=no/such.py", "no such file", os.getcwd()]),
         ({"job__script": os.path.dirname(__file__)}, ["job.script", "is a folder"]),
-        ({"job__args": "--lr 0.1"}, ["job.args='--lr 0.1'", "list"]),
+        ({"job__args": "--lr 0.1"}, ["job.args=--lr 0.1", "list"]),
         ({"job__args": 7}, ["job.args=7"]),
         ({"job__python": ""}, ["job.python"]),
         ({"job__python": []}, ["job.python"]),
-        ({"job__python": 3.11}, ["job.python=3.11"]),
+        ({"job__python": {"a": 1}}, ["job.python: must be text or a list"]),
         ({"job__env": {"NO=PE": "1"}}, ["job.env.NO=PE"]),
         ({"job__env": {"1ST": "1"}}, ["job.env.1ST"]),
         ({"job__env": {"": "1"}}, ["job.env."]),
@@ -127,8 +127,8 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({"cluster__time": "1:2:3:4"}, ["cluster.time"]),
         ({"cluster__setup": ["module load a\nmodule load b"]}, ["cluster.setup"]),
         # a group reports at most once a heartbeat
-        ({"health__hang_after_s": 1.9}, ["health.hang_after_s=1.9", "from 2 to"]),
-        ({"health__hang_after_s": False}, ["health.hang_after_s=False"]),
+        ({"health__hang_after_s": 1.9}, ["health.hang_after_s=1.9", "at least 2"]),
+        ({"health__hang_after_s": False}, ["health.hang_after_s=false"]),
         # roles
         (
             {"groups__roles": {"a": 1, "b": 2}, "lighthouse__kind": "none"},
@@ -197,7 +197,7 @@ def test_what_makes_sense_passes(settings: dict[str, Any]) -> None:
 
 
 def test_a_dotted_key_finds_its_value() -> None:
-    assert get(config(groups__count=7), "groups.count") == 7
+    assert attrgetter("groups.count")(config(groups__count=7)) == 7
 
 
 def test_a_script_may_lie_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,9 +218,8 @@ def test_an_interface_is_auto_or_names(value: object) -> None:
         ([], "must be auto"),
         ("ib0,eth0", "must be auto"),
         ("an-interface-of-16", "must be auto"),
-        (7, "must be auto"),
-        ({"ib0": 1}, "must be auto"),
-        (["auto", "ib0"], "give it alone"),
+        ({"ib0": 1}, "must be text or a list"),
+        (["auto", "ib0"], "must be auto"),
     ],
 )
 def test_no_interface_can_have_another_name(value: object, words: str) -> None:

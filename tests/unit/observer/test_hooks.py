@@ -7,13 +7,15 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example_journal import event, exited, finished, joined, launched, ready, started
 from observed import PATIENCE_S, Observed, observed, until
 
 from ftslurm.config import receivers
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, HookConfig
+from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 from ftslurm.guard import processes
 from ftslurm.observer.hook_command import MARK
@@ -269,23 +271,28 @@ def test_a_hook_that_hangs_in_a_flood_of_events_costs_the_oldest(tmp_path: Path)
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"command": ["cat"], "stream": 1}, "`stream` must be true or false"),
-        ({"command": ["cat"], "stream": "yes"}, "`stream` must be true or false"),
-        ({"command": ["cat"], "steam": True}, "'steam': a hook has command, events and stream only"),
-        ({"stream": True}, "is no command"),
-        ({"command": ["cat"], "events": []}, "must be a list of events"),
+        ({"command": ["cat"], "stream": 2}, r"\.stream=2: must be true or false"),
+        ({"command": ["cat"], "steam": True}, r"\.steam; hooks.on_event may have command, events, stream"),
+        ({"stream": True}, r": `command` is missing"),
+        ({"command": []}, r": a command is empty"),
+        ({"command": ["cat"], "events": {"run_finished": 1}}, r"\.events: must be a list"),
+        ({"command": ["cat"], "events": ["run_finishd"]}, r"'run_finishd' is no event; did you mean run_finished"),
+        ({"command": [["cat"]]}, r"\.command\[0\]: must be text"),
+        (7, ": 7 is no program"),
+        ([], "a command is empty"),
     ],
 )
-def test_a_hook_that_is_written_wrongly_is_refused(entry: dict[str, object], words: str) -> None:
+def test_a_hook_that_is_written_wrongly_is_refused(entry: Any, words: str) -> None:
     config = Config()
+    config.job.script = __file__
     config.hooks.on_event = [entry]
-    with pytest.raises(ConfigError, match=f"hooks.on_event: .*{words}"):
-        receivers.hooks(config)
+    with pytest.raises(ConfigError, match=f"hooks.on_event.*{words}"):
+        check(config)
 
 
 def test_two_hooks_of_one_program_have_names_of_their_own() -> None:
     config = Config()
-    config.hooks.on_event, config.hooks.callbacks = [["mail"], ["./mail", "b"], {"command": "other"}], ["mine.Notes"]
+    config.hooks.on_event, config.hooks.callbacks = [["mail"], ["./mail", "b"], HookConfig("other")], ["mine.Notes"]
     made = receivers.hooks(config)
     assert [hook.name for hook in made] == ["hook mail", "hook mail-2", "hook other", "callback mine.Notes"]
     assert [hook.stream for hook in made] == [False, False, False, True]

@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> RunDir:
     run = ex.new_run(tmp_path, [line for line in ex.one_kill() if line["time"] < ex.START + 15.2])
     config = Config()
     config.job.script, config.run.name, config.cluster.kind = "train.py", "ddp", "slurm"
-    config.groups.count, config.health.lost_after_s = 3, 0.5
+    config.groups.count, config.health.lost_after_s = 3, 1.0
     run.config.write_text(compose.dump(config))
     run.inbox.mkdir()
     run.submitit.mkdir()

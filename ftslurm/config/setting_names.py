@@ -1,0 +1,107 @@
+"""Which settings there are, and which one is meant by a name that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, fields, is_dataclass
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
+
+from ftslurm.config import option_names
+from ftslurm.config.removed import REMOVED
+from ftslurm.config.schema import Config, shipped
+from ftslurm.errors import ConfigError
+from ftslurm.words import meant, nearest
+
+INTERNAL = "internal"  # the section that holds no settings
+
+
+class Declared(NamedTuple):
+    """A setting as the schema declares it."""
+
+    section: type
+    key: str
+    kind: Any  # its type
+    field: Field[Any]
+
+
+@cache
+def kinds(section: Any) -> dict[str, Any]:
+    """Return the type of each field of a dataclass."""
+    return get_type_hints(section)
+
+
+def declared(section: Any = Config, prefix: str = "") -> Iterator[Declared]:
+    """Generate the settings of a dataclass, and of those inside it, in the order of the schema."""
+    for field in fields(section):
+        key, kind = f"{prefix}{field.name}", kinds(section)[field.name]
+        if not is_dataclass(kind):
+            yield Declared(section, key, kind, field)
+        elif key != INTERNAL:
+            yield from declared(kind, f"{key}.")
+
+
+def every_key() -> list[str]:
+    """Return every setting, dotted."""
+    return [one.key for one in declared()]
+
+
+def paths() -> list[str]:
+    """Return the settings that are paths."""
+    return [one.key for one in declared() if "path" in one.field.metadata]
+
+
+def within(key: str, section: str) -> bool:
+    """Return whether a key is this section or setting, or in it."""
+    return f"{key}.".startswith(f"{section}.")
+
+
+def exists(key: str) -> bool:
+    """Return whether this is a setting or a section, or in one that holds mappings or lists."""
+    return any(within(key, one) or within(one, key) for one in every_key())
+
+
+def some_keys(key: str) -> str:
+    """Return a few keys of the same section, or else the sections, for a hint."""
+    same = [name for name in every_key() if within(name, key.split(".")[0])]
+    return ", ".join(same[:6] or sorted({name.split(".")[0] for name in every_key()}))
+
+
+def _nearest(key: str) -> str | None:
+    """Return the setting that is probably meant."""
+    names, last = every_key(), key.rpartition(".")[2]
+    same = [name for name in names if name == key or name.endswith(f".{last}")]
+    return key if key in same else same[0] if same else nearest(key, names)
+
+
+def no_setting(key: str) -> ConfigError:
+    """Return the error for a setting that does not exist."""
+    if now := REMOVED.get(key):
+        return ConfigError(f"there is no setting {key}: {now}")
+    if near := _nearest(key):
+        return ConfigError(f"there is no setting {key}; {meant(near)}")
+    hint = "near it" if "." in key else f"if it is an argument of your script, write job.args.{key};"
+    return ConfigError(f"there is no setting {key}; {hint} there are {some_keys(key)}")
+
+
+def check_option(option: str | None, known: Sequence[str]) -> None:
+    """Refuse an option that does not exist, such as --count=4: it may be a setting, written without dashes.
+
+    Args:
+        known: the options that there are, one of which may be meant.
+
+    Raises:
+        ConfigError: the option is not None.
+    """
+    if option is None:
+        return
+    name, _, value = option.partition("=")
+    key = name.lstrip("-").replace("-", "_")
+    hint = option_names.likely(name, known)
+    presets = key in kinds(Config) and (shipped("conf") / key).is_dir()
+    section = not presets and any(one.startswith(f"{key}.") for one in every_key())
+    near = key if presets else _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")
+    if name == "--config":
+        hint += " here: only `ftslurm run --config RUN/config.yaml` takes a file, and nothing else beside it"
+    how = f"; there are {some_keys(key)}" if section else f": {near}={value or 'VALUE'}" if near else ""
+    raise ConfigError(f"there is no option {name}{hint}; settings are written key=value, without dashes{how}")

@@ -1,0 +1,25 @@
+"""What `ftslurm run -m` has Hydra use as its launcher: ftslurm submits each run of a sweep itself.
+
+Hydra looks for plugins in this folder only, and imports them in every application of Hydra: nothing of ftslurm is
+imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.utils import JobReturn
+
+
+class FtslurmLauncher(BasicLauncher):
+    """Hydra's own launcher, led by the task (ftslurm/config/hydra_adapter.py)."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Have the task decide what is done with combinations of overrides."""
+        task: Any = self.task_function
+        assert self.config is not None
+        sweeper = self.config.hydra.runtime.choices["hydra/sweeper"]
+        returns: Sequence[JobReturn] = task.launch(super().launch, sweeper, job_overrides, initial_job_idx)
+        return returns

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent / "results"
 
 def conditions() -> dict[str, object]:
     """Return where and when something is measured: machine, versions, and what else the machine does."""
-    names = ("torch", "torchft", "submitit")
+    names = ("torch", *importlib.metadata.packages_distributions()["torchft"], "submitit")
     slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": PATH}, check=True)
     root = Path(__file__).parents[1]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)

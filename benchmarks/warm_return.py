@@ -1,6 +1,7 @@
 """Where does the time go between the death of a group and its first committed step?
 
     python benchmarks/warm_return.py [--n 10] [--arms warm cold]
+    python benchmarks/warm_return.py --arms warm native       torch's own process groups, too: torch 2.14, torchft 0.3
 
 Four groups of one worker train tests/scripts/toy.py with steps of 0.1 s on a throwaway Slurm, by turns with a warm
 standby for each group (standby=each) and without. `kill -9` hits one group, then three together, when all train again
@@ -30,7 +31,11 @@ from harness import Backend
 
 GROUPS = 4
 STEP_S = 0.1
-ARMS = {"warm": "standby=each", "cold": "standby=none"}
+ARMS = {
+    "warm": ["standby=each"],
+    "cold": ["standby=none"],
+    "native": ["standby=each", "torchft.process_group=native"],
+}
 VICTIMS = {"one": (1,), "three": (1, 2, 3)}
 PARTS = ("notice", "end", "wait", "start", "import", "assign", "join", "commit")
 QUIET_S = 2.0
@@ -55,7 +60,7 @@ class Training:
         self.arm = arm
         self.run = backend.start(
             f"groups.count={GROUPS}",
-            ARMS[arm],
+            *ARMS[arm],
             "restart.max_per_group=100000",
             "restart.backoff_s=0",
             args={"open-end": True, "step-time": STEP_S},
@@ -114,7 +119,7 @@ class Training:
             ready = len([one for one in run.named("step_ready") if str(one["unit"]).startswith("standby")])
             return ready - taken >= GROUPS
 
-        if self.arm == "warm":
+        if self.arm != "cold":
             run.until(warm, "every group has a warm standby", patience_s=180)
         steps = len(run.steps(0))
         run.until(lambda: len(run.steps(0)) > steps + QUIET_S / STEP_S, "some undisturbed steps")
@@ -146,7 +151,7 @@ def write(found: list[Return], about: dict[str, object]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=10, help="kills of each kind")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["warm", "cold"])
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every start would compile ftslurm anew
     print(f"about {len(options.arms) * (1 + options.n * 0.8):.0f} minutes", flush=True)

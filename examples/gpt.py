@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torchft import Manager, ProcessGroupBabyNCCL, ProcessGroupGloo, ProcessGroupNCCL
-from torchft.process_group import ProcessGroup
 
 GROUP = int(os.environ.get("REPLICA_GROUP_ID", 0))
 GROUPS = int(os.environ.get("NUM_REPLICA_GROUPS", 1))
@@ -40,7 +40,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options.add_argument("--max-mb", type=float, default=8, help="how much of the standard library to read")
     options.add_argument(
         "--backend",
-        choices=["gloo", "nccl", "baby-nccl"],
+        choices=["gloo", "nccl", "baby-nccl", "native"],
         help="what averages between groups; default: FTSLURM_PROCESS_GROUP, else nccl if every group has its own GPUs",
     )
     options.add_argument(
@@ -55,9 +55,9 @@ def log(text: str) -> None:
 
 def pick_device(backend: str | None) -> tuple[torch.device, str]:
     """This worker's device, and what the groups talk to each other with: `backend`, or what suits the device."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu"), backend or "gloo"
     backend = backend or os.environ.get("FTSLURM_PROCESS_GROUP")  # torchft.process_group
+    if not torch.cuda.is_available():
+        return torch.device("cpu"), backend if backend == "native" else "gloo"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     return device, backend or ("nccl" if owns_gpu() else "gloo")
@@ -70,6 +70,10 @@ def owns_gpu() -> bool:
 
 def process_group(backend: str, timeout: timedelta) -> ProcessGroup:
     """What averages the tensors between the groups."""
+    if backend == "native":  # torch's own, which torchft 0.3 takes
+        from ftslurm.worker.native_group import native_group
+
+        return native_group("nccl2" if owns_gpu() else "gloo", timeout)
     kinds = {"gloo": ProcessGroupGloo, "nccl": ProcessGroupNCCL, "baby-nccl": ProcessGroupBabyNCCL}
     return kinds[backend](timeout=timeout)
 

@@ -45,6 +45,7 @@ TESTS = (
     *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
     *("tests/local/test_history_in_torchft.py", "tests/local/test_torchft_compat.py", "tests/local/test_group_end.py"),
     *("tests/local/test_killed_manager.py", "tests/local/test_heal_transport.py", "tests/local/test_torchft_0_3.py"),
+    "tests/scenarios/test_native_groups.py",
 )
 _ON_SLURM = """
     cluster worker_on_slurm array ladder adoption topology step_manager chaos doctor controller_dies filters list

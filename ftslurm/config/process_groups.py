@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ftslurm.config.schema import AUTO, Config
 
-GLOO, NCCL, BABY_NCCL = "gloo", "nccl", "baby-nccl"
+GLOO, NCCL, BABY_NCCL, NATIVE = "gloo", "nccl", "baby-nccl", "native"
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 HEARTBEAT_S = 480  # torch's default
 TRACE = "TORCH_FR_DUMP_TEMP_FILE"  # prefix of the files of the Flight Recorder; the rank follows
@@ -14,7 +14,7 @@ TRACE_PREFIX = "nccl-trace-rank-"
 
 
 def process_group(config: Config) -> str:
-    """Return which of torchft's process groups the scripts are to use between groups: gloo, nccl or baby-nccl."""
+    """Return which process group the scripts are to use between groups: gloo, nccl, baby-nccl or native."""
     kind = config.torchft.process_group
     if kind != AUTO:
         return kind

@@ -204,9 +204,10 @@ class TorchftConfig:
     # One collective, commit vote, or fetch while healing (TORCHFT_TIMEOUT_SEC, which torchft reads as an integer).
     timeout_s: int = limited(60, 1, MAX_TIME)
     # What averages the tensors between groups: gloo (through the CPU and TCP), nccl (from GPU to GPU), baby-nccl (the
-    # same in a process of its own, which can be killed if NCCL hangs). auto: nccl if groups have GPUs, else gloo. The
-    # script makes it: it gets the value in FTSLURM_PROCESS_GROUP, which the examples follow.
-    process_group: Literal["auto", "gloo", "nccl", "baby-nccl"] = "auto"
+    # same in a process of its own, which can be killed if NCCL hangs), native (torch's own process groups, from torch
+    # 2.14 and torchft 0.3 on). auto: nccl if groups have GPUs, else gloo. The script makes it: it gets the value in
+    # FTSLURM_PROCESS_GROUP, which the examples follow.
+    process_group: Literal["auto", "gloo", "nccl", "baby-nccl", "native"] = "auto"
     # How a group that comes back gets the state from a live one: http (several streams, each after a proof that it is
     # of this run) or process_group (torchft's PGTransport: what averages the tensors, with NCCL from GPU to GPU). A
     # transport that the script gives its Manager stays.

@@ -28,6 +28,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ftslurm.worker import group_end
+from ftslurm.worker.native_group import native_of
 
 SETTLE_S = 1.0  # time for collectives to fail; after it none writes its tensors: whatever it sends or receives fails
 TAG = 2**31 - 64  # of the first short receive; scripts and transports count from 0
@@ -67,23 +68,37 @@ class Collective:
         return self._work.wait()
 
 
+def is_gloo(group: Any) -> bool:
+    """Return whether it is a Gloo group, torchft's or one of torch's own (native_group.py)."""
+    native = native_of(group)
+    return isinstance(group, group_end.module().ProcessGroupGloo) if native is None else native.backend == "gloo"
+
+
 def bounded(managed: Any, group: Any) -> Any:
     """Return what an allreduce of a Manager has returned; nobody waits for it for long after the group's end."""
     if not hasattr(managed, "_work"):  # torchft begins none after an error
         return managed
     group = group_end.innermost(group)
-    if isinstance(group, group_end.module().ProcessGroupGloo):
-        over = group._pg is None  # ended since the collective began
+    if is_gloo(group):
+        over = getattr(group, "_pg", group) is None  # ended since the collective began
         managed._work = Collective(managed._work, Life(0.0) if over else _lives.setdefault(group, Life()))
     return managed
 
 
 def end(group: Any) -> None:
     """End what the group does."""
-    kept = [group._pg]
+    kept = [getattr(group, "_pg", group)]
     for number, _ in enumerate(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")):  # each has its own connections
         with suppress(Exception):
             kept[0].recv_anysource([torch.empty(1)], TAG + number).wait(timedelta(milliseconds=1))
-    _lives.pop(group, Life()).given_up_at = time.monotonic() + SETTLE_S
-    group.abort()
-    threading.Thread(target=kept.clear, name=f"{group_end.IN_TORCH}drop", daemon=True).start()
+    _lives.setdefault(group, Life()).given_up_at = time.monotonic() + SETTLE_S
+    if hasattr(group, "_pg"):  # torchft's, which is made anew for the next quorum
+        _lives.pop(group, None)
+        group.abort()
+    threading.Thread(target=_drop, args=(kept,), name=f"{group_end.IN_TORCH}drop", daemon=True).start()
+
+
+def _drop(kept: list[Any]) -> None:
+    """Drop a group's last reference: the other threads have let go of it by then."""
+    time.sleep(SETTLE_S)
+    kept.clear()

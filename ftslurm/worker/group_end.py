@@ -3,6 +3,7 @@
 Gloo       its connections are closed, and a collective that hangs all the same is given up (gloo_end.py).
 NCCL, XCCL the communicators are aborted in a thread: an abort may take long or hang. Only the inner group is aborted:
            torchft's `abort` also forgets the group when it returns, by then perhaps the one of the next quorum.
+           So it is with torch's own groups for nccl2 (native_group.py).
 baby       the child process is killed. Who waits for its answer gets an end of file; who waits for one of its futures
            gets an error from here, because torchft leaves them alone and they would wait for their time-out.
 
@@ -30,19 +31,21 @@ class Aborted(RuntimeError):
 def end(group: Any) -> None:
     """End what the group does. Returns at once; an error is not raised, because the group is broken already."""
     from ftslurm.worker import gloo_end  # imports torch
+    from ftslurm.worker.native_group import native_of
 
     with contextlib.suppress(Exception):
         group = innermost(group)
         if all(hasattr(group, name) for name in CHILD):
             _kill_child(group)
+        elif gloo_end.is_gloo(group):
+            gloo_end.end(group)
+        elif native_of(group) is not None:
+            _start_abort(group)
         elif not isinstance(group, module().ProcessGroupWrapper):
             return
-        elif isinstance(group, module().ProcessGroupGloo):
-            gloo_end.end(group)
         elif hasattr(group, "_errored"):  # a group of GPUs, whose abort may take long
             group._errored = Aborted("aborted by ftslurm")  # before the abort, as torchft does: it unblocks the stream
-            abort = on_this_device(_abort)
-            threading.Thread(target=abort, args=(group._pg,), name=f"{IN_TORCH}abort", daemon=True).start()
+            _start_abort(group._pg)
         else:
             group.abort()
 
@@ -62,6 +65,10 @@ def innermost(group: Any) -> Any:
 def module() -> Any:
     """Return torchft's module of process groups."""
     return importlib.import_module("torchft.process_group")
+
+
+def _start_abort(inner: Any) -> None:
+    threading.Thread(target=on_this_device(_abort), args=(inner,), name=f"{IN_TORCH}abort", daemon=True).start()
 
 
 def _abort(inner: Any) -> None:

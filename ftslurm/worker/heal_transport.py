@@ -63,5 +63,5 @@ def _process_group(pg: Any, timeout: Any) -> Any:
             finally:
                 self.busy = False
 
-    device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in pg.getBackendName() else torch.device("cpu")
+    device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in pg.name() else torch.device("cpu")
     return WatchedPGTransport(pg, timeout, device)

@@ -2,7 +2,8 @@
 
 It is torchft's, and each override calls torchft's own method. What it adds: progress.py and unhealed.py look on;
 lineage_guard.py checks each answer about a quorum before torchft uses it; quorum_ids.py tells quorums apart whose ids
-repeat; the first error of a step ends what the process group does (group_end.py). Import it late: it imports torchft.
+repeat; the first error of a step ends what the process group does (group_end.py); one of torch's own meets the others
+in the quorum's store (native_group.py). Import it late: it imports torchft.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ftslurm.worker import gloo_end, group_end, heal_transport
 from ftslurm.worker.closed_servers import Client
+from ftslurm.worker.native_group import native_group, native_of
 
 if TYPE_CHECKING:
     from ftslurm.worker.session import Watchers
@@ -29,6 +31,7 @@ class RunManager(Base):  # type: ignore[misc]
 
     _ftslurm: ClassVar[Watchers]  # the one name beside torchft's: scripts have names of their own in subclasses
     _client: Any
+    _pg: Any
 
     @functools.wraps(Base.__init__)  # type: ignore[misc]  # some frameworks read its arguments
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,11 +61,22 @@ class RunManager(Base):  # type: ignore[misc]
             watchers.lineage.check(self, allow_heal, quorum)
             if watchers.repeated is not None:
                 watchers.repeated.tell_apart(self, quorum)
+            if (native := native_of(self._pg)) is not None:
+                native.address = f"{quorum.store_address}/torchft/{quorum.quorum_id}/{self._group_rank}"
 
         watchers.lineage.managers.add(self)
         self._client.answered = answered
         super()._async_quorum(allow_heal, *args, **kwargs)
         watchers.progress.has_quorum(self)
+
+    def _reconfigure_pg(self, communicator_id: int, handles: list[str]) -> None:
+        """Set up the process group for a quorum (torchft 0.3)."""
+        if (native := native_of(self._pg)) is None:
+            super()._reconfigure_pg(communicator_id, handles)
+            return
+        options = importlib.import_module("torchft.process_group").ReconfigureOptions()
+        options.uuid, options.handles, options.timeout = communicator_id, handles, self._timeout
+        native.meet(self._pg, self._ftslurm.quorums, options)
 
     def disallow_state_dict_read(self) -> None:
         """Forbid that a group heals from this one, between two syncs of LocalSGD and DiLoCo."""
@@ -85,7 +99,8 @@ class RunManager(Base):  # type: ignore[misc]
     def allreduce(self, *args: Any, **kwargs: Any) -> Any:
         """Average a tensor."""
         self._ftslurm.progress.reduces(self)
-        return gloo_end.bounded(super().allreduce(*args, **kwargs), self._pg)
+        group = self._pg
+        return gloo_end.bounded(super().allreduce(*args, **kwargs), group)
 
     def report_error(self, e: Exception) -> None:
         """End what the process group does at the first error of a step; it is made anew for the next quorum.
@@ -98,7 +113,12 @@ class RunManager(Base):  # type: ignore[misc]
         first = self.errored() is None
         super().report_error(e)
         if first:
-            group_end.end(self._pg)
+            group = self._pg
+            if (native := native_of(group)) is not None:
+                self._pg = native_group(native.backend, native.timeout)
+                if getattr(self._checkpoint_transport, "_pg", None) is group:
+                    self._checkpoint_transport._pg = self._pg
+            group_end.end(group)
 
     def should_commit(self, *args: Any, **kwargs: Any) -> bool:
         """Vote on the step."""

@@ -9,7 +9,7 @@ import torch
 TIMEOUT_S = 60  # torchft's default
 SOON_S = 15.0
 COMMON = f"""
-import os, signal, sys, threading, time
+import os, signal, socket, sys, threading, time
 from datetime import timedelta
 from types import SimpleNamespace
 import torch

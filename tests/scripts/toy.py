@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -83,8 +84,13 @@ def load_state_dict(state: dict) -> None:
     optimizer.load_state_dict(state["optimizer"])
 
 
+kind = ProcessGroupGloo
+if os.environ.get("FTSLURM_PROCESS_GROUP") == "native":
+    from ftslurm.worker.native_group import native_group
+
+    kind = partial(native_group, "gloo")
 manager = Manager(
-    pg=ProcessGroupGloo(timeout=timedelta(seconds=args.timeout)),
+    pg=kind(timeout=timedelta(seconds=args.timeout)),
     min_replica_size=1,
     load_state_dict=load_state_dict,
     state_dict=state_dict,

@@ -112,7 +112,7 @@ def test_auto_is_nccl_where_there_are_gpus(said: str, gpus: int | None, kind: st
 
 
 def test_only_what_torchft_has_is_a_process_group() -> None:
-    assert "auto, gloo, nccl or baby-nccl" in refusal(torchft__process_group="mpi")
+    assert "auto, gloo, nccl, baby-nccl or native" in refusal(torchft__process_group="mpi")
 
 
 def test_without_gpus_nccl_has_no_variables() -> None:

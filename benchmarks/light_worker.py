@@ -58,6 +58,7 @@ class Manager:
         self._executor = ThreadPoolExecutor(max_workers=1)
         self._quorum_future: Future[None] | None = None
         self._quorum_id = -1
+        self._pg = None  # nothing is exchanged
         self._participating_replica_world_size = 0
         self._healing = False
         self._pending_state_dict: dict[str, Any] | None = None
@@ -185,7 +186,7 @@ def watch(task: guard.Task, channel: session.Channel, _: Any) -> session.Watcher
             lambda reason: session.end_before_step(channel, reason), lambda: task.position.reached
         ),
         unhealed=SimpleNamespace(install=lambda: None, ended=lambda: None, groups=0),  # type: ignore[arg-type]
-        quorums=SimpleNamespace(connecting=False, listen_to=lambda _: None),  # type: ignore[arg-type]
+        quorums=SimpleNamespace(listen_to=lambda _: None),  # type: ignore[arg-type]
         sessions=Sessions(),
     )
     importlib.import_module("ftslurm.worker.run_manager").install(watchers)

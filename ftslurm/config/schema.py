@@ -232,9 +232,9 @@ class RestartConfig:
 class HealthConfig:
     """Time limits after which something counts as lost, hung or too slow."""
 
-    # A node that is silent for so long, and that no probe reaches, is lost. Heartbeats come ten times as often, and
-    # at least once a second. After six times as long without its controller a
-    # worker ends itself.
+    # A node that is silent for so long, and that no probe reaches, is lost; after half of it if nothing answers at its
+    # slurmd's port, not even the kernel. Heartbeats come ten times as often, and at least once a second. After six
+    # times as long without its controller a worker ends itself.
     lost_after_s: float = limited(10.0, 1, MAX_TIME)
     # From launch until the script runs in every worker of the group.
     start_timeout_s: float = limited(600.0, 1, MAX_TIME)
@@ -257,7 +257,8 @@ class HealthConfig:
     on_slow: Literal["warn", "drain"] = "warn"
     # Commands that run one after the other on each node before the first worker there, and again once a group has died
     # of hardware there: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one ends with another exit
-    # code than 0 is left out; so is one where they take more than two minutes. `ftslurm help admin` has more.
+    # code than 0 is left out; so is one where they take more than two minutes. One that the first nodes cannot run at
+    # all ends the run. `ftslurm help admin` has more.
     preflight: list[str | list[str]] = field(default_factory=list)
 
 

@@ -28,7 +28,6 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ftslurm.worker import group_end
-from ftslurm.worker.native_group import native_of
 
 SETTLE_S = 1.0  # time for collectives to fail; after it none writes its tensors: whatever it sends or receives fails
 TAG = 2**31 - 64  # of the first short receive; scripts and transports count from 0
@@ -70,14 +69,12 @@ class Collective:
 
 def is_gloo(group: Any) -> bool:
     """Return whether it is a Gloo group, torchft's or one of torch's own (native_group.py)."""
-    native = native_of(group)
+    native = group_end.native_of(group)
     return isinstance(group, group_end.module().ProcessGroupGloo) if native is None else native.backend == "gloo"
 
 
 def bounded(managed: Any, group: Any) -> Any:
     """Return what an allreduce of a Manager has returned; nobody waits for it for long after the group's end."""
-    if not hasattr(managed, "_work"):  # torchft begins none after an error
-        return managed
     group = group_end.innermost(group)
     if is_gloo(group):
         over = getattr(group, "_pg", group) is None  # ended since the collective began

@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftslurm.checkpoint.devices import on_this_device
+
+if TYPE_CHECKING:
+    from ftslurm.worker.native_group import Native
 
 IN_TORCH = "ftslurm_torch_"  # the names of threads that are in the middle of C++ code, perhaps for long
 CHILD = ("_p", "_futures", "_futures_lock")  # what a baby group has
@@ -31,7 +35,6 @@ class Aborted(RuntimeError):
 def end(group: Any) -> None:
     """End what the group does. Returns at once; an error is not raised, because the group is broken already."""
     from ftslurm.worker import gloo_end  # imports torch
-    from ftslurm.worker.native_group import native_of
 
     with contextlib.suppress(Exception):
         group = innermost(group)
@@ -48,6 +51,21 @@ def end(group: Any) -> None:
             _start_abort(group._pg)
         else:
             group.abort()
+
+
+def bounded(managed: Any, group: Any) -> Any:
+    """Return what an allreduce of a Manager has returned; nobody waits for it for long after the group's end."""
+    if not hasattr(managed, "_work"):  # torchft begins none after an error
+        return managed
+    from ftslurm.worker import gloo_end  # imports torch
+
+    return gloo_end.bounded(managed, group)
+
+
+def native_of(group: Any) -> Native | None:
+    """Return what one of torch's own process groups was made with; None: it is none."""
+    natives = sys.modules.get("ftslurm.worker.native_group")  # whoever makes one has imported it
+    return natives.NATIVES.get(group) if natives else None
 
 
 def hold_exit() -> bool:

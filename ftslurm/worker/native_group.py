@@ -70,6 +70,10 @@ class Native:
     store: QuorumStore = field(default_factory=QuorumStore)
     address: str = ""  # of the store of the present quorum
 
+    def again(self) -> Any:
+        """Return another process group like this one."""
+        return native_group(self.backend, self.timeout)
+
     def meet(self, group: Any, quorums: BrokenQuorums, options: Any) -> None:
         """Connect to the other members of the quorum, in a thread that is abandoned if the quorum breaks.
 
@@ -80,12 +84,7 @@ class Native:
         quorums.unless_broken(options.uuid, lambda: group.reconfigure(options).wait())
 
 
-_natives: WeakKeyDictionary[Any, Native] = WeakKeyDictionary()
-
-
-def native_of(group: Any) -> Native | None:
-    """Return what a process group was made with; None: it is not of `native_group`."""
-    return _natives.get(group)
+NATIVES: WeakKeyDictionary[Any, Native] = WeakKeyDictionary()  # by the process group
 
 
 def native_group(backend: str, timeout: timedelta = timedelta(seconds=60)) -> Any:
@@ -120,5 +119,5 @@ def native_group(backend: str, timeout: timedelta = timedelta(seconds=60)) -> An
     group._set_default_backend(kind)
     for device in devices:
         group._register_backend(torch.device(device), kind, made)
-    _natives[group] = native
+    NATIVES[group] = native
     return group

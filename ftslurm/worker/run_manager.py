@@ -16,9 +16,8 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ftslurm.worker import gloo_end, group_end, heal_transport
+from ftslurm.worker import group_end, heal_transport
 from ftslurm.worker.closed_servers import Client
-from ftslurm.worker.native_group import native_group, native_of
 
 if TYPE_CHECKING:
     from ftslurm.worker.session import Watchers
@@ -61,7 +60,7 @@ class RunManager(Base):  # type: ignore[misc]
             watchers.lineage.check(self, allow_heal, quorum)
             if watchers.repeated is not None:
                 watchers.repeated.tell_apart(self, quorum)
-            if (native := native_of(self._pg)) is not None:
+            if (native := group_end.native_of(self._pg)) is not None:
                 native.address = f"{quorum.store_address}/torchft/{quorum.quorum_id}/{self._group_rank}"
 
         watchers.lineage.managers.add(self)
@@ -71,7 +70,7 @@ class RunManager(Base):  # type: ignore[misc]
 
     def _reconfigure_pg(self, communicator_id: int, handles: list[str]) -> None:
         """Set up the process group for a quorum (torchft 0.3)."""
-        if (native := native_of(self._pg)) is None:
+        if (native := group_end.native_of(self._pg)) is None:
             super()._reconfigure_pg(communicator_id, handles)
             return
         options = importlib.import_module("torchft.process_group").ReconfigureOptions()
@@ -100,7 +99,7 @@ class RunManager(Base):  # type: ignore[misc]
         """Average a tensor."""
         self._ftslurm.progress.reduces(self)
         group = self._pg
-        return gloo_end.bounded(super().allreduce(*args, **kwargs), group)
+        return group_end.bounded(super().allreduce(*args, **kwargs), group)
 
     def report_error(self, e: Exception) -> None:
         """End what the process group does at the first error of a step; it is made anew for the next quorum.
@@ -114,8 +113,8 @@ class RunManager(Base):  # type: ignore[misc]
         super().report_error(e)
         if first:
             group = self._pg
-            if (native := native_of(group)) is not None:
-                self._pg = native_group(native.backend, native.timeout)
+            if (native := group_end.native_of(group)) is not None:
+                self._pg = native.again()
                 if getattr(self._checkpoint_transport, "_pg", None) is group:
                     self._checkpoint_transport._pg = self._pg
             group_end.end(group)

@@ -13,7 +13,8 @@ from torchft import process_group
 
 from ftslurm.protocol.position import Position
 from ftslurm.worker import patch_fit
-from ftslurm.worker.native_group import native_group, native_of
+from ftslurm.worker.group_end import native_of
+from ftslurm.worker.native_group import native_group
 from ftslurm.worker.quorum_abort import BrokenQuorums
 from ftslurm.worker.transfers import Transfers
 

@@ -146,7 +146,7 @@ ROWS: Mapping[Cause, Row] = {
     ),
     Cause.OTHER_VERSION: Row(
         "another torchft",
-        "its torchft is not of the version that the others have, so they would wait for each other for ever",
+        "its torchft is of another version than that of the others",
         "no attempt: `ftslurm resume` goes on once all nodes have one version",
         blame=Blame.NOTHING,
         again=Again.NEVER,

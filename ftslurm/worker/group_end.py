@@ -65,7 +65,7 @@ def bounded(managed: Any, group: Any) -> Any:
 def native_of(group: Any) -> Native | None:
     """Return what one of torch's own process groups was made with; None: it is none."""
     natives = sys.modules.get("ftslurm.worker.native_group")  # whoever makes one has imported it
-    return natives.NATIVES.get(group) if natives else None
+    return natives.NATIVES.get(group) if natives and group is not None else None
 
 
 def hold_exit() -> bool:

@@ -115,13 +115,14 @@ class Patch(Enum):
                 __init__(pg, timeout, connect_timeout, heartbeat_interval, checkpoint_transport)
                 start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error(e) errored()
                 _async_quorum(allow_heal) _apply_pending_state_dict()
-                _client _healing _participating_replica_world_size _pending_state_dict _pg _quorum_future _quorum_id
-                _step
+                _client _group_rank _healing _participating_replica_world_size _pending_state_dict _pg _quorum_future
+                _quorum_id _step
             """,
             "torchft.process_group:ProcessGroupWrapper": "abort() _pg",
             "torchft.process_group:ProcessGroupNCCL": "_errored",
             "torchft.process_group": "ProcessGroupGloo",
             "torchft.manager:_ManagedWork": "_work",
+            "torch.distributed:ProcessGroup": "_register_backend _set_default_backend",
             "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
         },
     )

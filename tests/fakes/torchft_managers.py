@@ -82,7 +82,7 @@ def fake_torchft_client(answer: dict[str, Any], step: int = 0) -> Any:
     """Return a module whose Manager only asks for quorums and gets this answer."""
 
     class Manager:
-        _step, _quorum_id, _quorum_future, applied = step, -1, None, 0
+        _step, _quorum_id, _quorum_future, _pg, applied = step, -1, None, None, 0
         _healing, _pending_state_dict = False, None
         _client: Any = SimpleNamespace(_quorum=lambda: SimpleNamespace(**answer), should_commit=lambda: "as before")
 

@@ -166,12 +166,10 @@ def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | No
     distinguishes them, so the cause is decided only after its answer (holds).
     """
     leaving = known.leaving if known is not None else ending.cause if ending is not None else None
-    cause = unit.current.intent or (None if unit.current.told is None else leaving)
-    cancelled = (
-        known is not None
-        and not known.preempted
-        and any(sign.cause is Cause.CANCELLED for sign in unit.current.evidence)
-    )
+    cancelled = any(sign.cause is Cause.CANCELLED for sign in unit.current.evidence)
+    told = unit.current.told is not None or (known is None and cancelled)  # the end of the run's own job may come first
+    cause = unit.current.intent or (leaving if told else None)
+    cancelled = cancelled and known is not None and not known.preempted
     return Cause.CANCELLED if cause is Cause.PREEMPTED and cancelled else cause
 
 

@@ -29,6 +29,7 @@ from ftslurm.core.state.model import (
     SIGTERM,
     SLURM,
     Allocation,
+    Evidence,
     Exit,
     Node,
     Nodes,
@@ -285,6 +286,16 @@ def test_the_end_waits_a_moment_for_slurms_word_on_why() -> None:
     assert len(waited.records("run_requeued")) == 1
     silent = play(*RUNNING, (30, asked), ends, (36,))
     assert [r["outcome"] for r in silent.records("run_finished")] == ["stopped"]
+
+
+@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.CANCELLED])
+@pytest.mark.parametrize("first", ["its step", "its job"])
+def test_a_step_that_slurm_ends_beside_its_word_on_the_job_has_the_same_cause(first: str, cause: Cause) -> None:
+    sign = ev.TaskFailed(A0, Evidence(None, "n1", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
+    told = ev.StopAsked("the job ends", SLURM, cause)
+    words = (sign, told) if first == "its step" else (told, sign)
+    story = play(*RUNNING, (30, *words), (30.02, ev.Ended(A0, 143), ev.Ended(B0, 143)))
+    assert [end["cause"] for end in story.records("step_exited") if end["group"] is not None] == [cause.value] * 2
 
 
 def test_who_asks_for_checkpoints_and_gets_none_is_told() -> None:

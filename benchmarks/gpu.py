@@ -45,9 +45,7 @@ ROOT = Path(__file__).parents[1]
 TRAINING = Path(__file__).with_name("gpu_training.py")
 GPUS = torch.cuda.device_count()
 GIGABYTES = 4.0 if GPUS else 0.25
-EXAMPLE = ("job=ddp", "job.args.steps=160", f"job.env.EXAMPLE={ROOT}/examples/train_ddp.py")
-HELD = ROOT / "tests" / "scripts" / "example.py"  # the example, in which nobody ends before the killed group is back
-EXAMPLE += ("job.env.KILL='none 0 0 allreduce'", 'job.env.HOLD="140"', 'job.env.PACE="0.02"')
+HELD = ROOT / "tests" / "scripts" / "example.py"  # an example in which nobody ends before the killed group is back
 
 
 class NotPossible(Exception):
@@ -68,18 +66,16 @@ class Found:
 
 
 @contextlib.contextmanager
-def run(*words: str, groups: int = 2, gpu: int = 1, script: Path = TRAINING) -> Iterator[Run]:
+def run(
+    *words: str, groups: int = 2, gpu: int = 1, standby: str = "none", between: str = "gloo", script: Path = TRAINING
+) -> Iterator[Run]:
     """Start a run of groups that share the GPUs; stop it at the end, whatever it does."""
     environ = {"CUDA_VISIBLE_DEVICES": ",".join(str(n % GPUS) for n in range(groups * gpu))} if GPUS else {}
     with tempfile.TemporaryDirectory(prefix="ftslurm-gpu-", ignore_cleanup_errors=True) as folder:
         place = Backend("local", environ, Path(folder))
         line = ["run", "cluster=local", f"run.root={folder}/runs0", "follow=true", f"groups.count={groups}"]
         line += [f"groups.gpus={gpu if GPUS else 0}", "stop.grace_s=5", "job.snapshot=none"]
-        line += [f"job.script={script}"]
-        line += [] if any(word.startswith("standby") for word in words) else ["standby=none"]
-        line += (
-            [] if any(word.startswith("torchft.process_group") for word in words) else ["torchft.process_group=gloo"]
-        )
+        line += [f"job.script={script}", f"standby={standby}", f"torchft.process_group={between}"]
         training = place.launch(*line, *words)
         try:
             yield training
@@ -205,20 +201,23 @@ def compare() -> str:
     )
 
 
-def corrupt() -> str:
-    """One flipped bit on the GPU is found, and that group alone heals from the others."""
-    words = (
-        *EXAMPLE,
-        "health.compare_every=10",
-        "faults.plan=[{kind: corrupt, group: 2, at: 60}]",
-    )
-    with run(*words, groups=3, script=HELD) as training:
-        found = training.wait_for("replicas_differ")
-        said = back(training, 2)
+def example(
+    kind: str, *words: str, group: int = 1, groups: int = 2, gpu: int = 1, between: str = "gloo", drill: str = "kill"
+) -> str:
+    """A group of an example is harmed, comes back, and ends with the weights of the others."""
+    line = [f"job={kind}", "job.args.steps=160", f"groups.workers={gpu}", "job.env.KILL='none 0 0 allreduce'"]
+    line += [f"job.env.EXAMPLE={ROOT}/examples/train_{kind}.py", 'job.env.HOLD="140"', 'job.env.PACE="0.02"']
+    line += [f"faults.plan=[{{kind: {drill}, group: {group}, at: 60}}]"]
+    with run(*line, *words, groups=groups, gpu=gpu, between=between, script=HELD) as training:
+        said = back(training, group)
         training.finish()
-        assert found["groups"] == [2], found
-        assert len(set(training.weights().values())) == 1, training.weights()
-        return f"group 2 of 3 found at step {found['step']}; {said}; weights are equal at the end"
+        weights = training.weights()
+        assert not GPUS or "cuda:0" in training.rank_log(0), training.rank_log(0)
+        assert len(weights) == groups * gpu, weights
+        assert len(set(weights.values())) == 1, weights
+        found = training.named("replicas_differ")
+        assert [one["groups"] for one in found] == ([[group]] if drill == "corrupt" else []), found
+        return "".join(f"found at step {one['step']}; " for one in found) + f"{plural(groups, 'group')}; {said}"
 
 
 def slow() -> str:
@@ -239,34 +238,23 @@ def causes() -> str:
             ended = training.wait_for("step_exited", group=group, attempt=0)
             said.append(f"{ended['cause']}: {str(ended['error'])[:180]}")
             assert "CUDA" in str(ended["error"]), ended
-        said += [str(told["message"])[:300] for told in training.named("warning")]
+        said += [str(warned["text"])[:300] for warned in training.named("warning")]
         for group in range(3):
             trains(training, group, attempt=1)
         return "\n".join([*said, *map(told, kernel_log.parse(kernel_log.read() or []))])
 
 
-def nccl(kind: str) -> str:
+def nccl(between: str) -> str:
     """NCCL: groups with a GPU each; with one GPU one group, which restarts from its checkpoint."""
     need(1)
     many = min(GPUS, 4)
-    drill = f"faults.plan=[{{kind: kill, group: {many - 1}, at: 60}}]"
-    words = (*EXAMPLE, "checkpoint.every=20", f"torchft.process_group={kind}", drill)
-    with run(*words, groups=many, script=HELD) as training:
-        said = back(training, many - 1)
-        training.finish()
-        assert len(set(training.weights().values())) == 1, training.weights()
-        return f"{plural(many, 'group')}; {said}"
+    return example("ddp", "checkpoint.every=20", group=many - 1, groups=many, between=between)
 
 
-def preset(kind: str) -> str:
-    """Two groups train another example; one is killed and ends with the weights of the other."""
-    held = [word for word in EXAMPLE[1:] if not word.startswith("job.env.EXAMPLE")]
-    words = (f"job={kind}", "groups.workers=1", *held, f"job.env.EXAMPLE={ROOT}/examples/train_{kind}.py")
-    with run(*words, "faults.plan=[{kind: kill, group: 1, at: 60}]", script=HELD) as training:
-        said = back(training, 1)
-        training.finish()
-        assert len(set(training.weights().values())) == 1, training.weights()
-        return said
+def inside() -> str:
+    """NCCL inside a group of two workers, Gloo between two groups."""
+    need(4)
+    return example("ddp", gpu=2)
 
 
 def cost() -> str:
@@ -275,20 +263,9 @@ def cost() -> str:
     return output(sys.executable, str(ROOT / "benchmarks" / "digest.py"), "--device=cuda")
 
 
-def inside() -> str:
-    """NCCL inside a group of two workers, Gloo between two groups."""
-    need(4)
-    words = (*EXAMPLE, "groups.workers=2", "faults.plan=[{kind: kill, group: 1, at: 60}]")
-    with run(*words, gpu=2, script=HELD) as training:
-        said = back(training, 1)
-        training.finish()
-        assert len(set(training.weights().values())) == 1, training.weights()
-        return said
-
-
 def standby(kind: str) -> str:
     """How long a group is away, and what it and a warm standby hold."""
-    with run(f"standby={kind}", "restart.backoff_s=0") as training:
+    with run("restart.backoff_s=0", standby=kind) as training:
         trains(training, 0, 1)
         if kind == "each":
             training.until(
@@ -394,13 +371,16 @@ CHECKS = (
         Check(
             f"job={kind}",
             "one of two groups is killed and ends with the weights of the other",
-            partial(preset, kind),
+            partial(example, kind),
             True,
         )
         for kind in ("ddp", "hsdp", "localsgd", "diloco")
     ),
     Check(
-        "silent error", "one flipped bit on the GPU is found; that group heals from the others", corrupt, beside=True
+        "silent error",
+        "one flipped bit on the GPU is found; that group heals from the others",
+        partial(example, "ddp", "health.compare_every=10", group=2, groups=3, drill="corrupt"),
+        beside=True,
     ),
     Check("causes", "what scripts on GPUs die of is named", causes, True),
     Check("NCCL", "groups with a GPU each; one group restarts from its checkpoint", partial(nccl, "nccl"), True),

@@ -55,12 +55,12 @@ def log(text: str) -> None:
 
 def pick_device(backend: str | None) -> tuple[torch.device, str]:
     """This worker's device, and what the groups talk to each other with: `backend`, or what suits the device."""
-    backend = backend or os.environ.get("FTSLURM_PROCESS_GROUP")  # torchft.process_group
+    wanted = backend or os.environ.get("FTSLURM_PROCESS_GROUP")  # torchft.process_group
     if not torch.cuda.is_available():
-        return torch.device("cpu"), backend if backend == "native" else "gloo"
+        return torch.device("cpu"), backend or ("native" if wanted == "native" else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    return device, backend or ("nccl" if owns_gpu() else "gloo")
+    return device, wanted or ("nccl" if owns_gpu() else "gloo")
 
 
 def owns_gpu() -> bool:

@@ -11,7 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+import led_run
 import pytest
+from led_run import journal
 
 from ftslurm.config.schema import Config
 from ftslurm.protocol.records import ControllerLeft
@@ -22,20 +24,13 @@ from ftslurm.security import owned_files
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    made = RunDir(tmp_path / "run")
-    made.create()
-    return made
+    return led_run.new(tmp_path)
 
 
 def config() -> Config:
     made = Config()
     made.health.lost_after_s = 5.0
     return made
-
-
-def journal(run: RunDir, event: str, **fields: object) -> None:
-    with run.events.open("a") as file:
-        file.write(json.dumps({"seq": 1, "time": 1.0, "event": event} | fields) + "\n")
 
 
 class Looks:

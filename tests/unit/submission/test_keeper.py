@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import led_run
 import pytest
+from led_run import journal
 
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
@@ -20,14 +21,7 @@ from ftslurm.submission import keeper, lead
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    made = RunDir(tmp_path / "run")
-    made.create()
-    return made
-
-
-def last(run: RunDir, event: str, **fields: object) -> None:
-    with run.events.open("a") as file:
-        file.write(json.dumps({"seq": 1, "time": time.time(), "event": event} | fields) + "\n")
+    return led_run.new(tmp_path)
 
 
 # A controller that records its signals; its number decides whether it crashes.
@@ -90,8 +84,8 @@ def test_a_controller_that_is_killed_is_followed_by_another_which_hears_the_sign
 
 
 def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(run: RunDir) -> None:
-    last(run, "run_started", job_id="7", mode="steps", host="n1", requeues=0)
-    last(run, "step_launched", unit="group-0000", group=0, attempt=0, nodes=["n1"], slot=0, allocation="7", ranks=[])
+    journal(run, "run_started", job_id="7", mode="steps", host="n1", requeues=0)
+    journal(run, "step_launched", unit="group-0000", group=0, attempt=0, nodes=["n1"], slot=0, allocation="7", ranks=[])
     process = kept(run, crashes=9)
     process.communicate(timeout=60)
     assert process.returncode == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import signal
@@ -11,7 +10,9 @@ import threading
 import time
 from pathlib import Path
 
+import led_run
 import pytest
+from led_run import journal
 
 from ftslurm.config.schema import Config
 from ftslurm.protocol import records
@@ -23,14 +24,7 @@ from ftslurm.submission.lead import Lead
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    made = RunDir(tmp_path / "run")
-    made.create()
-    return made
-
-
-def journal(run: RunDir, event: str, **fields: object) -> None:
-    with run.events.open("a") as file:
-        file.write(json.dumps({"seq": 1, "time": time.time(), "event": event} | fields) + "\n")
+    return led_run.new(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -133,17 +133,7 @@ class Checkpointer:
             )
         self._writers = RankGroup()  # for the thread that writes
         self._requested = AgreedStep(self._ranks, f"save-{next(_INSTANCES)}")  # for what the controller asks for
-        self._positions: DataPositions | None = None
-        if data is not None:
-            if is_url(folder):  # they are appended to after each step, as no object can be
-                if "FTSLURM_RUN_DIR" not in environ:
-                    raise CheckpointError(
-                        f"{folder} cannot keep the place in the data (data=) outside of a run of ftslurm: use a folder"
-                    )
-                folder = f"{environ['FTSLURM_RUN_DIR']}/checkpoints"
-            self._positions = DataPositions(
-                Path(folder).absolute(), self._me.group, self._ranks.rank, self._ranks.size, data
-            )
+        self._positions = None if data is None else self._data_positions(folder, data)
         self._stage: snapshot.Stage | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ftslurm_checkpoint")
         self._last_step = manager.current_step()  # the last committed step
@@ -230,6 +220,20 @@ class Checkpointer:
     def _list(self, now: int) -> None:
         with suppress(OSError):
             self._kept = self._store.steps() + ([] if self._every else [now])
+
+    def _data_positions(self, folder: str, data: Stateful) -> DataPositions:
+        """Return what keeps this rank's place in the data, in the folder of the checkpoints.
+
+        Raises:
+            CheckpointError: it is an object store, and there is no run directory.
+        """
+        if is_url(folder):  # they are appended to after each step, as no object can be
+            if "FTSLURM_RUN_DIR" not in os.environ:
+                raise CheckpointError(
+                    f"{folder} cannot keep the place in the data (data=) outside of a run of ftslurm: use a folder"
+                )
+            folder = f"{os.environ['FTSLURM_RUN_DIR']}/checkpoints"
+        return DataPositions(Path(folder).absolute(), self._me.group, self._ranks.rank, self._ranks.size, data)
 
     # --- saving ----------------------------------------------------------------------------------------------------
 

@@ -443,7 +443,8 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
             )
         return None
     turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
-    turn.do(*() if said.unstarted else [NoteBroken(node, said.error)])
+    if not said.unstarted:
+        turn.do(NoteBroken(node, said.error))
     supply.told_to_avoid(turn)
     others = {node for allocation in turn.state.allocations() for node in allocation.nodes} - failed
     if turn.goes_on and fresh and not others and len(failed) >= needed:

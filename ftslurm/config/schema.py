@@ -242,9 +242,9 @@ class HealthConfig:
     # from the steps of this run. A number must be longer than the longest pause of a single group (evaluation, a
     # checkpoint), and than a heal.
     hang_after_s: float | Literal["auto"] = limited(AUTO, 0, MAX_TIME)
-    # Steps from one comparison of the groups to the next: all must have the same weights and the same state of the
-    # optimizer, bit by bit. 0: off. Not for groups that differ: on GPUs of several kinds, or between syncs of LocalSGD
-    # and DiLoCo, which are left out. The page "silent-errors" has more.
+    # Steps (syncs of LocalSGD and DiLoCo) from one comparison of the groups to the next: all must have the same weights
+    # and the same state of the optimizer, bit by bit. 0: off. Not for groups that differ: on GPUs of several kinds. The
+    # page "silent-errors" has more.
     compare_every: int = limited(0, 0)
     # What is compared: patterns of the names in the state that the Manager heals others with, as [default.model.*].
     # Default: the weights that an optimizer of torch trains, and their state in it.

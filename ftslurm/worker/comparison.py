@@ -5,8 +5,11 @@ in the main thread, where the state may be read. A thread computes it beside tha
 lie. Whatever may change them waits for it: a heal, and the commit after which the optimizer takes its step.
 
 Only a step that this process has committed counts. So a group that heals reports none before the step after, and the
-random weights before the first step are never compared. Nor are groups that train apart between syncs, as LocalSGD and
-DiLoCo do: these take torchft's lock of the state before each step of their own.
+random weights before the first step are never compared.
+
+Groups of LocalSGD and DiLoCo train apart between syncs: these take torchft's lock of the state before each step of
+their own. LocalSGD's have the weights in common until the first of these, so the digest is taken then, and waited for.
+DiLoCo's have the state of its fragments in common all the time: the weights of the last sync, and the outer optimizer.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ NOTHING = (
     f"{_NOT}: no tensor of the state that the Manager heals others with is a weight that an optimizer of torch trains; "
     "name what to compare with health.compare_parts"
 )
-APART = f"{_NOT}: between two syncs of LocalSGD or DiLoCo they have other weights"
 SEVERAL = f"{_NOT}: the script has several Managers"
+FRAGMENT = "StreamingDiLoCoFragment_"  # how the names of DiLoCo's state begin
 
 
 def _carefully(look: Callable[[Comparison, Any], None]) -> Callable[[Comparison, Any], None]:
@@ -49,7 +52,7 @@ def _carefully(look: Callable[[Comparison, Any], None]) -> Callable[[Comparison,
 
 
 class Comparison:
-    """Takes the digests of this process. Every optimizer of torch that takes a step is noted from now on.
+    """Takes the digests of this process. Every optimizer of torch is noted before its first step from now on.
 
     Args:
         warn: told of what keeps it from comparing, once.
@@ -67,7 +70,7 @@ class Comparison:
         self._optimizers: WeakSet[Any] = WeakSet()
         self._thread: Thread | None = None
         optim = importlib.import_module("torch.optim.optimizer")
-        optim.register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
+        optim.register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
 
     @_carefully
     def state_changes(self, _: Any) -> None:
@@ -80,30 +83,43 @@ class Comparison:
         self._committed[manager] = manager._step
 
     @_carefully
-    def trains_apart(self, _: Any) -> None:
-        """Note that groups have other weights than each other between syncs."""
+    def trains_apart(self, manager: Any) -> None:
+        """Take the digest that is due with LocalSGD: the group's own step, which follows, changes the weights."""
         self._apart = True
+        if not _fragments(manager):
+            self._begin(manager)
+            self._wait()
 
     @_carefully
     def step_begins(self, manager: Any) -> None:
-        """Begin the digest that is due, after the drill: the rounding of a later step might hide the bit again."""
+        """Begin the digest that is due, but for LocalSGD, whose weights have changed since the last sync."""
         self._wait()
+        if not self._apart or _fragments(manager):
+            self._begin(manager)
+
+    def _begin(self, manager: Any) -> None:
+        """Begin the digest that is due, after the drill: the rounding of a later step might hide the bit again."""
         step = manager._step
         if step % self._every or self._committed.get(manager) != step:
             return
-        if self._apart or len(self._committed) > 1:
-            self._tell(APART if self._apart else SEVERAL)
+        if len(self._committed) > 1:
+            self._tell(SEVERAL)
             return
-        state = {key: read() for key, read in manager._user_state_dicts.items()}
-        tensors = digest.chosen(state, self._optimizers, self._parts)
+        self._committed[manager] = -1  # once: the weights may change, or the next step may not be committed
+        fragments = _fragments(manager)
+        common = not self._parts and fragments
+        state = {key: read() for key, read in (common or manager._user_state_dicts).items()}
+        parts = ["*"] if common else self._parts
+        tensors = digest.chosen(state, self._optimizers, parts, weights_only=self._apart)
         if not tensors:
             self._tell(NOTHING)
             return
         if self._position.corrupt:
             self._position.corrupt = 0
             name = digest.flip_bit(tensors)
+            for key in fragments:  # what has been read is a copy
+                manager._load_state_dict_fns[key](state[key])
             complain(f"drill: after step {step} one bit of {name} is flipped")
-        self._committed[manager] = -1  # it may be repeated, if the next step is not committed
         self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _stream()))
         self._thread.start()
 
@@ -124,6 +140,11 @@ class Comparison:
         if self._warn is not None:
             warn, self._warn = self._warn, None
             warn(text)
+
+
+def _fragments(manager: Any) -> dict[str, Callable[[], Any]]:
+    """Return what reads the state of each of DiLoCo's fragments; of another script nothing."""
+    return {key: read for key, read in manager._user_state_dicts.items() if key.startswith(FRAGMENT)}
 
 
 def _stream() -> Any:

@@ -84,7 +84,10 @@ def named(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def chosen(
-    state: Mapping[str, Any], optimizers: Iterable[torch.optim.Optimizer], parts: Iterable[str]
+    state: Mapping[str, Any],
+    optimizers: Iterable[torch.optim.Optimizer],
+    parts: Iterable[str],
+    weights_only: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a state that all groups have in common.
 
@@ -93,6 +96,7 @@ def chosen(
 
     Args:
         parts: patterns of names; the tensors with these names instead, whatever they are.
+        weights_only: leave out what the optimizers know.
     """
     tensors = dict(named(state))
     if patterns := list(parts):
@@ -100,7 +104,7 @@ def chosen(
     trained = {
         one.untyped_storage().data_ptr()
         for optimizer in optimizers
-        for tree in (optimizer.param_groups, list(optimizer.state.values()))
+        for tree in (optimizer.param_groups, [] if weights_only else list(optimizer.state.values()))
         for _, one in named(tree)
     }
     return {name: one for name, one in tensors.items() if one.untyped_storage().data_ptr() in trained - {0}}

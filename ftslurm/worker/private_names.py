@@ -98,8 +98,10 @@ class Patch(Enum):
         "groups are compared by digests of their state: comparison.py",
         "groups are not compared (health.compare_every)",
         {
-            "torchft.manager:Manager": "disallow_state_dict_read() _user_state_dicts _step",
-            "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
+            "torchft.manager:Manager": """
+                disallow_state_dict_read() _load_state_dict_fns _step _user_state_dicts
+            """,
+            "torch.optim.optimizer": "register_optimizer_step_pre_hook(hook)",
         },
     )
     MANAGER = (

@@ -122,10 +122,17 @@ def test_the_rank_of_a_sharded_group_that_is_wrong_is_named_and_two_groups_are_b
     assert "no majority" in run.text
 
 
-@pytest.mark.parametrize("kind", ["localsgd", "diloco"])
+@pytest.mark.parametrize("kind", ["localsgd", "diloco", "streaming"])
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
-def test_groups_that_train_apart_are_left_out_whatever_the_setting_says(backend: Backend, kind: str) -> None:
-    args = {"steps": 6, "sync-every": 3}
-    run = train(backend, kind, "groups.count=2", "health.compare_every=1", **args).finish(warns=True)
-    assert run.named("replicas_differ") == []
-    assert ["DiLoCo" in str(e["text"]) for e in run.named("warning")] == [True]
+def test_groups_that_train_apart_are_compared_at_their_syncs(backend: Backend, kind: str) -> None:
+    """Group 1 is killed and heals, which accuses nobody; later one bit of it flips, which is found."""
+    args = {"steps": STEPS, "sync-every": 4} | ({"fragments": 2} if kind == "streaming" else {})
+    faults = "faults.plan=[{kind: kill, group: 1, at: 3}, {kind: corrupt, group: 1, at: 12}]"
+    words = ["groups.count=3", "health.compare_every=1", "restart.backoff_s=0", faults]
+    name = "localsgd" if kind == "localsgd" else "diloco"
+    run = train(backend, name, *words, hold=8, **args).finish()
+    (found,) = run.named("replicas_differ")
+    (injected,) = run.named("fault_injected", kind="corrupt")
+    assert (found["groups"], found["equal"]) == ([1], 2)
+    assert int(str(found["step"])) <= int(str(injected["step"])) + 3
+    assert [e["cause"] for e in run.named("step_exited", group=1)][:2] == ["killed", "diverged"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torchft.local_sgd import DiLoCo, LocalSGD
 from torchft_managers import run_manager
 
 from ftslurm.protocol.position import Position
@@ -21,9 +23,21 @@ class Training:
     def __init__(self, every: int = 2, parts: tuple[str, ...] = (), size: int = 8) -> None:
         class Manager:
             _step, _client, _quorum_future, _healing, _pending_state_dict = 0, None, None, False, None
+            _pg, _use_async_quorum = None, False
 
             def __init__(self) -> None:
                 self._user_state_dicts = {"default": lambda: training.state()}
+                self._load_state_dict_fns = dict[str, Callable[[Any], None]]()
+
+            def register_state_dict_fn(self, key: str, load: Callable[[Any], None], save: Callable[[], Any]) -> None:
+                self._load_state_dict_fns[key], self._user_state_dicts[key] = load, save
+
+            def current_step(self) -> int:
+                return self._step
+
+            def allreduce(self, tensor: torch.Tensor, **_: bool) -> Any:
+                tensor.fill_(0.5)  # the average of all groups, whatever this one puts in
+                return SimpleNamespace(wait=bool)
 
             def start_quorum(self, heal_to: int | None = None) -> None:
                 if heal_to is not None:
@@ -41,11 +55,15 @@ class Training:
             def disallow_state_dict_read(self) -> None:
                 pass
 
+            allow_state_dict_read = disallow_state_dict_read
+
         training = self
         self.reports, self.warnings, self.position = list[tuple[int, str]](), list[str](), Position()
         self.compared = Comparison(self.warnings.append, self.position, every, parts)
         self.compared.report = lambda *told: self.reports.append(told)
-        progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, has_healed=bool)
+        progress = SimpleNamespace(
+            seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, has_healed=bool, reduces=bool
+        )
         watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
         self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)
         self.weight = torch.nn.Parameter(torch.arange(float(size)))
@@ -54,6 +72,11 @@ class Training:
 
     def state(self) -> Any:
         return {"model": {"weight": self.weight.detach()}, "optimizer": self.optimizer.state_dict()}
+
+    def module(self) -> torch.nn.Module:
+        module = torch.nn.Module()
+        module.weight = self.weight
+        return module
 
     def step(self, commit: bool = True, **quorum: Any) -> None:
         self.manager.start_quorum(**quorum)
@@ -127,15 +150,46 @@ def test_a_step_that_is_repeated_is_reported_once_and_a_heal_is_no_commit() -> N
     assert [step for step, _ in training.reports] == [2, 10]
 
 
-def test_nothing_is_reported_before_the_first_step_nor_by_groups_that_train_apart() -> None:
+def test_nothing_is_reported_before_the_first_step() -> None:
     training = Training(every=1)
     training.manager.start_quorum()
     assert training.reports == []
-    apart = Training(every=1)
-    apart.manager.disallow_state_dict_read()  # torchft.LocalSGD and DiLoCo, before each step of their own
-    apart.train(5)
-    assert apart.reports == []
-    assert [("DiLoCo" in text) for text in apart.warnings] == [True]
+
+
+def local_sgd(training: Training) -> Any:
+    return LocalSGD(training.manager, training.module(), training.optimizer, sync_every=3)
+
+
+def diloco(training: Training) -> Any:
+    outer = torch.optim.SGD([training.weight], lr=0.7, momentum=0.9, nesterov=True)
+    return DiLoCo(training.manager, [training.module()], training.optimizer, outer, sync_every=3)
+
+
+@pytest.mark.parametrize("syncs", [local_sgd, diloco])
+def test_groups_that_train_apart_are_compared_where_they_are_equal(syncs: Callable[[Training], Any]) -> None:
+    """Each with gradients of its own, and so with another inner optimizer, and other weights between syncs."""
+
+    def train(gradient: float, corrupt_after: int | None = None) -> Training:
+        training = Training(every=1)
+        training.weight.data.add_(100.0)  # a flipped bit of a smaller number may vanish in the next sum
+        with syncs(training):
+            for step in range(12):
+                if step == corrupt_after:
+                    training.position.corrupt = 1
+                training.weight.grad = torch.full_like(training.weight, gradient)
+                training.optimizer.step()
+        assert training.warnings == []
+        assert training.position.corrupt == 0
+        return training
+
+    one, other, wrong = train(1.0), train(-3.0), train(2.0, corrupt_after=4)
+    assert [step for step, _ in one.reports] == [1, 2, 3]  # none yet after the last
+    assert one.reports == other.reports
+    inner = [training.optimizer.state[training.weight]["momentum_buffer"] for training in (one, other)]
+    assert not torch.equal(*inner)
+    wrong_steps = [step for mine, (step, right) in zip(wrong.reports, one.reports, strict=True) if mine[1] != right]
+    # DiLoCo's next sync begins from what is wrong; LocalSGD's average (which is made up here) wipes it out.
+    assert wrong_steps == ([2] if syncs is local_sgd else [1, 2, 3])
 
 
 def test_of_several_managers_none_is_compared() -> None:

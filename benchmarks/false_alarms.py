@@ -1,0 +1,103 @@
+"""Is a group that is well ever said to have other weights than the others (health.compare_every=1)?
+
+    python benchmarks/false_alarms.py                                  15,000 steps of each training
+    python benchmarks/false_alarms.py --arms localsgd --steps 500
+
+Three groups train an example on this machine as fast as they can, and every step of all groups is compared, while one
+group after the other dies and heals. In the end one bit of group 1 is flipped, which must be found: so the
+steps before were compared. A step of LocalSGD and DiLoCo is a sync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ftslurm
+
+TOY = Path(__file__).parent.parent / "tests/scripts/toy.py"
+SMALL = ("dim=16", "layers=1", "context=16", "batch-size=2", "max-mb=0.3", f"steps={10**9}")
+EXAMPLE = tuple(f"job.args.{one}" for one in SMALL)
+QUIET = ("job.args.eval-every=1000000000", "job.args.print-every=1000")
+ARMS = {
+    "ddp": ("job=ddp", *EXAMPLE, *QUIET),
+    "spares": ("job=ddp", "groups.min=2", "job.args.active=2", *EXAMPLE, *QUIET),
+    "asynchronous": (  # a group that heals computes beside it
+        *("job=script", f"job.script={TOY}", f"job.args.steps={10**9}", "job.args.step-time=0", "job.args.beside=true"),
+    ),
+    "hsdp": ("job=hsdp", *EXAMPLE, *QUIET),
+    "localsgd": ("job=localsgd", "job.args.sync-every=2", *EXAMPLE),
+    "diloco": ("job=diloco", "job.args.sync-every=2", *EXAMPLE),
+    "streaming": ("job=diloco", "job.args.sync-every=4", "job.args.fragments=2", *EXAMPLE),
+}
+FOR_EVER = ("restart.max_per_group=1000000", "restart.backoff_s=0", "checkpoint.every=1000", "job.snapshot=none")
+PATIENCE_S = 120.0  # until all groups train
+
+
+def campaign(arm: str, steps: int, pause_s: float, folder: str) -> str:
+    """Run one training, and return what was seen; one group dies at a time."""
+    words = ("groups.count=3", "groups.gpus=0", "cluster=local", f"run.root={folder}", "health.compare_every=1")
+    run = ftslurm.submit([*ARMS[arm], *words, *FOR_EVER])
+    try:
+        deaths = 0
+        until_joined(run, 3)
+        while (run.status()["step"] or 0) < steps:
+            run.inject("kill" if deaths % 2 else "term", group=deaths % 3)
+            deaths += 1
+            until_joined(run, 3 + deaths)
+            time.sleep(pause_s)
+        alarms = named(run, "replicas_differ")
+        run.inject("corrupt", group=1)
+        until(lambda: len(named(run, "replicas_differ")) > len(alarms), "the flipped bit was not found")
+        found = named(run, "replicas_differ")[-1]
+    finally:
+        run.stop()
+        run.wait(PATIENCE_S)
+    assert (found["groups"], found["equal"]) == ([1], 2), found
+    return (
+        f"{arm}: {found['step']} steps of three groups compared, {deaths} deaths and heals: "
+        f"{len(alarms)} false alarms; one flipped bit, found"
+    )
+
+
+def named(run: ftslurm.Run, event: str) -> list[Mapping[str, Any]]:
+    """Return all events of a kind."""
+    return [one for one in run.lines() if one["event"] == event]
+
+
+def until_joined(run: ftslurm.Run, times: int) -> None:
+    """Wait until groups have begun to train so many times."""
+    until(lambda: len(named(run, "group_joined")) >= times, "not all groups train")
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    """Wait until something is true.
+
+    Raises:
+        TimeoutError: it is not within PATIENCE_S.
+    """
+    limit = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > limit:
+            raise TimeoutError(what)
+        time.sleep(0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--steps", type=int, default=15_000)
+    parser.add_argument("--pause", type=float, default=10, help="seconds between two deaths")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
+        for arm in args.arms:
+            print(campaign(arm, args.steps, args.pause, folder), flush=True)
+
+
+if __name__ == "__main__":
+    main()

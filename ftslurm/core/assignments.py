@@ -16,7 +16,6 @@ from ftslurm.core.state.actions import Assign
 from ftslurm.core.state.model import LIVE, Evidence, Phase, Unit
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import NOBODY
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -71,7 +70,7 @@ def _not_waited_for(turn: Turn, unit: Unit) -> bool:
 
 def _mixed(turn: Turn, unit: Unit) -> Evidence | None:
     """Return the sign that a group has another torchft than the Lighthouse or a group that trains; None: it has not."""
-    trains = next(iter(turn.table.phases.get(Phase.RUNNING, NOBODY)), unit.name)
+    trains = next(iter(turn.table.names(Phase.RUNNING)), unit.name)
     sides = [
         (version, one.current.hosts[task], "the Lighthouse" if one.is_lighthouse else f"group {one.group}")
         for one in (unit, turn.table.by_name[trains], turn.lighthouse)

@@ -70,7 +70,7 @@ def _must(turn: Turn, one: Job) -> bool:
 
 def _joined_elsewhere(turn: Turn, one: Job) -> bool:
     """Return whether a group in the controller's own job or in another usable job holds the training's state."""
-    for name in turn.table.having_trait(Trait.JOINED):
+    for name in turn.table.names(Trait.JOINED):
         place = turn.unit(name).place
         if place is None or place.allocation == one.name:
             continue
@@ -128,7 +128,7 @@ def _settled(unit: Unit) -> bool:
 def _others_are_settled(table: UnitTable, but: Unit) -> bool:
     """Return whether every other group takes part in the training, has no nodes for now, or is over."""
     moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
-    if table.count(Phase.RUNNING) > len(table.having_trait(Trait.JOINED)):
+    if table.count(Phase.RUNNING) > len(table.names(Trait.JOINED)):
         moving += table.in_phase(Phase.RUNNING)
     return all(_settled(unit) for unit in moving if unit.name != but.name)
 

@@ -199,7 +199,7 @@ def _expire(turn: Turn) -> None:
         start = _start_limit(unit)
         late = start is not None and turn.due(start, unit.name)
         limit = _join_limit(unit, config)
-        slow = limit is not None and turn.due(limit, unit.name) and bool(turn.table.having_trait(Trait.JOINED))
+        slow = limit is not None and turn.due(limit, unit.name) and bool(turn.table.names(Trait.JOINED))
         going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
         stray = over and unit.group is not None and going and not unit.joined
         if late:

@@ -192,11 +192,11 @@ def _mind_first_step(turn: Turn) -> None:
     restart. It continues while single groups fail and return, and ends with the first committed step.
     """
     table, stepless = turn.table, turn.state.stepless
-    begun = table.having_trait(Trait.JOINED) or table.having_trait(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
+    begun = table.names(Trait.JOINED) or table.names(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
     if begun or turn.lineage.lost is not None or not turn.goes_on:
         turn.set(stepless=None)
     elif stepless is None:
-        pending = table.count(Phase.PENDING) - len(table.having_trait(Trait.WAITING))
+        pending = table.count(Phase.PENDING) - len(table.names(Trait.WAITING))
         if table.count(Phase.RUNNING) and not table.count(Phase.STARTING) + pending:
             turn.set(stepless=(turn.now, 0.0))
     elif turn.due(stepless[0] + max(turn.config.first_step_s, 2 * stepless[1])):

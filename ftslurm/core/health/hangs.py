@@ -69,7 +69,7 @@ def learn(turn: Turn, gap_s: float | None) -> None:
     due = now >= standstill.learnt + LOOK_S_PER_GROUP * table.groups
     if gap_s <= standstill.longest_s and not due:
         return  # the groups step together: one of them is enough
-    joining = table.count(Phase.RUNNING) != len(table.having_trait(Trait.JOINED))
+    joining = table.count(Phase.RUNNING) != len(table.names(Trait.JOINED))
     if joining or last_change(turn.state) >= now - gap_s - REPORT_S:
         return
     longest_s = max(standstill.longest_s, gap_s)
@@ -201,7 +201,7 @@ def _condemn(turn: Turn, culprit: Culprit) -> None:
 
 def joined(state: RunState) -> list[Unit]:
     """Return the groups that train; they go through each step together."""
-    names = state.table.having_trait(Trait.JOINED)
+    names = state.table.names(Trait.JOINED)
     if len(names) * 4 > state.table.groups:
         return [unit for unit in state.table.all_groups() if unit.joined]
     return state.table.named(names)
@@ -273,7 +273,7 @@ def _ranks(state: RunState) -> Iterator[list[Culprit]]:
 
 def _heals(state: RunState, now: float, limit: float) -> bool:
     """Return whether a group heals: it is in a quorum, but has not committed its first step."""
-    if state.table.count(Phase.RUNNING) == len(state.table.having_trait(Trait.JOINED)):
+    if state.table.count(Phase.RUNNING) == len(state.table.names(Trait.JOINED)):
         return False
     began = [unit.marks.quorum for unit in state.table.in_phase(Phase.RUNNING) if not unit.joined]
     return any(time is not None and now < time + HEAL * limit for time in began)

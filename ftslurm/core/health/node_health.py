@@ -184,7 +184,7 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     suspicious.
     """
     suspicious = turn.nodes.those(lambda node: node.look is not None or node.dialled)
-    known = {name for node in suspicious for name in turn.table.on_node.get(node, ())}
+    known = {unit.name for node in suspicious for unit in turn.table.near(node)}
     limit, units = DIALLED * turn.config.health.lost_after_s, turn.table.named({*names, *known})
     found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)

@@ -119,8 +119,8 @@ def wanted(turn: Turn, pool: int) -> int:
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return groups + (standbys if groups else 0)
     there = (one.name for one in state.job_pool.by_name.values() if one.alive)
-    names = {name for job in there for name in state.table.in_job.get(job, ())}
-    units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
+    names = {unit.name for job in there for unit in state.table.of_job(job)}
+    units = state.table.named({*names, *state.table.names(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
     away += _stuck(state, config) if pool == 0 else 0
     return max(away, _instead(turn, groups) if pool == 0 else 0)
@@ -130,7 +130,7 @@ def _open_groups(state: RunState, pool: int, config: Config) -> int:
     """Return the number of groups of a pool that have not finished, failed or been retired."""
     if config.cluster.ranges:
         return sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in state.table.all_groups())
-    retired = state.table.named(state.table.having_trait(Trait.RETIRED))
+    retired = state.table.named(state.table.names(Trait.RETIRED))
     gone = sum(unit.phase not in OVER for unit in retired)
     return state.table.groups - state.table.count(*OVER) - gone if pool == 0 else 0
 

@@ -117,7 +117,7 @@ def guard(turn: Turn) -> None:
     lineage = turn.lineage
     if lineage.step == 0 or turn.table.count(Phase.SUCCEEDED):
         return
-    there = turn.table.having_trait(Trait.JOINED) or turn.table.having_trait(Trait.ADOPTING)
+    there = turn.table.names(Trait.JOINED) or turn.table.names(Trait.ADOPTING)
     if lineage.lost is None and not there and not lineage.resuming:
         last = max(turn.state.groups, key=_failed_at)
         words = f"no group is left that holds the state of step {lineage.step}"

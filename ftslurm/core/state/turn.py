@@ -30,7 +30,6 @@ OF_ALL = frozenset(
         *("asking", "by_name", "polled"),
     }
 )
-OF_JOBS = ("phases", "having", "standbys_in")  # fields of the table on which the rules about jobs depend
 
 
 class Turn:
@@ -102,7 +101,7 @@ class Turn:
 
     def having(self, trait: Trait) -> list[Unit]:
         """Return the groups that have a trait, in order."""
-        return self.table.named(self.table.having_trait(trait))
+        return self.table.named(self.table.names(trait))
 
     # --- when the rules look again ------------------------------------------------------------------------------------
 
@@ -161,7 +160,7 @@ class Turn:
             return unit
         self.set(table=before.put(unit))
         self.wake(unit.name)
-        if _differ(before, self.table, OF_JOBS):
+        if self.table.index is not before.index:  # the rules about jobs depend on it
             self.wake(JOBS)
         if old is None:
             concerns_all = unit.group is not None

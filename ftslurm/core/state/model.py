@@ -26,7 +26,7 @@ from ftslurm.protocol.value_class import Value
 
 
 class Phase(str, Enum):
-    """The phase of a unit; transitions.py lists the changes of phase."""
+    """The phase of a unit; docs/architecture.md lists the changes of phase."""
 
     PENDING = "PENDING"  # no step; will be launched when it is due and has nodes
     STARTING = "STARTING"  # launched; not every worker runs the script yet

@@ -1,51 +1,16 @@
-"""The transitions between the phases of a unit, and the functions that change the phase.
+"""The functions that change the phase of a unit.
 
-TRANSITIONS lists every change of phase. The tests of the core check the code against it; docs/architecture.md shows
-it. No other module sets a unit's phase.
+docs/architecture.md lists every change of phase; the tests of the core check the code against it. No other module sets
+a unit's phase.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
-
-_NEXT_ATTEMPT = "the step ended, and another attempt is allowed"
-_ENDED_WELL = "the step ended with exit code 0, not told to stop"
-_NO_MORE = "the step ended, and there is no further attempt"
-_BROUGHT_DOWN = "a failure, a limit, a lost node, a hang, or a request"
-TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
-    Phase.PENDING: {
-        Phase.STARTING: "it has nodes or a standby, or it is adopted",
-        Phase.SUCCEEDED: "an earlier controller has written that it succeeded",
-        Phase.FAILED: "the run ends, it waited too long, or it was given up",
-    },
-    Phase.STARTING: {
-        Phase.RUNNING: "its script begins, all is imported, or its address is known",
-        Phase.STOPPING: _BROUGHT_DOWN,
-        Phase.PENDING: _NEXT_ATTEMPT,
-        Phase.SUCCEEDED: _ENDED_WELL,
-        Phase.FAILED: _NO_MORE,
-    },
-    Phase.RUNNING: {
-        Phase.STOPPING: _BROUGHT_DOWN,
-        Phase.PENDING: _NEXT_ATTEMPT + ", or a standby left",
-        Phase.SUCCEEDED: _ENDED_WELL,
-        Phase.FAILED: _NO_MORE,
-    },
-    Phase.STOPPING: {
-        Phase.PENDING: _NEXT_ATTEMPT,
-        Phase.SUCCEEDED: _ENDED_WELL,
-        Phase.FAILED: _NO_MORE,
-    },
-    Phase.SUCCEEDED: {},
-    Phase.FAILED: {},
-}
-
 
 def is_move(unit: Unit) -> bool:
     """Return whether the next launch of a unit is no restart of its group: its last attempt has not failed."""

@@ -281,11 +281,11 @@ def _standbys(state: RunState, config: Config) -> list[Standby]:
     out = []
     training = _training(state)
     for unit in training.standbys:
-        if unit.place is None:
+        if not unit.place.nodes:
             continue
         alone = replace(training, table=UnitTable.of((training.lighthouse, *training.groups, unit)))
         nodes = set(unit.place.nodes)
-        near = [g for g in alone.groups if g.place is not None and not nodes.isdisjoint(g.place.nodes)]
+        near = [g for g in alone.groups if not nodes.isdisjoint(g.place.nodes)]
         far = next((g for g in alone.groups if g not in near), None)
         mine = tuple(g.group for g in near if g.group is not None and pick(alone, g, config))
         anybody = len(mine) == len(near) if far is None else pick(alone, far, config) is not None
@@ -330,7 +330,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
     if config.cluster.kind != "local" and state.allocation is not None and node in state.allocation.nodes[:1]:
         return _without_controller(config)
     state = _training(state)
-    hit = [u for u in state.units if u.place and node in u.place.nodes and not u.is_lighthouse]
+    hit = [u for u in state.units if node in u.place.nodes and not u.is_lighthouse]
     events = [TaskFailed(u.id, Evidence(None, node, node_lost=True)) for u in hit]
     ends = [Ended(u.id, code=1) for u in hit]
     own = state.allocation.nodes if state.allocation is not None else ()
@@ -344,12 +344,12 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
     out = []
     for unit in (unit for unit in hit if unit.group is not None):
         record, after = launched.get(unit.group), state.groups[unit.group or 0]
-        where = few(after.place.nodes) if after.place is not None else ""
+        where = few(after.place.nodes)
         if record is not None and record.standby:
             name = record.standby.partition("/")[0]
             out.append(f"the warm standby {name} on {where} takes group {unit.group} over")
         elif record is not None:
-            same = unit.place is not None and after.place == unit.place
+            same = after.place == unit.place
             out.append(f"group {unit.group} {'is launched there again' if same else f'moves to {where}'}")
         elif after.phase is Phase.PENDING:
             waits = "waits for a node, the others go on (cluster.spare_nodes)"
@@ -383,7 +383,7 @@ def _training(state: RunState) -> RunState:
     """Return the state ten steps later: every group trains, every standby is warm."""
     running = tuple(replace(u, phase=Phase.RUNNING, current=replace(u.current, step=10)) for u in state.groups)
     warm = tuple(
-        replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes if u.place else ()))
+        replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes))
         for u in state.standbys
     )
     lighthouse = state.lighthouse

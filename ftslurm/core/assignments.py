@@ -29,9 +29,8 @@ def assign(turn: Turn) -> None:
     servers = orders.urls(turn.state, turn.config) if waiting else ()
     for unit in waiting if url is not None else ():
         table = ranks.table([str(host) for host in unit.current.hosts])
-        slot = unit.place.slot if unit.place is not None else 0
         earlier = fence(unit) if unit.current.ran_as is not None else ()
-        turn.do(Assign(unit.id, unit.group_id, table, str(url), unit.attempt, slot, earlier, servers))
+        turn.do(Assign(unit.id, unit.group_id, table, str(url), unit.attempt, unit.place.slot, earlier, servers))
         unit = turn.attempt(unit, assigned=True, lighthouse=url, servers=servers)
         turn.change(unit, due=turn.now + store_within_s(unit, turn.config))
     if not turn.state.released:

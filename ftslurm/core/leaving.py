@@ -72,7 +72,7 @@ def _joined_elsewhere(turn: Turn, one: Job) -> bool:
     """Return whether a group in the controller's own job or in another usable job holds the training's state."""
     for name in turn.table.names(Trait.JOINED):
         place = turn.unit(name).place
-        if place is None or place.allocation == one.name:
+        if place.allocation == one.name:
             continue
         job = queue.job(turn.state, place.allocation)
         if place.allocation is None or (job is not None and job.usable):
@@ -158,7 +158,7 @@ def drain(turn: Turn, event: Asked) -> str:
 
 def leave_out_slow(turn: Turn, unit: Unit) -> None:
     """Drain the nodes of a slow group once it has another place; one group at a time (health.on_slow=drain)."""
-    nodes = frozenset(unit.place.nodes if unit.place else ()) - turn.nodes.drained
+    nodes = frozenset(unit.place.nodes) - turn.nodes.drained
     if turn.local or not turn.goes_on or not nodes or _there(turn):
         return
     without = Turn(turn.state, turn.now, turn.config)
@@ -199,7 +199,7 @@ def move(turn: Turn) -> None:
     for unit in _there(turn):
         if unit.group is None or (not (unit.joined and one_moves) and _may_go(turn, unit) and _is_taken_in(turn, unit)):
             one_moves = one_moves or (unit.joined and not turn.independent)
-            nodes = ", ".join(sorted(drained.intersection(unit.place.nodes if unit.place else ())))
+            nodes = ", ".join(sorted(drained.intersection(unit.place.nodes)))
             recall(turn, unit, f"{nodes} is drained")
 
 
@@ -229,7 +229,7 @@ def _may_go(turn: Turn, unit: Unit) -> bool:
 
 def _has_room(turn: Turn, pool: int, beside: Iterable[Unit]) -> bool:
     """Return whether there is a free place for a group beside these units, where steps last."""
-    groups, taken = turn.config.groups, [u.place for u in beside if u.place is not None and u.phase in LIVE]
+    groups, taken = turn.config.groups, [u.place for u in beside if u.phase in LIVE]
     there = lasting(turn, pool)
     return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.unusable) is not None
 
@@ -254,7 +254,7 @@ def _why_not(turn: Turn, node: str) -> str | None:
     if turn.nodes.of(node).drained:
         return f"{node} is drained already"
     nodes = {name for allocation in state.allocations() for name in allocation.nodes}
-    nodes |= {name for unit in state.units if unit.phase in LIVE and unit.place for name in unit.place.nodes}
+    nodes |= {name for unit in state.units if unit.phase in LIVE for name in unit.place.nodes}
     if node not in nodes:
         return f"the run has no node {node}; it has {', '.join(sorted(nodes)[:20]) or 'none'}"
     if not nodes - turn.nodes.unusable - {node}:

@@ -277,7 +277,7 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
 
 
 def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
-    if unit.place is None or said.node not in unit.place.nodes:
+    if said.node not in unit.place.nodes:
         return
     turn.attempt(unit, checking=unit.current.checking - {said.node})
     if (why := node_health.checked(turn, said)) is not None:
@@ -299,7 +299,7 @@ def _step_up(turn: Turn, unit: Unit) -> None:
         unit = run(turn, unit)
     table = ranks.table([str(host) for host in unit.current.hosts])
     rows: tuple[records.RankRow, ...] = ()
-    if unit.place is not None and table != ranks.expected(unit.place, turn.config.groups.workers):
+    if table != ranks.expected(unit.place, turn.config.groups.workers):
         rows = tuple(rank_row(row) for row in table)  # Slurm has distributed the tasks in another order
     _step_ready(turn, unit, ranks=rows)
 
@@ -425,7 +425,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         return
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])
-    if Says.ABORT in evidence.says and unit.place is not None and len(unit.place.nodes) == 1:
+    if Says.ABORT in evidence.says and len(unit.place.nodes) == 1:
         return  # silence.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
@@ -433,7 +433,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         node_health.exclude(turn, evidence.node, evidence.error or "lost")
     if unit.phase is Phase.STOPPING:
         return  # rules._bring_down kills it when it is due
-    if queue.is_told(unit, evidence) and turn.goes_on and unit.place is not None:
+    if queue.is_told(unit, evidence) and turn.goes_on:
         job = unit.place.allocation
         queue.doubt(turn, job)  # Slurm is asked why
         unit = turn.attempt(unit, told=unit.current.told or turn.now)

@@ -177,7 +177,7 @@ def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[U
 def _without_place(turn: Turn) -> list[Unit]:
     """Return the groups that wait in vain for a node; in one allocation only a lost one that is still ours may come."""
     found, state = list[Unit](), turn.state
-    finder = launching.PlaceFinder(turn, many=True)
+    finder = launching.PlaceFinder(turn)
     for unit in state.table.in_phase(Phase.PENDING) if state.allocation is not None else ():
         if unit.retired or not turn.due(unit.due):
             continue

@@ -77,7 +77,7 @@ def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
     if told != pace.told:
         line = records.GroupSlow(
             **unit.of_group,
-            nodes=unit.place.nodes if unit.place else (),
+            nodes=unit.place.nodes,
             slow=told,
             step=step,
             own_s=pace.own_s,

@@ -39,7 +39,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
     if unit.current.agreed is not None:
         distrust(turn, unit.group_id, unit.attempt, unit.current.agreed)
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
-    if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
+    if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job):
         queue.doubt(turn, unit.place.allocation)
     _follows(turn, unit, verdict, event)
 
@@ -58,7 +58,7 @@ def _with_intent(turn: Turn, unit: Unit) -> Unit:
         unit = turn.attempt(unit, intent=Cause.DIVERGED)
     elif unit.current.recalled is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.REQUESTED)  # also if it ends with 0
-    known = queue.job(turn.state, unit.place.allocation) if unit.place is not None else None
+    known = queue.job(turn.state, unit.place.allocation)
     return turn.attempt(unit, intent=queue.why_told(unit, known, turn.state.ending))
 
 
@@ -121,7 +121,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     marks = replace(unit.marks, launched=None)
     unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
-    queue.doubt(turn, unit.place.allocation if unit.place is not None else None)
+    queue.doubt(turn, unit.place.allocation)
     before = len(turn.actions)
     _follows(turn, unit, verdict, event)
     after = turn.change(unit, reason=reason)

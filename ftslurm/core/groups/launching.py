@@ -39,12 +39,10 @@ def launch(turn: Turn) -> None:
         due = [unit for unit in due if unit.group is None or unit.marks.noticed is None]
     if turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:  # nobody to heal from
         due = [unit for unit in due if unit.is_lighthouse]
-    finder = PlaceFinder(turn, many=len(due) > 4)
+    finder = PlaceFinder(turn)
     for unit in due:
         picked = standby.pick(turn.state, unit, turn.config) if unit.group is not None else None
         place = finder.find(unit) if picked is None else picked[1]
-        if place is None and unit.group is not None and (place := _last_resort(turn, unit)) is not None:
-            finder = PlaceFinder(turn, many=False)
         if place is None:
             if unit.group is not None and unit.waits_for is None:
                 turn.change(unit, waits_for="")  # explain fills in the reason
@@ -124,37 +122,25 @@ def fence(unit: Unit) -> tuple[StepId, ...]:
 class PlaceFinder:
     """Finds places for the units that one decision launches. Mutable: it lives as long as the decision."""
 
-    def __init__(self, turn: Turn, *, many: bool, forgiving: bool = False) -> None:
-        """Set up the search.
-
-        Args:
-            turn: the decision.
-            many: whether many units need a place. A few mostly return to their last place, which is cheaper to check.
-            forgiving: whether nodes will do that are only left out because a group kept failing there.
-        """
-        self._turn, self._config, self._many, self._forgiving = turn, turn.config, many, forgiving
-        self._free: dict[int, list[FreePlaces]] = {}  # by pool
-        self._full = set[int]()  # pools without a free place
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._free: dict[int, list[FreePlaces]] = {}  # by pool; empty: nothing is free
 
     def find(self, unit: Unit) -> Place | None:
         """Return the place where a unit can be launched now; None: there is none."""
-        state = self._turn.state
+        state, config = self._turn.state, self._turn.config
         assert state.allocation is not None
         if unit.is_lighthouse:
             nodes = [node for node in state.allocation.nodes if not state.nodes.of(node).drained]
             return Place((*nodes, *state.allocation.nodes)[:1])  # the controller's node: both fail together
         if unit.is_standby:
-            return standby.home(state, unit, self._config)
-        pool = pool_of(unit.group, self._config)
-        if pool in self._full:
-            return None
-        if not self._many and pool not in self._free and _has_kept_its_place(state, unit):
-            return unit.place
+            return standby.home(state, unit, config)
+        pool = pool_of(unit.group, config)
         if pool not in self._free:
             self._free[pool] = self._free_places(pool)
         found = next((place for free in self._free[pool] if (place := free.find(unit.place)) is not None), None)
         if found is None:
-            self._full.add(pool)
+            self._free[pool] = []
         return found
 
     def remove(self, place: Place, unit: Unit) -> None:
@@ -163,36 +149,25 @@ class PlaceFinder:
             free.remove(place)
 
     def _free_places(self, pool: int) -> list[FreePlaces]:
-        """Return the free places, the best first: not on nodes that are drained, not in jobs that end soon."""
-        state, groups = self._turn.state, self._config.groups
+        """Return the free places, the best first: not on nodes that are drained, not in jobs that end soon.
+
+        The last resort are nodes that are only left out because a group kept failing there.
+        """
+        state, config, groups = self._turn.state, self._turn.config, self._turn.config.groups
         every, stay = state.allocations(pool), supply.lasting(self._turn, pool)
-        living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
-        never = state.nodes.unusable | supply.given_back(state, self._config)
-        if self._forgiving:
-            never -= state.nodes.those(lambda node: node.out is Out.BLAMED and not (node.drained or node.shunned))
+        living = [unit.place for unit in state.table.in_phase(*LIVE)]
+        never = state.nodes.unusable | supply.given_back(state, config)
+        blamed = state.nodes.those(lambda node: node.out is Out.BLAMED and not (node.drained or node.shunned))
+        kinds = dict.fromkeys(
+            (avoid, there)
+            for out in (never, never - blamed)
+            for avoid in (out | state.nodes.last, out)
+            for there in (stay, every)
+        )
         return [
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
-            for avoid in dict.fromkeys((never | state.nodes.last, never))
-            for there in dict.fromkeys((stay, every))
+            for avoid, there in kinds
         ]
-
-
-def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
-    """Return whether a group's last place, in the controller's own allocation, is free and sound."""
-    place = unit.place
-    if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
-        return False
-    known = [state.nodes.of(node) for node in place.nodes if node in state.allocation.nodes]
-    sound = all(node.usable and not (node.shunned or node.noted) for node in known)
-    there = sound and len(known) == len(place.nodes)
-    others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
-    taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
-    return there and not any(p is not None and (p.allocation, p.slot) == (None, place.slot) for p in taken)
-
-
-def _last_resort(turn: Turn, unit: Unit) -> Place | None:
-    """Return a place on nodes that are excluded only because a group kept failing there; None: there is none."""
-    return PlaceFinder(turn, many=True, forgiving=True).find(unit) if turn.nodes.out(Out.BLAMED) else None
 
 
 def _forgive(turn: Turn, place: Place) -> None:
@@ -204,7 +179,6 @@ def _forgive(turn: Turn, place: Place) -> None:
 
 
 def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
-    assert unit.place is not None
     hosts = [str(host) for host in unit.current.hosts]
     if unit.current.ran_as is not None:
         table = ranks.table(hosts)

@@ -17,6 +17,7 @@ from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import standby_number, standby_unit
 from ftslurm.core.state.units import independent, places, pool_of
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
@@ -61,23 +62,19 @@ def pick(state: RunState, unit: Unit, config: Config, but: frozenset[str] = froz
     own = state.table.by_name.get(standby_unit(unit.group_id)) if standby_each(config) else None
     for standby in state.standbys if not standby_each(config) else () if own is None else (own,):
         place = standby.place
-        if standby.phase is not Phase.RUNNING or place is None or not avoid.isdisjoint(place.nodes):
+        if standby.phase is not Phase.RUNNING or not avoid.isdisjoint(place.nodes):
             continue
         if standby.is_stopped or not _usable(state, place.allocation, pool_of(unit.group, config)):
             continue
         near = {other.name: other for node in place.nodes for other in state.table.near(node)}.values()
-        living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.place and u.name != unit.name]
+        living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.name != unit.name]
         used = {spot.slot for spot in living if spot.allocation == place.allocation}
         slots = [slot for slot in range(config.groups.per_node) if slot not in used]
         if slots:
-            same = unit.place is not None and (unit.place.allocation, unit.place.nodes) == (
-                place.allocation,
-                place.nodes,
-            )
-            old = unit.place if same else None
-            slot = old.slot if old is not None and old.slot in slots else slots[0]
-            spot = Place(place.nodes, slot, place.allocation)
-            found.append(((old is None, len(living), standby.name), standby, spot))
+            old = unit.place
+            moved = (old.allocation, old.nodes) != (place.allocation, place.nodes)
+            slot = slots[0] if moved or old.slot not in slots else old.slot
+            found.append(((moved, len(living), standby.name), standby, replace(place, slot=slot)))
     return min(found, key=lambda one: one[0])[1:] if found else None
 
 
@@ -121,7 +118,7 @@ def _beside(state: RunState, number: int, config: Config) -> Place | None:
     Groups in jobs that were asked for later have none: such a job is given back when its group leaves it.
     """
     group = state.table.group(number) if number < state.table.groups else None
-    if group is None or group.retired or group.place is None or group.place.allocation is not None:
+    if group is None or group.retired or group.place.allocation is not None:
         return None
     trains = group.joined or (independent(config) and group.phase is Phase.RUNNING)
     roomy = config.standby.count != AUTO or len(group.current.roomy) == config.groups.nodes

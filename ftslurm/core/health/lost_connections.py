@@ -77,7 +77,6 @@ def _ask(turn: Turn, unit: Unit, node: str) -> Unit:
     noticed = _noticed(unit)
     if not turn.due(noticed + WORDS_S):
         return unit
-    assert unit.place is not None
     turn.node(node, look=Look(noticed, turn.now))
     turn.do(Probe(node, unit.place.allocation))
     if unit.current.spared and not unit.current.asked:

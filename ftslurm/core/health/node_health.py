@@ -58,7 +58,7 @@ class Silence(NamedTuple):
 
 def silences(unit: Unit) -> Iterator[Silence]:
     """Yield for each node of a unit that should send heartbeats when it last did."""
-    if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.place is not None and unit.marks.launched is not None:
+    if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.marks.launched is not None:
         for node in dict.fromkeys(unit.place.nodes):
             if unit.task_on(node) in unit.current.done:
                 continue  # the first task of a node reports for it, and has succeeded: the others may still end
@@ -196,7 +196,7 @@ def _allocation(turn: Turn, node: str) -> str | None:
     if own is not None and node in own.nodes:
         return None
     jobs = (job.name for job in turn.jobs if node in job.nodes)
-    places = (u.place.allocation for u in turn.table.near(node) if u.place is not None)
+    places = (u.place.allocation for u in turn.table.near(node))
     return next((name for name in (*jobs, *places) if name is not None), None)
 
 

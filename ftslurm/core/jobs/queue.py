@@ -90,7 +90,7 @@ def living(state: RunState, name: str) -> Iterator[Unit]:
 
 def pilot_seen(turn: Turn, unit: Unit, task: int, there: bool) -> None:
     """Record whether a guard on the job's first node sees the pilot there."""
-    one = job(turn.state, unit.place.allocation) if unit.place is not None else None
+    one = job(turn.state, unit.place.allocation)
     if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
         return
     update(turn, one.name, unheld=None if there else turn.now)
@@ -138,7 +138,7 @@ def doubt(turn: Turn, name: str | None) -> None:
 def holds(turn: Turn, step: StepId) -> bool:
     """Return whether the cause of an ended step waits for Slurm's state of the job."""
     unit = turn.table.living(step)
-    if unit is None or not turn.goes_on or unit.place is None:
+    if unit is None or not turn.goes_on:
         return False
     if unit.current.told is None or unit.current.intent is not None:
         return False
@@ -148,14 +148,14 @@ def holds(turn: Turn, step: StepId) -> bool:
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:
     """Return whether the evidence shows that Slurm has told a running step to end."""
-    there = unit.phase is Phase.RUNNING and unit.place is not None
-    return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
+    orders = (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT)
+    return unit.phase is Phase.RUNNING and evidence.cause in orders and not unit.is_standby
 
 
 def explained(turn: Turn) -> None:
     """Let the verdicts fall that wait for Slurm's answer about the controller's own job, which has shown no reason."""
     for unit in turn.table.in_phase(Phase.STOPPING) if turn.goes_on else ():
-        if unit.current.told is not None and unit.place is not None and unit.place.allocation is None:
+        if unit.current.told is not None and unit.place.allocation is None:
             turn.attempt(unit, told=None)
 
 

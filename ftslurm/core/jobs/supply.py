@@ -143,11 +143,11 @@ def _stuck(state: RunState, config: Config) -> int:
     """Return how many groups on drained nodes of the controller's allocation find no other place in it."""
     drained = state.nodes.drained
     near = {unit.name: unit for node in drained for unit in state.table.near(node)}.values()
-    stay = sum(u.phase in LIVE and _is_open(u) and u.place is not None and u.place.allocation is None for u in near)
+    stay = sum(u.phase in LIVE and _is_open(u) and u.place.allocation is None for u in near)
     if stay == 0 or state.allocation is None:
         return 0
     sound = [node for node in state.allocation.nodes if node not in state.nodes.unusable]
-    own = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place and unit.place.allocation is None]
+    own = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place.allocation is None]
     taken = sum(drained.isdisjoint(place.nodes) for place in own)
     shares = len(sound) // config.groups.nodes * config.groups.per_node
     return max(0, stay - max(0, shares - taken))
@@ -304,8 +304,8 @@ def _asks_first(config: Config) -> bool:
 
 def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
     """Return the jobs to which pending groups of this pool return, because they ran there."""
-    waiting = (u for u in state.table.in_phase(Phase.PENDING) if u.place is not None and not u.retired)
-    return {u.place.allocation for u in waiting if u.place is not None and pool_of(u.group, config) == pool}
+    waiting = (u for u in state.table.in_phase(Phase.PENDING) if not u.retired)
+    return {u.place.allocation for u in waiting if pool_of(u.group, config) == pool}
 
 
 def _dismiss(turn: Turn, out: dict[str, str]) -> None:

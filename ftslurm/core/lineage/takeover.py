@@ -172,7 +172,7 @@ def attach(turn: Turn) -> None:
     """Attach to the steps to adopt once Slurm has confirmed that their jobs run."""
     for unit in turn.attended():
         adoption, place = unit.current.adoption, unit.place
-        if adoption is None or adoption.asked or place is None or not turn.due(adoption.again, unit.name):
+        if adoption is None or adoption.asked or not turn.due(adoption.again, unit.name):
             continue
         if place.allocation is None:  # in the controller's own job or on its machine
             _attach(turn, unit, adoption, place)
@@ -213,7 +213,7 @@ def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
     late = turn.now >= adoption.since + turn.config.orphan_after_s  # by now the step has ended itself
     if late or event.no_job:
         return False
-    queue.doubt(turn, unit.place.allocation if unit.place else None)
+    queue.doubt(turn, unit.place.allocation)
     turn.attempt(unit, adoption=replace(adoption, asked=False, again=turn.now + AGAIN_S))
     return True
 
@@ -244,10 +244,10 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     unit = _as_it_was(turn, unit, adoption)
     adopted = records.StepAdopted(
         **unit.names,
-        nodes=unit.place.nodes if unit.place else (),
+        nodes=unit.place.nodes,
         step=unit.current.step,
         slurm_step=unit.current.slurm_step,
-        allocation=unit.place.allocation if unit.place else None,
+        allocation=unit.place.allocation,
         seconds=round(turn.now - adoption.since, 3),
         standby=None if unit.current.ran_as is None else str(unit.current.ran_as),
     )

@@ -100,6 +100,9 @@ class Place(Value):
     allocation: str | None = None  # name of the job (Job) whose nodes they are; None: the controller's own
 
 
+NOWHERE = Place(())  # of a unit that was never launched
+
+
 class Job(Value):
     """A Slurm job of this run that provides nodes for a group, now or later: a pilot or a satellite."""
 
@@ -301,7 +304,7 @@ class Unit(Value):
     group: int | None  # None: the Lighthouse, or a standby
     phase: Phase = Phase.PENDING
     attempt: int = -1  # the current or last launch
-    place: Place | None = None
+    place: Place = NOWHERE
     reason: str = "start"  # reason for the next launch, or the current one
     due: float = 0.0  # PENDING: earliest launch; STARTING: when it must be ready; STOPPING: when to kill (again)
     current: Attempt = Attempt()

@@ -45,8 +45,7 @@ def _keys(unit: Unit | None) -> frozenset[Key]:
     if unit is None:
         return frozenset()
     keys, current, place = set[Key](), unit.current, unit.place
-    if place is not None:
-        keys |= {(Trait.ON_NODE, node) for node in place.nodes} | {(Trait.IN_JOB, place.allocation)}
+    keys |= {(Trait.ON_NODE, node) for node in place.nodes} | {(Trait.IN_JOB, place.allocation)}
     if current.ran_as is not None:
         keys.add(current.ran_as)
     if unit.is_standby:

@@ -28,9 +28,8 @@ def assign(turn: Turn) -> None:
     url, waiting = turn.state.lighthouse_url, [unit for unit in turn.attended() if _is_ready(unit, turn.config)]
     servers = orders.urls(turn.state, turn.config) if waiting else ()
     for unit in waiting if url is not None else ():
-        table = ranks.table([str(host) for host in unit.current.hosts])
         earlier = fence(unit) if unit.current.ran_as is not None else ()
-        turn.do(Assign(unit.id, unit.group_id, table, str(url), unit.attempt, unit.place.slot, earlier, servers))
+        turn.do(Assign(unit.id, unit.group_id, ranks.of(unit), str(url), unit.attempt, unit.place.slot, earlier, servers))
         unit = turn.attempt(unit, assigned=True, lighthouse=url, servers=servers)
         turn.change(unit, due=turn.now + store_within_s(unit, turn.config))
     if not turn.state.released:

@@ -12,7 +12,6 @@ from typing_extensions import assert_never
 from ftslurm.core import leaving, orders, slow, user_requests
 from ftslurm.core.groups import fault_drills, ranks, reports, standby
 from ftslurm.core.groups.exits import ended
-from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.reports import since
 from ftslurm.core.groups.verdict import after_abort
 from ftslurm.core.health import (
@@ -297,10 +296,10 @@ def _step_up(turn: Turn, unit: Unit) -> None:
     unit = turn.mark(unit, ready=turn.now)
     if unit.is_standby and unit.phase is Phase.STARTING:
         unit = run(turn, unit)
-    table = ranks.table([str(host) for host in unit.current.hosts])
+    table = ranks.of(unit)
     rows: tuple[records.RankRow, ...] = ()
     if table != ranks.expected(unit.place, turn.config.groups.workers):
-        rows = tuple(rank_row(row) for row in table)  # Slurm has distributed the tasks in another order
+        rows = ranks.rows(table)  # Slurm has distributed the tasks in another order
     _step_ready(turn, unit, ranks=rows)
 
 

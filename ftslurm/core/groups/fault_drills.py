@@ -165,8 +165,7 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
         turn.do(refused)
         return
     target = turn.attempt(target, drilled=turn.now)
-    table = ranks.table([str(host) for host in target.current.hosts])
-    task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(table) if row.rank == rank)
+    task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(ranks.of(target)) if row.rank == rank)
     node = target.current.hosts[task] if task < len(target.current.hosts) else None
     injected = records.FaultInjected(
         kind=kind, group=group, attempt=attempt, rank=rank, node=node, step=step, by=by, reason=None

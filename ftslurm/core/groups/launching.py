@@ -10,7 +10,7 @@ from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Launch
-from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, Rank, StepId, Unit
+from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
@@ -179,12 +179,7 @@ def _forgive(turn: Turn, place: Place) -> None:
 
 
 def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
-    hosts = [str(host) for host in unit.current.hosts]
-    if unit.current.ran_as is not None:
-        table = ranks.table(hosts)
-    else:
-        table = ranks.expected(unit.place, 1 if unit.is_lighthouse else turn.config.groups.workers)
-    standby_step = None if unit.current.ran_as is None else str(unit.current.ran_as)
+    ran_as, workers = unit.current.ran_as, 1 if unit.is_lighthouse else turn.config.groups.workers
     own = turn.state.allocation.name if turn.state.allocation else None
     noticed = unit.marks.noticed
     return records.StepLaunched(
@@ -192,9 +187,9 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
         nodes=unit.place.nodes,
         slot=unit.place.slot,
         allocation=unit.place.allocation or own,
-        ranks=tuple(rank_row(row) for row in table),
+        ranks=ranks.rows(ranks.expected(unit.place, workers) if ran_as is None else ranks.of(unit)),
         reason=unit.reason,
-        standby=standby_step,
+        standby=None if ran_as is None else str(ran_as),
         down_s=None if noticed is None else round(turn.now - noticed, 3),
         leaves=_leaves(unit, unit.place, turn.nodes.leaf_of),
     )
@@ -203,11 +198,6 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
 def _leaves(unit: Unit, place: Place, leaf_of: Mapping[str, str]) -> tuple[str, ...]:
     nodes = place.nodes if unit.group is not None else ()
     return tuple(dict.fromkeys(leaf_of[node] for node in nodes if node in leaf_of))
-
-
-def rank_row(rank: Rank) -> records.RankRow:
-    """Return one row of a rank table in the journal's form."""
-    return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
 
 
 def explain(turn: Turn) -> None:

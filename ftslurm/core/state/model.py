@@ -137,15 +137,6 @@ class Job(Value):
         return self.alive and self.state == "RUNNING" and bool(self.nodes) and not (self.leaving or self.doubted)
 
 
-class Rank(Value):
-    """The ranks of one task of a step within its group, with torchrun's names."""
-
-    rank: int
-    node: str
-    local_rank: int
-    node_rank: int
-
-
 class Evidence(Value):
     """One sign of how a task ended: the worker's error, its guard's report, srun's output, or the core's verdict."""
 

@@ -25,10 +25,11 @@ from ftslurm.core.groups.launching import LOOKS_S
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, Phase, Place, Rank
+from ftslurm.core.state.model import Evidence, Phase, Place
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause, Says
+from ftslurm.protocol.messages import Rank
 
 THREE = config(groups={"count": 3})
 

@@ -327,13 +327,13 @@ def _command(scheduler: Scheduler, run: RunDir, launch: Launch) -> list[str]:
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:
     """Describe what the controller would do if the node were lost after ten steps of training."""
-    if config.cluster.kind != "local" and state.allocation is not None and node in state.allocation.nodes[:1]:
+    if config.cluster.kind != "local" and node in state.allocation.nodes[:1]:
         return _without_controller(config)
     state = _training(state)
     hit = [u for u in state.units if node in u.place.nodes and not u.is_lighthouse]
     events = [TaskFailed(u.id, Evidence(None, node, node_lost=True)) for u in hit]
     ends = [Ended(u.id, code=1) for u in hit]
-    own = state.allocation.nodes if state.allocation is not None else ()
+    own = state.allocation.nodes
     left = NodesLeft(tuple(n for n in own if n != node)) if own and config.cluster.kind != "local" else None
     state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
     state, more = decide(state, [NodeFate(node, down=True)], 1.0, config)  # Slurm's answer, for which groups wait

@@ -208,8 +208,7 @@ def _there(turn: Turn) -> list[Unit]:
     drained, found = turn.nodes.drained, []
     for unit in _near(turn, drained):
         free = unit.current.recalled is None and unit.current.adoption is None
-        own = () if turn.state.allocation is None else turn.state.allocation.nodes
-        if free and not (unit.is_lighthouse and drained.issuperset(own)):
+        if free and not (unit.is_lighthouse and drained.issuperset(turn.state.allocation.nodes)):
             found.append(unit)
     return found
 

@@ -178,7 +178,7 @@ def _without_place(turn: Turn) -> list[Unit]:
     """Return the groups that wait in vain for a node; in one allocation only a lost one that is still ours may come."""
     found, state = list[Unit](), turn.state
     finder = launching.PlaceFinder(turn)
-    for unit in state.table.in_phase(Phase.PENDING) if state.allocation is not None else ():
+    for unit in state.table.in_phase(Phase.PENDING) if state.allocation.name else ():
         if unit.retired or not turn.due(unit.due):
             continue
         place = finder.find(unit)

@@ -265,7 +265,7 @@ def _blame(turn: Turn, unit: Unit) -> None:
 
     The latter is readmitted if the group fails elsewhere too. Both are used again when no other node is free.
     """
-    if turn.local or turn.state.allocation is None:
+    if turn.local:
         return
     number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause.row.blame is Blame.BROKEN}

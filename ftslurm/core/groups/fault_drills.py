@@ -19,7 +19,6 @@ from ftslurm.core.state.events import InjectAsked
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_names import LOCAL_ALLOCATION
 from ftslurm.protocol import messages, records
 
 FRESH_S = 120.0  # a failure within this time of a drill is attributed to the drill
@@ -179,10 +178,9 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
 
 def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:
     """Return why a fault cannot be inflicted now; None: it can."""
-    allocation = turn.state.allocation
     if kind == "corrupt" and turn.config.health.compare_every == 0:
         return "nothing would find it: groups are not compared (health.compare_every=0)"
-    if kind == "cancel" and allocation is not None and allocation.name == LOCAL_ALLOCATION:
+    if kind == "cancel" and turn.local:
         return "scancel needs Slurm, and this run is local"
     if target.phase is not Phase.RUNNING:
         return f"{target.name} does not run"

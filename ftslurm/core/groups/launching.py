@@ -32,7 +32,7 @@ def over_from(state: RunState, config: Config) -> float | None:
 
 def launch(turn: Turn) -> None:
     """Launch every unit that is due and has a place."""
-    if not turn.goes_on or turn.state.allocation is None:
+    if not turn.goes_on or not turn.state.allocation.name:
         return
     due = _due(turn)
     if turn.nodes.unanswered:
@@ -129,7 +129,6 @@ class PlaceFinder:
     def find(self, unit: Unit) -> Place | None:
         """Return the place where a unit can be launched now; None: there is none."""
         state, config = self._turn.state, self._turn.config
-        assert state.allocation is not None
         if unit.is_lighthouse:
             nodes = [node for node in state.allocation.nodes if not state.nodes.of(node).drained]
             return Place((*nodes, *state.allocation.nodes)[:1])  # the controller's node: both fail together
@@ -180,13 +179,12 @@ def _forgive(turn: Turn, place: Place) -> None:
 
 def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
     ran_as, workers = unit.current.ran_as, 1 if unit.is_lighthouse else turn.config.groups.workers
-    own = turn.state.allocation.name if turn.state.allocation else None
     noticed = unit.marks.noticed
     return records.StepLaunched(
         **unit.names,
         nodes=unit.place.nodes,
         slot=unit.place.slot,
-        allocation=unit.place.allocation or own,
+        allocation=unit.place.allocation or turn.state.allocation.name,
         ranks=ranks.rows(ranks.expected(unit.place, workers) if ran_as is None else ranks.of(unit)),
         reason=unit.reason,
         standby=None if ran_as is None else str(ran_as),

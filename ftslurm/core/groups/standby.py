@@ -28,7 +28,6 @@ REFILL_S = 1.0  # delay of the next launch after a standby was taken: its import
 
 def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     """Return the place of a standby: on spare nodes, else on a free share of a node, else beside a group."""
-    assert state.allocation is not None
     if standby_each(config):
         return _beside(state, standby_number(unit.name), config)
     groups = config.groups

@@ -192,8 +192,7 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
 
 def _allocation(turn: Turn, node: str) -> str | None:
     """Return the job that holds a node; None: the controller's own allocation, or no known job."""
-    own = turn.state.allocation
-    if own is not None and node in own.nodes:
+    if node in turn.state.allocation.nodes:
         return None
     jobs = (job.name for job in turn.jobs if node in job.nodes)
     places = (u.place.allocation for u in turn.table.near(node))
@@ -254,8 +253,7 @@ def gone(task: int | None, node: str, why: str) -> Evidence:
 
 def _cut_off(turn: Turn) -> bool:
     """Return whether the controller's node has probably lost its network: all other nodes, several, are silent."""
-    own = turn.state.allocation
-    here = () if own is None else own.nodes[:1]
+    here = turn.state.allocation.nodes[:1]
     limit, patience = DIALLED * turn.config.health.lost_after_s, turn.config.orphan_after_s
     last = dict[str, float]()
     for unit in turn.table:
@@ -308,12 +306,12 @@ def _restore(turn: Turn) -> None:
 
     Lost nodes outside the run's jobs are usable again after WINDOW_S.
     """
-    own, now = turn.state.allocation, turn.now
+    now = turn.now
     for name, node in turn.nodes.by_name.items():
         if node.out is not Out.LOST or not turn.due(node.next_look):
             continue
         where = next((job.name for job in turn.jobs if job.alive and name in job.nodes), None)
-        if where is not None or (own is not None and name in own.nodes):
+        if where is not None or name in turn.state.allocation.nodes:
             turn.do(Probe(name, where))
         elif turn.state.job_pool.polled and now >= node.since + WINDOW_S:  # Slurm hands it out only if it is up
             turn.take_back(name, "it was left out an hour ago, and is in no job of the run")

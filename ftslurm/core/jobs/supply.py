@@ -144,7 +144,7 @@ def _stuck(state: RunState, config: Config) -> int:
     drained = state.nodes.drained
     near = {unit.name: unit for node in drained for unit in state.table.near(node)}.values()
     stay = sum(u.phase in LIVE and _is_open(u) and u.place.allocation is None for u in near)
-    if stay == 0 or state.allocation is None:
+    if stay == 0:
         return 0
     sound = [node for node in state.allocation.nodes if node not in state.nodes.unusable]
     own = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place.allocation is None]
@@ -159,7 +159,7 @@ def _instead(turn: Turn, groups: int) -> int:
     A lost node counts as missing after SHORT_S, a suspected one at once.
     """
     state, config = turn.state, turn.config
-    if config.cluster.spare_nodes == 0 or state.allocation is None:
+    if config.cluster.spare_nodes == 0:
         return 0
     sound = sum(not _is_missing(turn, state.nodes.of(name)) for name in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
@@ -185,7 +185,7 @@ def nodes_left(turn: Turn, event: NodesLeft) -> None:
     pending jobs no longer exclude it.
     """
     own = turn.state.allocation
-    if own is None or own.nodes == event.nodes:
+    if own.nodes == event.nodes:
         return
     gone = [node for node in own.nodes if node not in event.nodes]
     why = "Slurm has taken it out of the job"
@@ -214,7 +214,7 @@ def _recover(turn: Turn) -> None:
 
 def supply(turn: Turn) -> None:
     """Submit missing jobs, cancel unneeded ones, and poll Slurm about all."""
-    if not turn.goes_on or turn.state.allocation is None or not uses_jobs(turn.config):
+    if not turn.goes_on or not turn.state.allocation.name or not uses_jobs(turn.config):
         return
     if turn.state.job_pool.polled and turn.attends(JOBS):
         for pool in range(len(turn.config.cluster.ranges) + 1):

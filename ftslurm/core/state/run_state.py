@@ -33,7 +33,7 @@ class RunState(Value):
     """Everything the controller knows."""
 
     table: UnitTable
-    allocation: Allocation | None = None  # the controller's own; without nodes in array mode: jobs provide all
+    allocation: Allocation = Allocation("", ())  # the controller's own; without nodes in array mode: jobs provide all
     held: tuple[object, ...] = ()  # Ended events whose verdict waits (rules._holds)
     parked: tuple[tuple[str, int], ...] = ()  # (unit, last attempt) of groups that `ftslurm scale` has removed
     lineage: Lineage = field(default=Lineage())
@@ -80,6 +80,5 @@ class RunState(Value):
 
     def allocations(self, pool: int | None = None) -> tuple[Allocation, ...]:
         """Return where steps may be started: the controller's own allocation, then jobs (only of `pool`, if given)."""
-        own = () if self.allocation is None else (self.allocation,)
         jobs = (job for job in self.job_pool.jobs if job.usable and pool in (None, job.pool))
-        return own + tuple(Allocation(job.name, job.nodes, own=False) for job in jobs)
+        return (self.allocation, *(Allocation(job.name, job.nodes, own=False) for job in jobs))

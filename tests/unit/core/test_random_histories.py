@@ -370,7 +370,7 @@ def check_state(story: Story, world: World, doomed: set[StepId]) -> None:
         assert unit.phase is not Phase.RUNNING or unit.id not in doomed, f"back from the dead: {unit.id}"
         if unit.phase is Phase.STOPPING:
             doomed.add(unit.id)
-        if unit.group is not None and unit.phase is Phase.PENDING and state.allocation and not state.ending:
+        if unit.group is not None and unit.phase is Phase.PENDING and state.allocation.name and not state.ending:
             reason = story.now < unit.due or unit.waits_for or state.lineage.lost or over_from(state, story.config)
             reason = reason or state.nodes.unanswered
             assert reason, f"forgotten: {unit}"

@@ -12,6 +12,7 @@ of a correct script may take any time.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from ftslurm.core.state.model import Marks, Phase, Unit
 from ftslurm.core.state.turn import Turn
@@ -114,9 +115,13 @@ def phases(marks: Marks) -> dict[str, float | None]:
     return out
 
 
-def recovery_s(marks: Marks, now: float) -> float | None:
-    """Return how long a group was away that works again at `now`; None: this is its first start."""
-    return since(marks.noticed if marks.away is None else marks.away, now)
+def recovery(marks: Marks, now: float) -> dict[str, Any]:
+    """Return the fields seconds, recovery_s and phases of the record of a group that works at `now`.
+
+    recovery_s is how long it was away; None: this is its first start.
+    """
+    away = marks.noticed if marks.away is None else marks.away
+    return {"seconds": since(marks.launched, now), "recovery_s": since(away, now), "phases": phases(marks)}
 
 
 # --- before the first step --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from immutables import Map
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import distrust, ended
-from ftslurm.core.groups.reports import phases, recovery_s, since
+from ftslurm.core.groups.reports import recovery
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
@@ -268,9 +268,7 @@ def joined(
         step=step,
         quorum_id=quorum_id,
         participants=participants,
-        seconds=since(unit.marks.launched, now),
-        recovery_s=recovery_s(unit.marks, now),
-        phases=phases(unit.marks),
+        **recovery(unit.marks, now),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ftslurm.core.groups import fault_drills, placement, reports, restart
 from ftslurm.core.groups.reports import phases
 from ftslurm.core.groups.verdict import classify, describe
@@ -70,7 +72,14 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         noticed = turn.now
         failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
     failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
-    exited = records.StepExited(
+    began = None if unit.marks.joined is not None else phases(unit.marks)
+    turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit), phases=began))
+    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
+
+
+def exited(unit: Unit, verdict: Exit, noticed: float, **more: Any) -> records.StepExited:
+    """Return the journal record of the end of an attempt."""
+    return records.StepExited(
         **unit.names,
         code=verdict.code,
         signal=verdict.signal,
@@ -82,13 +91,9 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         launched=verdict.launched,
         healthy_s=verdict.healthy_s,
         noticed=round(noticed, 3),
-        away_since=failing.away,
-        evidence=_signs(unit),
         traceback=None if verdict.cause is Cause.OK else verdict.traceback,
-        phases=None if unit.marks.joined is not None else phases(unit.marks),
+        **more,
     )
-    turn.do(exited)
-    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 
 def _exits_with(unit: Unit, verdict: Exit) -> tuple[Exit, ...]:

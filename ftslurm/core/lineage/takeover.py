@@ -11,7 +11,7 @@ from immutables import Map
 
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
-from ftslurm.core.groups.exits import distrust, ended
+from ftslurm.core.groups.exits import distrust, ended, exited
 from ftslurm.core.groups.reports import recovery
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
@@ -93,29 +93,10 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
         cause, error = Cause.CANCELLED, "it has ended with the controller before"
     elif beside in step.place.nodes:
         cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
-    now = turn.now
-    exit_ = Exit(step.attempt, now, cause, step.place.nodes, node=node, error=error, launched=True)
-    record = records.StepExited(
-        unit=unit.name,
-        group=unit.group,
-        attempt=step.attempt,
-        code=None,
-        signal=None,
-        cause=cause.value,
-        node=node,
-        rank=None,
-        error=error,
-        step=None,
-        launched=True,
-        healthy_s=0.0,
-        noticed=round(now, 3),
-        with_job=True,
-        away_since=round(now, 3) if step.joined is not None or step.away is None else step.away,
-        evidence=(),
-        traceback=None,
-        phases=None,
-    )
-    turn.do(record)
+    now, place = turn.now, step.place
+    away = round(now, 3) if step.joined is not None or step.away is None else step.away
+    exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error)
+    turn.do(exited(unit, exit_, now, with_job=True, away_since=away, evidence=(), phases=None))
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
     if step.diverged:
         distrust(turn, unit.group_id, step.attempt, 0)

@@ -161,7 +161,7 @@ def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     why = f"since {gone} lost" if lost else "and no job will bring one"
     why += f" and health.preflight failed ({unfit})" if unfit else ""
     hint = (
-        supply.ComingJobs(turn.state, turn.config).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
+        supply.ComingJobs(turn).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
     )
     return f"{who} no node to run on {why}, {'and ' if needed else ''}{few}: {hint}"
 

@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Evidence, Exit, Job, Out, Place, Saved, StepId
+from ftslurm.core.state.model import Evidence, Exit, Out, Place, Saved, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
@@ -143,12 +143,8 @@ class Reading(Past):
 
     def _fold_cluster(self, record: records.ClusterEvent, time: float) -> None:
         match record:
-            case records.AllocationLeaving(allocation=job):
-                self.leaving[job] = Job(job, leaving=cause_of(record.cause), since=time)
-            case records.AllocationGranted() | records.AllocationLost():
-                self.leaving.pop(record.allocation, None)
-                if isinstance(record, records.AllocationGranted) and record.pool is None:
-                    self.node = next(iter(record.nodes), "")
+            case records.AllocationGranted(pool=None):
+                self.node = next(iter(record.nodes), "")
             case records.NodeExcluded(node=node, group=group):
                 self._node(node, out=Out.LOST if group is None else Out.BLAMED, since=time, group=group)
             case records.NodeCheckPassed():
@@ -165,7 +161,10 @@ class Reading(Past):
                 records.AllocationRequested()
                 | records.AllocationRefused()
                 | records.AllocationPending()
+                | records.AllocationGranted()
                 | records.AllocationEnds()
+                | records.AllocationLeaving()
+                | records.AllocationLost()
                 | records.AllocationRequeued()
                 | records.PilotRestarted()
                 | records.NodeSilent()

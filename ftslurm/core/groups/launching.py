@@ -155,7 +155,7 @@ class PlaceFinder:
         state, config, groups = self._turn.state, self._turn.config, self._turn.config.groups
         every, stay = state.allocations(pool), supply.lasting(self._turn, pool)
         living = [unit.place for unit in state.table.in_phase(*LIVE)]
-        never = state.nodes.unusable | supply.given_back(state, config)
+        never = state.nodes.unusable | supply.given_back(self._turn)
         blamed = state.nodes.those(lambda node: node.out is Out.BLAMED and not (node.drained or node.shunned))
         kinds = dict.fromkeys(
             (avoid, there)
@@ -207,7 +207,7 @@ def explain(turn: Turn) -> None:
     waiting = turn.having(Trait.WAITING)
     if not waiting:
         return
-    coming = supply.ComingJobs(turn.state, turn.config)
+    coming = supply.ComingJobs(turn)
     for unit in waiting:
         if unit.phase is Phase.PENDING and not unit.retired and turn.due(unit.due, unit.name):
             _wait(turn, unit, coming)

@@ -207,7 +207,7 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
     jobs = dict(turn.state.job_pool.by_name)
     for name, new in shown.items():
         if name not in jobs:
-            jobs[name] = Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(turn.state, new))
+            jobs[name] = Job(name, new.pool, "", born=now, since=now)
     for old in list(jobs.values()):
         seen = shown.get(old.name)
         if seen is None and event.whole and old.born < event.asked and old.state != "GONE":
@@ -223,7 +223,7 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
         turn.set_job_pool(by_name=jobs)
         return
     jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
-    busy = any(unsettled(one, now) for one in jobs.values())
+    busy = any(_unsettled(one, now) for one in jobs.values())
     wait = max(BUSY_S if busy else turn.config.poll_s, SLOW * event.took_s)
     turn.set_job_pool(polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
     slurm_answered(turn)
@@ -243,14 +243,7 @@ def _cannot_write(turn: Turn, one: Job) -> None:
         turn.do(records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None))
 
 
-def _was_leaving(state: RunState, new: Job) -> Cause | None:
-    """Return why a job known to an earlier controller is about to end; None: it is not, or it has restarted since."""
-    return next(
-        (j.leaving for j in state.job_pool.leaving if j.name == new.name and new.began and new.began <= j.since), None
-    )
-
-
-def unsettled(one: Job, now: float) -> bool:
+def _unsettled(one: Job, now: float) -> bool:
     """Return whether a job is between two states, so that Slurm is polled more often."""
     between = job_state(one.state).between or (one.state == "PENDING" and one.reason == "BeginTime")
     waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
@@ -259,8 +252,6 @@ def unsettled(one: Job, now: float) -> bool:
 
 def _changed(turn: Turn, old: Job, new: Job) -> Job:
     """Return the known job `old` updated to what squeue shows (`new`), and journal the changes."""
-    if _unchanged(old, new):
-        return old
     runs = new.state == "RUNNING" and bool(new.nodes)
     job = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends, doubted=None)
     if old.state != new.state:
@@ -285,14 +276,6 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
     return job
 
 
-def _unchanged(old: Job, new: Job) -> bool:
-    """Return whether squeue shows a job unchanged, as it does for most jobs in most polls."""
-    same = (old.state, old.nodes, old.reason) == (new.state, new.nodes, new.reason) and new.id in ("", old.id)
-    return (
-        same and new.ends in (None, old.ends) and old.doubted is None and not new.preempted and _is_same_run(old, new)
-    )
-
-
 def _is_same_run(old: Job, new: Job) -> bool:
     """Return whether a job has the same nodes and was not requeued and restarted in between."""
     again = old.began is not None and new.began is not None and new.began > old.began + 5.0
@@ -306,14 +289,12 @@ def _has_lost_its_nodes(old: Job, new: Job) -> bool:
 
 def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
     """Return a job that has received nodes, for the first time or again, and journal it."""
-    job = replace(job, nodes=new.nodes, began=new.began or turn.now, ends=new.ends, unheld=None, piloted=-inf)
-    job = replace(job, leaving=None if old.state else old.leaving, left=None, asked=None, preempted=False)
     if old.dismissed is None:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
         turn.do(granted)
-    if job.leaving is not None:
-        turn.do(leaves(old, job.leaving, "as the controller before knew"))
-    return job
+    began = new.began or turn.now
+    job = replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, asked=None, preempted=False)
+    return replace(job, leaving=None, unheld=None, piloted=-inf)
 
 
 def _bring_down(turn: Turn, old: Job, new: Job) -> None:

@@ -10,6 +10,8 @@ and so do jobs that Slurm has requeued: their requeue and a new submission never
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
@@ -77,8 +79,8 @@ def lasts(turn: Turn, one: Job) -> bool:
         return False
     if job_state(one.state).between and not turn.due(one.since + BETWEEN_S, JOBS):
         return True
-    nodes, back = [state.nodes.of(name) for name in one.nodes], _gives_back(config) and not any(living(state, one.name))
-    if not one.alive or not all(node.usable and not (back and node.shunned) for node in nodes):
+    bad = state.nodes.unusable if any(living(state, one.name)) else state.nodes.unusable | given_back(turn)
+    if not one.alive or not bad.isdisjoint(one.nodes):
         return False
     if one.leaving is not None:
         return _requeues(one, config)
@@ -92,13 +94,10 @@ def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
     return tuple(one for one in turn.state.allocations(pool) if one.own or lasts(turn, known[one.name]))
 
 
-def given_back(state: RunState, config: Config) -> frozenset[str]:
+def given_back(turn: Turn) -> frozenset[str]:
     """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
-    return state.nodes.those(lambda node: node.shunned) if _gives_back(config) else frozenset()
-
-
-def _gives_back(config: Config) -> bool:
-    return array(config) and may_ask(config)
+    gives_back = array(turn.config) and may_ask(turn.config)
+    return turn.nodes.those(lambda node: node.shunned) if gives_back else frozenset()
 
 
 def _requeues(one: Job, config: Config) -> bool:
@@ -114,7 +113,7 @@ def may_ask(config: Config) -> bool:
 def wanted(turn: Turn, pool: int) -> int:
     """Return how many jobs a pool needs."""
     state, config = turn.state, turn.config
-    groups = _open_groups(state, pool, config)
+    groups = _open_groups(turn, pool)
     if array(config):
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return groups + (standbys if groups else 0)
@@ -122,34 +121,30 @@ def wanted(turn: Turn, pool: int) -> int:
     names = {unit.name for job in there for unit in state.table.of_job(job)}
     units = state.table.named({*names, *state.table.names(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
-    away += _stuck(state, config) if pool == 0 else 0
+    away += _stuck(turn) if pool == 0 else 0
     return max(away, _instead(turn, groups) if pool == 0 else 0)
 
 
-def _open_groups(state: RunState, pool: int, config: Config) -> int:
+def _open_groups(turn: Turn, pool: int) -> int:
     """Return the number of groups of a pool that have not finished, failed or been retired."""
-    if config.cluster.ranges:
-        return sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in state.table.all_groups())
-    retired = state.table.named(state.table.names(Trait.RETIRED))
-    gone = sum(unit.phase not in OVER for unit in retired)
-    return state.table.groups - state.table.count(*OVER) - gone if pool == 0 else 0
+    return sum(_is_open(unit) and pool_of(unit.group, turn.config) == pool for unit in turn.table.all_groups())
 
 
 def _is_open(unit: Unit) -> bool:
     return unit.group is not None and unit.phase not in OVER and not unit.retired
 
 
-def _stuck(state: RunState, config: Config) -> int:
+def _stuck(turn: Turn) -> int:
     """Return how many groups on drained nodes of the controller's allocation find no other place in it."""
-    drained = state.nodes.drained
-    near = {unit.name: unit for node in drained for unit in state.table.near(node)}.values()
+    state, groups, drained = turn.state, turn.config.groups, turn.nodes.drained
+    near = {unit.name: unit for node in drained for unit in turn.table.near(node)}.values()
     stay = sum(u.phase in LIVE and _is_open(u) and u.place.allocation is None for u in near)
     if stay == 0:
         return 0
     sound = [node for node in state.allocation.nodes if node not in state.nodes.unusable]
     own = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place.allocation is None]
     taken = sum(drained.isdisjoint(place.nodes) for place in own)
-    shares = len(sound) // config.groups.nodes * config.groups.per_node
+    shares = len(sound) // groups.nodes * groups.per_node
     return max(0, stay - max(0, shares - taken))
 
 
@@ -220,11 +215,10 @@ def supply(turn: Turn) -> None:
         for pool in range(len(turn.config.cluster.ranges) + 1):
             _balance(turn, pool)
         _requeue(turn)
-    busy = _is_busy(turn.state, turn.config)
-    doubtful = busy and any(
-        not look.slurm for look in turn.nodes.looks.values()
-    )  # no node is judged until Slurm answers
-    if busy and (doubtful or turn.due(turn.state.job_pool.next_poll)):
+    known = turn.state.job_pool
+    busy = array(turn.config) or any(one.alive for one in turn.jobs) or not known.polled
+    doubtful = any(not look.slurm for look in turn.nodes.looks.values())  # no node is judged until Slurm answers
+    if busy and (doubtful or turn.due(known.next_poll)):
         turn.do(AskJobs())
         turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
 
@@ -257,15 +251,15 @@ def _balance(turn: Turn, pool: int) -> None:
     surplus = len(have) - wanted(turn, pool)
     asking = asking_of(turn.state, pool)
     missing = -surplus - asking.count
-    may = may_ask(turn.config) or (not mine and _asks_first(turn.config))
-    if missing > 0 and may and turn.due(asking.again, JOBS):
+    if missing > 0 and may_ask(turn.config) and turn.due(asking.again, JOBS):
         bad = _bad(turn.state)
         asking = replace(asking, count=asking.count + missing, again=turn.now)
         queue.put_asking(turn, pool, asking)
         turn.do(records.AllocationRequested(pool=pool, count=missing, exclude=bad), RequestJobs(pool, missing, bad))
     out: dict[str, str] = {}
     if surplus > 0 and asking.count == 0:
-        homes = _homes(turn.state, pool, turn.config)
+        waiting = (unit for unit in turn.table.in_phase(Phase.PENDING) if not unit.retired)
+        homes = {u.place.allocation for u in waiting if pool_of(u.group, turn.config) == pool}  # they return there
         idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn.state, one.name))]
         idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
         out = {one.name: "it is not needed any more" for one in idle[:surplus]}
@@ -288,24 +282,13 @@ def _why_ended(turn: Turn, one: Job, enough: bool) -> str | None:
         enough: whether its pool has the jobs that it needs without this one.
     """
     config = turn.config
-    drained = turn.nodes.drained | given_back(turn.state, config)
+    drained = turn.nodes.drained | given_back(turn)
     gone = sorted((turn.nodes.unusable | drained).intersection(one.nodes))
     if gone and may_ask(config):
         return f"{', '.join(gone)} is {'drained' if drained.issuperset(gone) else 'lost or bad'}"
     if one.leaving is not None and not _requeues(one, config):
         return f"its group has left it ({one.leaving.value})"
     return "its time limit is near, and its successor is there" if not gone and enough else None
-
-
-def _asks_first(config: Config) -> bool:
-    """Return whether the controller submits the first jobs of the run."""
-    return array(config) and config.internal.pilots is None
-
-
-def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
-    """Return the jobs to which pending groups of this pool return, because they ran there."""
-    waiting = (u for u in state.table.in_phase(Phase.PENDING) if not u.retired)
-    return {u.place.allocation for u in waiting if pool_of(u.group, config) == pool}
 
 
 def _dismiss(turn: Turn, out: dict[str, str]) -> None:
@@ -344,32 +327,31 @@ def over(state: RunState) -> tuple[str, ...]:
 class ComingJobs:
     """The job that each group without a place may get next. Not a value: used within one decision only."""
 
-    def __init__(self, state: RunState, config: Config) -> None:
-        self._state, self._config = state, config
-        waiting: dict[int, list[str]] = {}
-        for unit in state.table.in_phase(Phase.PENDING):
-            waiting.setdefault(pool_of(unit.group, config), []).append(unit.name)
-        self._turn = {name: turn for names in waiting.values() for turn, name in enumerate(names)}
-        self._jobs: dict[int, list[Job]] = {}  # by pool, in the order of the waiting groups
-        for one in state.job_pool.jobs:
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        waiting = defaultdict[int, list[str]](list)
+        for unit in turn.table.in_phase(Phase.PENDING):
+            waiting[pool_of(unit.group, turn.config)].append(unit.name)
+        self._place = {name: place for names in waiting.values() for place, name in enumerate(names)}
+        self._jobs = defaultdict[int, list[Job]](list)  # by pool, in the order of the waiting groups
+        for one in turn.jobs:
             if one.alive and not one.usable:
-                self._jobs.setdefault(one.pool, []).append(one)
+                self._jobs[one.pool].append(one)
         for pool, jobs in self._jobs.items():  # unusable running jobs may be ending: only if there are no others
             self._jobs[pool] = [one for one in jobs if one.state != "RUNNING"] or jobs
 
     def job_for(self, unit: Unit) -> Job | None:
         """Return the job that a group may get next; the first waiting group gets the oldest. None: there is none."""
-        jobs = self._jobs.get(pool_of(unit.group, self._config), [])
-        return jobs[min(self._turn.get(unit.name, 0), len(jobs) - 1)] if jobs else None
+        jobs = self._jobs[pool_of(unit.group, self._turn.config)]
+        return jobs[min(self._place.get(unit.name, 0), len(jobs) - 1)] if jobs else None
 
     def reason(self, unit: Unit) -> str | None:
         """Return what a group without a place waits for, with Slurm's reason; None: for no job."""
-        job, config = self.job_for(unit), self._config
+        job, config = self.job_for(unit), self._turn.config
         if job is None and config.internal.pilots is not None:
             return "a task of the array, of which none is left for it"
         if job is None:
-            pool = pool_of(unit.group, config)
-            asking = asking_of(self._state, pool)
+            asking = asking_of(self._turn.state, pool_of(unit.group, config))
             if asking.error:
                 return f"a job that sbatch refuses: {asking.error}"
             return "a job of its own" if array(config) or asking.count else None
@@ -377,8 +359,3 @@ class ComingJobs:
             return f"the requeue of Slurm job {job.name}"
         why = f": {job.reason}" if job.reason not in ("", "None") else ""
         return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})"
-
-
-def _is_busy(state: RunState, config: Config) -> bool:
-    """Return whether there may be jobs to poll."""
-    return array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled

@@ -61,7 +61,6 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
     if not turn.local:  # lost nodes are probed at once
         turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
     turn.set_lineage(restarted=turn.now)
-    turn.set_job_pool(leaving=tuple(past.leaving.values()))
     takeover.opened(turn, past, homes)
     idle = (u for u in turn.state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
     moved = sum(u.name not in past.scheduled and not is_move(u) for u in idle)  # which its launch counts

@@ -437,7 +437,6 @@ class JobPool(Value):
     """The Slurm jobs that provide nodes for groups, beside the controller's own."""
 
     by_name: Mapping[str, Job] = field(default_factory=dict)  # submitted jobs, oldest first; never modified
-    leaving: tuple[Job, ...] = ()  # jobs that an earlier controller knew, at `since`, to be about to end
     asking: tuple[Asking, ...] = ()
     had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has reported the run's jobs

@@ -89,16 +89,13 @@ def _begin(turn: Turn) -> None:
         store = unit.current.store
         if unit.phase is not Phase.STARTING or unit.group is None or store is None:
             continue
-        if not turn.due(unit.current.begin_after, unit.name):
-            continue
         if not turn.independent and (mixed := _mixed(turn, unit)):
             stop(turn, unit, mixed.cause, mixed)
             continue
-        heals, floor = False, 0
-        if not turn.independent:
-            heals, floor = continuity.heals(turn.state, turn.config), continuity.floor(turn.state, turn.config)
+        reached = continuity.reached(turn.state, turn.config)
+        floor = reached or (turn.lineage.resume_step if turn.lineage.resuming else 0)
         turn.do(records.ScriptBegun(**unit.names))
-        turn.send(unit, messages.Begin(*store, heals, floor))
+        turn.send(unit, messages.Begin(*store, reached > 0, floor))
         unit = turn.attempt(unit, floor=floor)
         unit = turn.mark(unit, begun=turn.now)
         run(turn, unit)

@@ -403,7 +403,7 @@ class StepStarting(JournalRecord):
     unit: Unit
     group: Group
     attempt: Attempt
-    # launch, check, import, lighthouse, store, others, eviction; of a running script: script, quorum, peers, step
+    # launch, check, import, lighthouse, store, others; of a running script: script, quorum, peers, step
     stage: str
     since: float | None  # since when the limit of this stage counts
     tasks: int  # number of tasks of the step

@@ -30,7 +30,6 @@ class Timed(Config):
 
     heartbeat_s = 2.0  # type: ignore[assignment]
     orphan_after_s = join_timeout_s = first_step_s = inf  # type: ignore[assignment]
-    silent_after_s = 5.0  # type: ignore[assignment]
     hang_least_s = 300.0  # type: ignore[assignment]
     quorum_timeout_s = 60.0  # type: ignore[assignment]
     poll_s = 15.0  # type: ignore[assignment]

@@ -15,7 +15,6 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, pool_of, tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 FINISH_TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the first never will
@@ -57,9 +56,6 @@ def launch(turn: Turn) -> None:
             _launch_at(turn, unit, place)
 
 
-LOOKS_S = 0.1  # two looks of the Lighthouse for a quorum, and some time between
-
-
 def _due(turn: Turn) -> list[Unit]:
     """Return the units that may be launched now: those that have become due, and those that wait for a place."""
     if not turn.awake:
@@ -76,18 +72,17 @@ def _due(turn: Turn) -> list[Unit]:
 def _take_over(turn: Turn, unit: Unit, warm: Unit, place: Place) -> None:
     """Turn a warm standby into a group's next attempt."""
     due = turn.now + turn.config.health.start_timeout_s
-    unit = turn.put(transitions.take_standby(unit, warm, place, due, turn.now, _begin_after(unit, turn.config)))
+    unit = turn.put(transitions.take_standby(unit, warm, place, due, turn.now))
     turn.put(standby.refill(warm, unit.group, turn.now))
     turn.do(_record(turn, unit))
 
 
 def _launch_at(turn: Turn, unit: Unit, place: Place) -> None:
     """Launch a unit's next attempt with a step of its own."""
-    hosts = (None,) * tasks_of(unit, turn.config)
-    attempt = Attempt(begin_after=_begin_after(unit, turn.config), hosts=hosts)
     due = turn.now + turn.config.health.start_timeout_s
     check = _to_check(turn, unit, place)
-    unit = turn.put(transitions.launch(unit, place, due, turn.now, replace(attempt, checking=frozenset(check))))
+    attempt = Attempt(hosts=(None,) * tasks_of(unit, turn.config), checking=frozenset(check))
+    unit = turn.put(transitions.launch(unit, place, due, turn.now, attempt))
     turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit), check))
 
 
@@ -229,15 +224,3 @@ def _a_free_node(nodes: Nodes) -> str:
     )
     out = "; ".join(f"{', '.join(sorted(some))} {how}" for how, some in kinds if some)
     return f"a free node: {out}" if out else "a free node"
-
-
-def _begin_after(unit: Unit, config: Config) -> float:
-    """Return the earliest start of the next attempt's script: after the Lighthouse has dropped the dead attempt.
-
-    A group that returns quickly creates its manager, which sends heartbeats, and is then busy building its model. If
-    the dead attempt has not expired by then, the survivors' quorum waits for the newcomer too, up to
-    config.late_after_s (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
-    """
-    if unit.marks.noticed is None or unit.group is None or config.lighthouse.kind != "torchft":
-        return 0.0  # our own gets an eviction at once, and lets no survivor wait for a newcomer
-    return unit.marks.noticed + config.silent_after_s + LOOKS_S

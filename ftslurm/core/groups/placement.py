@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from immutables import Map
 
-from ftslurm.core.groups.restart import unexplained
 from ftslurm.core.state.model import NOWHERE, Allocation, Exit, Place
 from ftslurm.protocol.causes import Blame
 
@@ -132,7 +131,7 @@ def suspect(exits: Sequence[Exit], window_s: float) -> str | None:
     Args:
         exits: every exit of the group, oldest first; those of the last window_s count, as for its restart budget.
     """
-    recent = [e for e in unexplained(exits) if exits[-1].time - e.time < window_s]
+    recent = (e for e in exits if exits[-1].time - e.time < window_s)
     ends = [e for e in recent if e.launched and e.cause.row.blame is Blame.IF_AGAIN]
     if len(ends) < TWICE:
         return None

@@ -162,8 +162,6 @@ def _waiting(turn: Turn, unit: Unit) -> records.StepStarting:
         stage = "lighthouse"
     elif current.store is None:
         stage = "store"
-    elif turn.state.released:
-        stage = "eviction"
     else:
         stage, other = "others", turn.state.waited_for
     return records.StepStarting(

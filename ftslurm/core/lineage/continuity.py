@@ -70,22 +70,14 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
 def reached(state: RunState, config: Config) -> int:
     """Return the lowest step that a quorum may have; 0 while unknown: at the first start, during a full restart.
 
+    If it is known, a group whose script begins now must heal from a live group, because a newer state exists.
+
     It is one less than the run has reached: each group commits a step by its own vote, so a survivor may be one step
     behind the group that reported the step and died.
     """
     if independent(config) or state.lineage.step == 0 or state.lineage.lost is not None or state.lineage.resuming:
         return 0
     return max(1, state.lineage.step - 1)
-
-
-def heals(state: RunState, config: Config) -> bool:
-    """Return whether a group whose script begins now must heal from a live group, because a newer state exists."""
-    return reached(state, config) > 0
-
-
-def floor(state: RunState, config: Config) -> int:
-    """Return the lowest step that a quorum may have in which a group whose script begins now takes part."""
-    return reached(state, config) or (state.lineage.resume_step if state.lineage.resuming else 0)
 
 
 def is_new_history(said: messages.Progress, unit: Unit, state: RunState) -> bool:

@@ -245,7 +245,6 @@ class Attempt(Value):
     """What is known of the current or last attempt of a unit; each attempt begins with an empty one."""
 
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
-    begin_after: float = 0.0  # earliest start of the script
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
     checking: frozenset[str] = frozenset()  # nodes whose check (health.preflight) this attempt has begun with
     ready: Map[int, str] = Map()  # tasks that have imported everything (the Lighthouse: has an address) -> its torchft

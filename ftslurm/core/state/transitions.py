@@ -42,7 +42,7 @@ def launch(unit: Unit, place: Place, due: float, now: float, current: Attempt) -
     )
 
 
-def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float, begin_after: float) -> Unit:
+def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float) -> Unit:
     """Begin the next attempt of a group with the step of a warm standby.
 
     Args:
@@ -51,10 +51,8 @@ def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float
         place: the standby's nodes, and the group's share of them.
         due: when the group must have its store.
         now: the time.
-        begin_after: earliest start of the script.
     """
-    current = replace(standby.current, ran_as=standby.id, begin_after=begin_after)
-    group = launch(unit, place, due, now, current)
+    group = launch(unit, place, due, now, replace(standby.current, ran_as=standby.id))
     return replace(group, marks=replace(group.marks, hello=now, ready=now), pulses=standby.pulses)
 
 

@@ -88,11 +88,25 @@ def _evidence_of_exit(exited: messages.Exited) -> Evidence:
     )
 
 
-def inject_asked(command: Mapping[str, Any]) -> events.InjectAsked | None:
-    """Translate an `inject` command from the inbox to an event; None: it is invalid."""
-    fault, group, rank = command.get("fault"), command.get("group"), command.get("rank") or 0
-    if fault in (*FAULTS,) and (group is None or is_whole(group)) and is_whole(rank):
-        return events.InjectAsked(str(fault), group, rank, requester(command))
+def asked(command: Mapping[str, Any]) -> events.Event | None:
+    """Translate a user's command from the inbox to an event; None: it is another one, or invalid."""
+    what, by, number = command["what"], requester(command), str(command.get("id"))[:100]
+    group, rank, node = command.get("group"), command.get("rank"), command.get("node")
+    if not all(value is None or is_whole(value) for value in (group, rank)):
+        return None
+    match what:
+        case "stop":
+            return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
+        case "scale" if is_whole(command.get("groups")):
+            return events.ScaleAsked(command["groups"], by)
+        case "inject" if (fault := command.get("fault")) in (*FAULTS,):
+            return events.InjectAsked(str(fault), group, rank or 0, by)
+        case "restart" | "stacks" if group is not None:
+            return events.Asked(what, by, number, group=group, rank=rank)
+        case "drain" | "undrain" if isinstance(node, str):
+            return events.Asked(what, by, number, node=node[:MOST_TEXT])
+        case "save":
+            return events.Asked(what, by, number)
     return None
 
 

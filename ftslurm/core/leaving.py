@@ -150,7 +150,7 @@ def drain(turn: Turn, event: Asked) -> str:
     check_goes_on(turn)
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
-    _leave_out(turn, [event.node], event.by.name)
+    _leave_out(turn, [event.node], event.by)
     there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
     return f"{event.node} gets nothing any more; {moves}"
@@ -179,7 +179,7 @@ def undrain(turn: Turn, event: Asked) -> str:
     left_out = known.out in (Out.UNFIT, Out.BLAMED)
     if not left_out and not known.drained:
         raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
-    turn.do(records.NodeUndrained(node=node, by=event.by.name))
+    turn.do(records.NodeUndrained(node=node, by=event.by))
     turn.node(node, drained=False)
     said = f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
     if left_out:

@@ -140,7 +140,7 @@ REQUESTS = {
 
 def _asked(turn: Turn, event: Asked) -> None:
     """Do what a user asks for, and answer."""
-    about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by.name}
+    about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by}
     about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
     before = len(turn.actions)
     try:
@@ -242,7 +242,7 @@ def _stop_asked(turn: Turn, event: StopAsked) -> None:
     ending = turn.state.ending
     if ending is not None and (event.by == SRUN or (event.by, event.reason) == (ending.by, ending.reason)):
         return  # the srun of every step reports it
-    turn.do(records.Command(what="stop", by=event.by.name, reason=event.reason))
+    turn.do(records.Command(what="stop", by=event.by, reason=event.reason))
     if ending is not None and not _forbids(ending, event):
         _explained(turn, ending, event)
     else:

@@ -117,7 +117,7 @@ def never_done(turn: Turn) -> None:
 
 def inject_asked(turn: Turn, event: InjectAsked) -> None:
     """Inflict a fault that was requested with `ftslurm inject`."""
-    by = event.by.name
+    by = event.by
     turn.do(records.Command(what=f"inject {event.fault}", by=by, group=event.group, rank=event.rank))
     _inject_in_group(turn, event.fault, event.group, event.rank, by)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from immutables import Map
 
@@ -53,25 +53,9 @@ class RunOutcome(str, Enum):
         return self.value
 
 
-class Source(Enum):
-    """The kind of a requester."""
-
-    USER = "a user's command"
-    SIGNAL = "a signal"
-    SLURM = "slurmctld"
-    SRUN = "srun"
-
-
-class Requester(Value):
-    """The origin of a request: of a command, or of the end of the run."""
-
-    source: Source
-    name: str | int  # as in the journal: a user's id, a signal, slurm or srun
-
-
-SLURM = Requester(Source.SLURM, "slurm")
-SRUN = Requester(Source.SRUN, "srun")
-SIGTERM = Requester(Source.SIGNAL, "SIGTERM")
+# The origin of a request, of a command or of the end of the run, as the journal has it: a user's id, or one of these.
+Requester: TypeAlias = int | str
+SLURM, SRUN, SIGTERM = "slurm", "srun", "SIGTERM"
 
 
 class StepId(Value):

@@ -704,7 +704,6 @@ class FaultInjected(JournalRecord):
     node: str | None  # its node
     step: Step
     by: By
-    reason: None  # always null
 
 
 class FaultRefused(JournalRecord):

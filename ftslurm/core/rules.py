@@ -106,42 +106,40 @@ def _release(turn: Turn) -> None:
 
 def _end_if_over(turn: Turn) -> None:
     """End the run if it has succeeded or cannot go on."""
-    state, config = turn.state, turn.config
+    table, config, least = turn.table, turn.config, turn.config.groups.min
     if not turn.goes_on:
         return
-    serving, succeeded, failed = _come_to_an_end(state, config)
-    retired = sum(not serves(u.group, config) for u in turn.having(Trait.RETIRED))
-    groups = state.table.groups - len(serving) - retired
-    if len(succeeded) + len(failed) == groups and len(succeeded) >= config.groups.min:
-        _all_ended(turn, succeeded, failed, serving)
+    serving = [u for u in turn.state.groups if serves(u.group, config)] if config.groups.serve else []
+    ended = [u for u in table.in_phase(*OVER) if not u.retired and not serves(u.group, config)]
+    failed = [u for u in ended if u.phase is Phase.FAILED]
+    groups = table.groups - len(serving) - sum(not serves(u.group, config) for u in turn.having(Trait.RETIRED))
+    if len(ended) == groups and len(ended) - len(failed) >= least:
+        _all_ended(turn, ended, failed, serving)
         return
     for unit in serving:
         if unit.phase is Phase.FAILED:
-            reason = f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}"
-            turn.fail(reason)
+            turn.fail(f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}")
             return
-    if groups - len(failed) < config.groups.min:
+    if groups - len(failed) < least:
         why = "; ".join(f"group {u.group}: {u.reason}" for u in failed[:3])
-        few = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
-        turn.fail(f"{few} ({why})")
+        turn.fail(f"{len(failed)} of {groups} groups were given up, fewer than groups.min={least} are left ({why})")
         return
-    pending = state.table.count(Phase.PENDING)
-    if groups - len(failed) - pending >= config.groups.min and not serving:
+    if groups - len(failed) - table.count(Phase.PENDING) >= least and not serving:
         return  # enough groups have a place
     waiting = _without_place(turn)
     left = groups - len(failed) - sum(not serves(u.group, config) for u in waiting)
     needed = any(serves(u.group, config) for u in waiting)
-    if waiting and (needed or left < config.groups.min):
+    if waiting and (needed or left < least):
         turn.fail(_no_place(turn, waiting, needed))
 
 
-def _all_ended(turn: Turn, succeeded: list[Unit], failed: list[Unit], serving: list[Unit]) -> None:
+def _all_ended(turn: Turn, ended: list[Unit], failed: list[Unit], serving: list[Unit]) -> None:
     """End the run after its last group has ended, enough of them well."""
     lineage = turn.lineage
     reason = "all groups finished" + (", those that only serve are stopped (groups.serve)" if serving else "")
     if failed:
-        groups = len(succeeded) + len(failed)
-        reason = f"{len(succeeded)} of {groups} groups finished; group {failed[0].group} did not"
+        well = len(ended) - len(failed)
+        reason = f"{well} of {len(ended)} groups finished; group {failed[0].group} did not"
     if lineage.resuming and lineage.resume_step > 0:
         reason += f"; nothing was left to do after the checkpoint of step {lineage.resume_step}"
     elif lineage.step == 0 and not turn.independent:
@@ -160,18 +158,8 @@ def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
     why = f"since {gone} lost" if lost else "and no job will bring one"
     why += f" and health.preflight failed ({unfit})" if unfit else ""
-    hint = (
-        supply.ComingJobs(turn).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
-    )
+    hint = supply.ComingJobs(turn).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
     return f"{who} no node to run on {why}, {'and ' if needed else ''}{few}: {hint}"
-
-
-def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[Unit], list[Unit]]:
-    """Return the groups that only serve; of the others, those that have succeeded and those that were given up."""
-    serving = [u for u in state.groups if serves(u.group, config)] if config.groups.serve else []
-    ended = state.table.in_phase(*OVER) if state.table.count(*OVER) else []
-    ended = [u for u in ended if not u.retired and not serves(u.group, config)]
-    return serving, [u for u in ended if u.phase is Phase.SUCCEEDED], [u for u in ended if u.phase is Phase.FAILED]
 
 
 def _without_place(turn: Turn) -> list[Unit]:
@@ -193,52 +181,38 @@ def _without_place(turn: Turn) -> list[Unit]:
 
 def _expire(turn: Turn) -> None:
     """Bring down steps that have taken too long to start, and groups that can only start a new history."""
-    since, config = over_from(turn.state, turn.config), turn.config
+    since = over_from(turn)
     over = since is not None and turn.due(since)
     for unit in turn.state.units if over else turn.attended():
-        start = _start_limit(unit)
-        late = start is not None and turn.due(start, unit.name)
-        limit = _join_limit(unit, config)
-        slow = limit is not None and turn.due(limit, unit.name) and bool(turn.table.names(Trait.JOINED))
-        going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
-        stray = over and unit.group is not None and going and not unit.joined
-        if late:
-            _timed_out(turn, unit, _late_words(unit, config))
-        elif slow:
-            _timed_out(
-                turn, unit, f"no step {config.join_timeout_s:g} s after its script began (see job.longest_step_s)"
-            )
-        elif stray:
-            stop(turn, unit, Cause.CANCELLED)
-        elif over and unit.group is not None and unit.phase is Phase.PENDING:
+        if (why := _late(turn, unit)) is not None:
+            sign = Evidence(None, None, error=why, cause=Cause.START_TIMEOUT)
+            stop(turn, unit, Cause.START_TIMEOUT, sign)
+        elif not over or unit.group is None or unit.joined or unit.current.adoption is not None:
+            continue
+        elif unit.phase is Phase.PENDING:
             given_up(turn, unit, too_late(turn.table.in_phase(Phase.SUCCEEDED)[0].group_id))
+        elif unit.phase in (Phase.STARTING, Phase.RUNNING):
+            stop(turn, unit, Cause.CANCELLED)
 
 
-def _late_words(unit: Unit, config: Config) -> str:
-    """Return what a step has not done in time, and which setting says so."""
-    within_s = launching.store_within_s(unit, config)
-    if within_s < config.health.start_timeout_s:
-        return f"the standby that it has taken gave no store within {within_s:g} s"
-    return f"not ready after {config.health.start_timeout_s:g} s (health.start_timeout_s)"
+def _late(turn: Turn, unit: Unit) -> str | None:
+    """Return what a step has not done in time, and which setting says so; None: it is in time.
 
-
-def _start_limit(unit: Unit) -> float | None:
-    """Return until when a step must be ready and, once assigned, have its store; None: no limit applies now."""
-    if unit.phase is not Phase.STARTING or unit.current.store is not None or unit.current.adoption is not None:
+    It must be ready and, once assigned, have its store; and a group whose script runs must commit a step.
+    """
+    config, current = turn.config, unit.current
+    starts = unit.phase is Phase.STARTING and current.store is None and current.adoption is None
+    if starts and (unit.marks.ready is None or current.assigned) and turn.due(unit.due, unit.name):
+        within_s, limit_s = launching.store_within_s(unit, config), config.health.start_timeout_s
+        if within_s < limit_s:
+            return f"the standby that it has taken gave no store within {within_s:g} s"
+        return f"not ready after {limit_s:g} s (health.start_timeout_s)"
+    trains = unit.phase is Phase.RUNNING and unit.group is not None and not turn.independent
+    if not trains or current.step is not None or unit.marks.begun is None:
         return None
-    return unit.due if unit.marks.ready is None or unit.current.assigned else None
-
-
-def _join_limit(unit: Unit, config: Config) -> float | None:
-    """Return until when a group whose script runs must have committed a step; None: it has, or there is no limit."""
-    limit, begun = config.join_timeout_s, unit.marks.begun
-    waits = unit.phase is Phase.RUNNING and unit.group is not None and unit.current.step is None
-    return begun + limit if waits and begun is not None and not independent(config) else None
-
-
-def _timed_out(turn: Turn, unit: Unit, words: str) -> None:
-    sign = Evidence(None, None, error=words, cause=Cause.START_TIMEOUT)
-    stop(turn, unit, Cause.START_TIMEOUT, sign)
+    if not turn.due(unit.marks.begun + config.join_timeout_s, unit.name) or not turn.table.names(Trait.JOINED):
+        return None
+    return f"no step {config.join_timeout_s:g} s after its script began (see job.longest_step_s)"
 
 
 def _bring_down(turn: Turn) -> None:

@@ -11,10 +11,9 @@ from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, StepId, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import independent, pool_of, tasks_of
+from ftslurm.core.state.units import pool_of, tasks_of
 from ftslurm.protocol import records
 
 FINISH_TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the first never will
@@ -22,11 +21,12 @@ STORE_WITHIN_S = 30.0  # of a standby, which has imported everything: measured 0
 MOST_FENCED = 20  # earlier attempts whose end a launch ensures
 
 
-def over_from(state: RunState, config: Config) -> float | None:
+def over_from(turn: Turn) -> float | None:
     """Return from when on an unjoined group could only start a new history; None: no group has finished yet."""
-    if independent(config) or not state.table.count(Phase.SUCCEEDED) or state.lineage.step == 0:
+    finished = turn.table.in_phase(Phase.SUCCEEDED)
+    if turn.independent or not finished or turn.lineage.step == 0:
         return None
-    return min(unit.exits[-1].time for unit in state.table.in_phase(Phase.SUCCEEDED)) + FINISH_TOGETHER_S
+    return min(unit.exits[-1].time for unit in finished) + FINISH_TOGETHER_S
 
 
 def launch(turn: Turn) -> None:
@@ -36,7 +36,7 @@ def launch(turn: Turn) -> None:
     due = _due(turn)
     if turn.nodes.unanswered:
         due = [unit for unit in due if unit.group is None or unit.marks.noticed is None]
-    if turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:  # nobody to heal from
+    if turn.lineage.lost is not None or over_from(turn) is not None:  # nobody to heal from
         due = [unit for unit in due if unit.is_lighthouse]
     finder = PlaceFinder(turn)
     for unit in due:
@@ -195,7 +195,7 @@ def _leaves(unit: Unit, place: Place, leaf_of: Mapping[str, str]) -> tuple[str, 
 
 def explain(turn: Turn) -> None:
     """Record what the groups without a place wait for, once a job has been requested; the others continue."""
-    if not turn.goes_on or turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:
+    if not turn.goes_on or turn.lineage.lost is not None or over_from(turn) is not None:
         return
     if not turn.awake:
         return

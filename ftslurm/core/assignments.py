@@ -26,7 +26,7 @@ def assign(turn: Turn) -> None:
     if not turn.goes_on:
         return
     url, waiting = turn.state.lighthouse_url, [unit for unit in turn.attended() if _is_ready(unit, turn.config)]
-    servers = orders.urls(turn.state, turn.config) if waiting else ()
+    servers = orders.urls(turn) if waiting else ()
     for unit in waiting if url is not None else ():
         earlier = fence(unit) if unit.current.ran_as is not None else ()
         turn.do(Assign(unit.id, unit.group_id, ranks.of(unit), str(url), unit.attempt, unit.place.slot, earlier, servers))

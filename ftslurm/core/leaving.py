@@ -6,12 +6,13 @@ group without another place stays there until there is one. Jobs are asked for a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ftslurm.core.groups import placement, standby
+from ftslurm.core.groups import standby
+from ftslurm.core.groups.launching import has_room
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
-from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasting, may_ask, uses_jobs
+from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Asked
@@ -138,7 +139,8 @@ def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
 
     The result is the same for all jobs of the pool that are near their end, since none of them lasts.
     """
-    free = _has_room(turn, pool, (*turn.table.in_phase(*LIVE), *turn.state.standbys))
+    beside = (*turn.table.in_phase(*LIVE), *(unit for unit in turn.state.standbys if unit.phase in LIVE))
+    free = has_room(turn, pool, beside)
     return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in turn.jobs)
 
 
@@ -223,26 +225,17 @@ def _may_go(turn: Turn, unit: Unit) -> bool:
     """Return whether a group may leave its nodes before it must: the training goes on, and no other group moves."""
     if unit.joined and not turn.independent and not _others_are_settled(turn.table, unit):
         return False
-    return why_stuck(turn.state, unit, turn.config) is None
-
-
-def _has_room(turn: Turn, pool: int, beside: Iterable[Unit]) -> bool:
-    """Return whether there is a free place for a group beside these units, where steps last."""
-    groups, taken = turn.config.groups, [u.place for u in beside if u.phase in LIVE]
-    there = lasting(turn, pool)
-    return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.unusable) is not None
+    return why_stuck(turn, unit) is None
 
 
 def _is_taken_in(turn: Turn, unit: Unit) -> bool:
     """Return whether a group finds a place on other nodes, or a standby there, at once."""
-    state, config = turn.state, turn.config
-    pool = pool_of(unit.group, config)
-    waiting = turn.having(Trait.WAITING)
-    if any(u.phase is Phase.PENDING and pool_of(u.group, config) == pool and not u.retired for u in waiting):
+    pool, waiting = pool_of(unit.group, turn.config), turn.having(Trait.WAITING)
+    if any(u.phase is Phase.PENDING and pool_of(u.group, turn.config) == pool and not u.retired for u in waiting):
         return False  # they come first
-    if standby.pick(state, unit, config) is not None:
+    if standby.pick(turn.state, unit, turn.config) is not None:
         return True
-    return _has_room(turn, pool, (u for u in turn.table.in_phase(*LIVE) if u.name != unit.name))
+    return has_room(turn, pool, (u for u in turn.table.in_phase(*LIVE) if u.name != unit.name))
 
 
 def _why_not(turn: Turn, node: str) -> str | None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftslurm.config.schema import Config
 from ftslurm.core.groups import fault_drills
 from ftslurm.core.groups.reports import recovery
 from ftslurm.core.health.node_health import silences
 from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import LIVE, Phase, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import serves
 from ftslurm.protocol import messages, records
@@ -102,11 +100,10 @@ def aside(turn: Turn, said: messages.GroupAside) -> None:
 # --- parameter servers ------------------------------------------------------------------------------------------------
 
 
-def urls(state: RunState, config: Config) -> tuple[str, ...]:
+def urls(turn: Turn) -> tuple[str, ...]:
     """Return the address of each serving group's server, in the order of the groups; empty: down at the moment."""
-    if not config.groups.serve:
-        return ()
-    serving = (unit for unit in state.groups if serves(unit.group, config))
+    every = turn.state.groups if turn.config.groups.serve else ()
+    serving = (unit for unit in every if serves(unit.group, turn.config))
     return tuple(unit.current.url or "" if unit.phase is Phase.RUNNING else "" for unit in serving)
 
 
@@ -114,7 +111,7 @@ def servers(turn: Turn) -> None:
     """Send the servers' current addresses to the groups that have other ones."""
     if not turn.config.groups.serve or not turn.goes_on:
         return
-    there = urls(turn.state, turn.config)
+    there = urls(turn)
     for unit in turn.state.groups:  # few runs have servers
         if unit.phase in LIVE and unit.current.assigned and unit.current.servers != there:
             unit = turn.attempt(unit, servers=there)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ftslurm.core.groups import fault_drills, placement, reports, restart
+from ftslurm.core.groups.launching import has_room
 from ftslurm.core.groups.reports import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
@@ -15,7 +16,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import places, serves, tasks_of
+from ftslurm.core.state.units import pool_of, serves, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Blame, Cause, Says
@@ -284,17 +285,11 @@ def _blame(turn: Turn, unit: Unit) -> None:
         node, reason = last.node, f"{last.cause.row.words}: {last.error}"
     if node is None or turn.nodes.of(node).out:
         return
-    if node in broken or _is_place_without(turn, unit, node):
+    others = turn.table.in_phase(*LIVE, Phase.PENDING)  # groups that are down return to their places
+    beside = (other for other in others if other.name != unit.name)
+    if node in broken or has_room(turn, pool_of(unit.group, turn.config), beside, avoid=node):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason))
         turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
-
-
-def _is_place_without(turn: Turn, unit: Unit, node: str) -> bool:
-    """Return whether a group has a free place without this node."""
-    groups, state = turn.config.groups, turn.state
-    taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # groups that are down return to their places
-    avoid = turn.nodes.unusable | {node}
-    return placement.place(groups.nodes, groups.per_node, state.allocations(), taken, avoid) is not None
 
 
 def too_late(finished: int) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ftslurm.config.schema import Config, standby_each
-from ftslurm.core.groups import ranks, standby
+from ftslurm.core.groups import placement, ranks, standby
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
@@ -162,6 +162,13 @@ class PlaceFinder:
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
             for avoid, there in kinds
         ]
+
+
+def has_room(turn: Turn, pool: int, beside: Iterable[Unit], avoid: str = "") -> bool:
+    """Return whether there is a free place for a group beside these units, not on a node, where steps last."""
+    groups, taken = turn.config.groups, [unit.place for unit in beside]
+    never = turn.nodes.unusable | {avoid}
+    return placement.place(groups.nodes, groups.per_node, supply.lasting(turn, pool), taken, never) is not None
 
 
 def _forgive(turn: Turn, place: Place) -> None:

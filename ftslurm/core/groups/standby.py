@@ -50,7 +50,7 @@ def _place(state: RunState, per_node: int, taken: list[Place], avoid: frozenset[
     return placement.place(config.groups.nodes, per_node, state.allocations(0), taken, avoid, leaf_of=leaf_of)
 
 
-def pick(state: RunState, unit: Unit, config: Config, but: frozenset[str] = frozenset()) -> tuple[Unit, Place] | None:
+def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | None:
     """Return the standby that becomes the next attempt of this group, and its place then; None: there is none.
 
     It must be ready and not stopped, on sound nodes that have not just fallen silent, and on a share of them that no

@@ -443,6 +443,5 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
 
 
 def _ended(turn: Turn, event: Ended, unit: Unit) -> None:
-    if takeover.not_reached(turn, event, unit):
-        return
-    ended(turn, event, turn.put(takeover.never_reached(unit)))
+    if not takeover.not_reached(turn, event, unit):
+        ended(turn, event, unit)

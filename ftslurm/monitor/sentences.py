@@ -127,8 +127,7 @@ def _run_started(record: records.RunStarted) -> str:
 def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
     match record:
         case records.NodeSilent():
-            why = f" ({record.reason})" if record.reason else ""
-            return f"nothing is heard of node {record.node} for {seconds(record.seconds)}: looking{why}"
+            return f"nothing is heard of node {record.node} for {seconds(record.seconds)}: looking"
         case records.NodeExcluded():
             return f"node {record.node} is left out{_because(record.reason)}"
         case records.NodeRestored():

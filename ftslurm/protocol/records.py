@@ -293,7 +293,6 @@ class NodeSilent(JournalRecord):
 
     node: Node
     seconds: float | None  # for how long
-    reason: str | None = None  # what a step there may be busy with, for a person
 
 
 class NodeExcluded(JournalRecord):

@@ -147,21 +147,13 @@ def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
     for silence in {silence.node: silence for silence in reversed(quiet)}.values():
         node, since, look = silence.node, silence.since, looks.get(silence.node)
         if look is None:
-            reason = _may_unpack(silence.unit, turn.config)
-            turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3), reason=reason))
+            turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3)))
         if look is None or _stale(turn, look):
             look = Look(since, turn.now) if look is None else Look(look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
         looks[node] = replace(look, heard=last_heard(turn.state, node, look))
         turn.node(node, look=looks[node])
     return looks
-
-
-def _may_unpack(unit: Unit, config: Config) -> str | None:
-    """Return what keeps a step from its first word on a node that it is new to, if there is such a thing."""
-    if unit.marks.hello is not None or config.internal.staged_python is None:
-        return None
-    return "it may be unpacking the Python environment, once for each node: job.stage_python"
 
 
 def _forget(turn: Turn) -> None:

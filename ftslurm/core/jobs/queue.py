@@ -44,7 +44,7 @@ def observe(turn: Turn, event: JobEvent) -> None:
             why, known = f"it cannot be requeued ({error})", job(turn.state, name)
             if known is not None:
                 turn.do(lost(known, why))
-            update(turn, name, dismissed=why, asked=None)
+            update(turn, name, dismissed=why)
             turn.do(CancelJobs((name,)))
 
 
@@ -246,7 +246,7 @@ def _cannot_write(turn: Turn, one: Job) -> None:
 def _unsettled(one: Job, now: float) -> bool:
     """Return whether a job is between two states, so that Slurm is polled more often."""
     between = job_state(one.state).between or (one.state == "PENDING" and one.reason == "BeginTime")
-    waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
+    waits = between or one.leaving is not None or one.tried > -inf or one.doubted is not None
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
 
@@ -267,7 +267,7 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
     if old.state == "RUNNING" and old.nodes and job_state(new.state).between:
         job = replace(job, doubted=turn.now)
     elif _has_lost_its_nodes(old, new):
-        job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
+        job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None)
         if old.dismissed is None:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
             turn.do(lost(old, how, new.state))
@@ -293,7 +293,7 @@ def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
         turn.do(granted)
     began = new.began or turn.now
-    job = replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, asked=None, preempted=False)
+    job = replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, preempted=False)
     return replace(job, leaving=None, unheld=None, piloted=-inf)
 
 

@@ -309,13 +309,13 @@ def _requeue(turn: Turn) -> None:
             if turn.due(max(one.left + LEAVES_S, again), JOBS):
                 cause = None if one.leaving is None else one.leaving.value
                 turn.do(records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name))
-                tried.append(replace(one, asked="requeue", tried=now))
+                tried.append(replace(one, tried=now))
                 queue.poll_by(turn, now + queue.BUSY_S)
         elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime"):
             if not turn.due(max(one.since + SETTLED_S, again), JOBS):
                 continue
             turn.do(StartNow(one.name))
-            tried.append(replace(one, asked="start", tried=now))
+            tried.append(replace(one, tried=now))
     queue.put(turn, tried)
 
 

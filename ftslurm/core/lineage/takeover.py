@@ -199,19 +199,6 @@ def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
     return True
 
 
-def never_reached(unit: Unit) -> Unit:
-    """Note that an earlier controller's Lighthouse ended while no controller led, so that it is no failed start."""
-    if not unit.is_lighthouse or unit.current.adoption is None:
-        return unit
-    words = "it had ended before this controller came"
-    return replace(
-        unit,
-        current=replace(
-            unit.current, evidence=(*unit.current.evidence, Evidence(None, None, error=words, cause=Cause.UNKNOWN))
-        ),
-    )
-
-
 def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     """Record the report of one task's guard; the last report completes the adoption."""
     adoption = unit.current.adoption

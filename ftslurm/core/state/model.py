@@ -104,8 +104,7 @@ class Job(Value):
     left: float | None = None  # since when it has been empty, after its group left it
     doubted: float | None = None  # when a step of it was ended from outside: Slurm is asked whether it still runs
     dismissed: str | None = None  # why it is cancelled
-    asked: str | None = None  # the request to Slurm about it: requeue, release
-    tried: float = -inf  # when that request was made
+    tried: float = -inf  # when Slurm was asked last, in this state, to requeue it or to start it at once
     began: float | None = None  # when it was first seen running, since it was last requeued
     unheld: float | None = None  # since when it has run without its pilot
     piloted: float = -inf  # when another pilot was last started in it

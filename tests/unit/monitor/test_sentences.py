@@ -111,10 +111,6 @@ def test_a_kill_reads_like_a_story() -> None:
         (ex.event(11, "command", what="inject kill", by=1000), None),
         (ex.event(11, "node_silent", node="n2", seconds=10.2), "nothing is heard of node n2 for 10 s: looking"),
         (
-            ex.event(11, "node_silent", node="n2", seconds=5.0, reason="it may be busy"),
-            "nothing is heard of node n2 for 5.0 s: looking (it may be busy)",
-        ),
-        (
             ex.event(11, "hang_found", group=1, attempt=0, step=31, stage=3, silent_s=120.3, reason="rank 1 moves not"),
             "group 1 hangs: rank 1 moves not",
         ),

@@ -383,8 +383,7 @@ def _training(state: RunState) -> RunState:
     """Return the state ten steps later: every group trains, every standby is warm."""
     running = tuple(replace(u, phase=Phase.RUNNING, current=replace(u.current, step=10)) for u in state.groups)
     warm = tuple(
-        replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes))
-        for u in state.standbys
+        replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes)) for u in state.standbys
     )
     lighthouse = state.lighthouse
     if lighthouse.phase is Phase.STARTING:

@@ -29,7 +29,9 @@ def assign(turn: Turn) -> None:
     servers = orders.urls(turn) if waiting else ()
     for unit in waiting if url is not None else ():
         earlier = fence(unit) if unit.current.ran_as is not None else ()
-        turn.do(Assign(unit.id, unit.group_id, ranks.of(unit), str(url), unit.attempt, unit.place.slot, earlier, servers))
+        turn.do(
+            Assign(unit.id, unit.group_id, ranks.of(unit), str(url), unit.attempt, unit.place.slot, earlier, servers)
+        )
         unit = turn.attempt(unit, assigned=True, lighthouse=url, servers=servers)
         turn.change(unit, due=turn.now + store_within_s(unit, turn.config))
     if not turn.state.released:

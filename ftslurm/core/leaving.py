@@ -16,11 +16,10 @@ from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, use
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Asked
-from ftslurm.core.state.model import LIVE, Job, Out, Phase, Unit
-from ftslurm.core.state.run_state import JOBS
+from ftslurm.core.state.model import JOBS, LIVE, Job, Out, Phase, Trait, Unit
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
 from ftslurm.core.user_requests import RUNS, Refused, check_goes_on, recall, why_stuck
 from ftslurm.protocol import records

@@ -41,12 +41,10 @@ from ftslurm.core.state.events import (
     StopAsked,
     TaskFailed,
 )
-from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
-from ftslurm.core.state.run_state import ALL
+from ftslurm.core.state.model import ALL, SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit, replace
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.messages import Message

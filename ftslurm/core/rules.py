@@ -30,12 +30,12 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
-from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Out, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Out, Phase, RunOutcome, Trait, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
-from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause

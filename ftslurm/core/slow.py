@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from ftslurm.config.schema import role_of
 from ftslurm.core import leaving
 from ftslurm.core.health.hangs import LOOK_S_PER_GROUP
-from ftslurm.core.state.model import Pace, Unit
+from ftslurm.core.state.model import Pace, Trait, Unit, replace
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 
 SLOW = 1.3  # times the median of the others' own parts: slow

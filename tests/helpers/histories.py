@@ -16,8 +16,8 @@ from ftslurm.core.groups.exits import last_failure
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, Saved, StepId, Unit
-from ftslurm.core.state.run_state import ALL, RunState
+from ftslurm.core.state.model import ALL, Allocation, Evidence, Job, Phase, Saved, StepId, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.records import JournalRecord
 

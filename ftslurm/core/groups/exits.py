@@ -11,13 +11,11 @@ from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Trait, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of, serves, tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Blame, Cause, Says
 

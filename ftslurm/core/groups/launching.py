@@ -10,9 +10,8 @@ from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Launch
-from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, StepId, Unit
+from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, StepId, Trait, Unit
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of, tasks_of
 from ftslurm.protocol import records
 
@@ -147,7 +146,7 @@ class PlaceFinder:
 
         The last resort are nodes that are only left out because a group kept failing there.
         """
-        state, config, groups = self._turn.state, self._turn.config, self._turn.config.groups
+        state, groups = self._turn.state, self._turn.config.groups
         every, stay = state.allocations(pool), supply.lasting(self._turn, pool)
         living = [unit.place for unit in state.table.in_phase(*LIVE)]
         never = state.nodes.unusable | supply.given_back(self._turn)

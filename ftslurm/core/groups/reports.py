@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ftslurm.core.state.model import Marks, Phase, Unit
+from ftslurm.core.state.model import Marks, Phase, Trait, Unit, replace
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage

@@ -11,13 +11,12 @@ from __future__ import annotations
 from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
 from ftslurm.core.groups import placement
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit
+from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import standby_number, standby_unit
 from ftslurm.core.state.units import independent, places, pool_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 

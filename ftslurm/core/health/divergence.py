@@ -13,12 +13,10 @@ from itertools import islice
 from math import inf
 
 from ftslurm.core.groups.exits import distrust
-from ftslurm.core.state.model import Compared, Evidence, Phase, Unit
+from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few

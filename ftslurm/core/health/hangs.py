@@ -18,12 +18,10 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health.node_health import FRESH
-from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Standstill, Unit
+from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Standstill, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage

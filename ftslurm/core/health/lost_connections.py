@@ -17,10 +17,9 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
 from ftslurm.core.health import node_health
 from ftslurm.core.state.actions import Probe
-from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
+from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 

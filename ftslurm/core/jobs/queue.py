@@ -7,11 +7,10 @@ from math import inf
 
 from ftslurm.core.state.actions import CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit
-from ftslurm.core.state.run_state import JOBS, RunState
+from ftslurm.core.state.model import JOBS, LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state

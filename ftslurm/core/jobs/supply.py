@@ -17,12 +17,10 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
 from ftslurm.core.state.actions import AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import LIVE, OVER, Allocation, Job, Node, Out, Phase, Unit
-from ftslurm.core.state.run_state import JOBS, RunState
+from ftslurm.core.state.model import JOBS, LIVE, OVER, Allocation, Job, Node, Out, Phase, Trait, Unit, replace
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state

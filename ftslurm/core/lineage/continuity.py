@@ -11,14 +11,12 @@ from __future__ import annotations
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.events import Granted
-from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Unit
+from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Trait, Unit, replace
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import is_move, stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage

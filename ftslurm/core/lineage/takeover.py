@@ -16,24 +16,12 @@ from ftslurm.core.groups.reports import recovery
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import (
-    LIVE,
-    Adoption,
-    Evidence,
-    Exit,
-    Job,
-    Marks,
-    Phase,
-    Place,
-    Pulse,
-    Unit,
-)
+from ftslurm.core.state.model import LIVE, Adoption, Evidence, Exit, Job, Marks, Phase, Place, Pulse, Unit, replace
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import STANDBY, group_unit
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from immutables import Map
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.core.state.values import replace
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
@@ -23,6 +22,28 @@ from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.traces import Traces
 from ftslurm.protocol.value_class import Value
+
+if TYPE_CHECKING:  # mypy checks the names and types of what is changed
+    from dataclasses import replace as replace
+else:
+
+    def replace(value: Any, /, **changes: Any) -> Any:
+        """Return a copy of a frozen dataclass with some fields changed.
+
+        `dataclasses.replace` runs `__init__`, which takes 12 us for a Unit; copying its dictionary takes 1 us. The
+        values of the core have no `__post_init__` and no slots, so both give the same.
+        """
+        copy = object.__new__(type(value))
+        fields = copy.__dict__
+        fields.update(value.__dict__)
+        fields.update(changes)
+        return copy
+
+
+# What the rules look at, beside units by their names.
+ALL = "*"  # every unit and the jobs
+JOBS = "jobs"  # the Slurm jobs of the run
+RUN = "run"  # what the rules look at in every decision
 
 
 class Phase(str, Enum):
@@ -38,6 +59,20 @@ class Phase(str, Enum):
 
 LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})  # phases in which a step exists
 OVER = frozenset({Phase.SUCCEEDED, Phase.FAILED})  # phases in which no further step will exist
+
+
+class Trait(Enum):
+    """A property by which the rules select units: of a group, beside its phase; the last three are of any unit."""
+
+    JOINED = "it has committed a step and runs"
+    ADOPTING = "an earlier controller has launched it, and this one has yet to hear from it"
+    WAITING = "it is due and has no place"
+    HAS_FAILED = "an attempt of it has ended"
+    RETIRED = "`ftslurm scale` takes it out of the run"
+    TOLD = "Slurm has told its step to end: the rules about jobs look at it"
+    STANDBY = "it is a standby, in this phase, which is being adopted or not"
+    ON_NODE = "its last place is on this node"
+    IN_JOB = "its last place is in this Slurm job"
 
 
 class RunOutcome(str, Enum):

@@ -10,6 +10,7 @@ from immutables import Map
 
 from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import (
+    ALL,
     Allocation,
     Comparisons,
     Drills,
@@ -23,10 +24,6 @@ from ftslurm.core.state.model import (
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.protocol.value_class import Value
-
-ALL = "*"  # every unit and the jobs
-JOBS = "jobs"  # the Slurm jobs of the run
-RUN = "run"  # what the rules look at in every decision
 
 
 class RunState(Value):

@@ -6,11 +6,11 @@ a unit's phase.
 
 from __future__ import annotations
 
-from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit
+from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit, replace
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
+
 
 def is_move(unit: Unit) -> bool:
     """Return whether the next launch of a unit is no restart of its group: its last attempt has not failed."""

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, Send
-from ftslurm.core.state.model import Ending, Job, Lineage, Node, Nodes, RunOutcome, Unit
-from ftslurm.core.state.run_state import ALL, JOBS, RUN, RunState
-from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.model import ALL, JOBS, RUN, Ending, Job, Lineage, Node, Nodes, RunOutcome, Trait, Unit, replace
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.messages import Message
 from ftslurm.protocol.value_class import Value

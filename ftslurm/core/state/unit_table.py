@@ -9,35 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import field
-from enum import Enum
 from typing import TypeAlias
 
 from immutables import Map
 
-from ftslurm.core.state.model import LIVE, Phase, StepId, Unit
+from ftslurm.core.state.model import LIVE, Phase, StepId, Trait, Unit, replace
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
-from ftslurm.core.state.values import replace
 from ftslurm.protocol.value_class import Value
 
 Names = Map[str, None]  # a set of units' names
 NOBODY: Names = Map()
 
 
-class Trait(Enum):
-    """A property by which the rules select units: of a group, beside its phase; the last three are of any unit."""
-
-    JOINED = "it has committed a step and runs"
-    ADOPTING = "an earlier controller has launched it, and this one has yet to hear from it"
-    WAITING = "it is due and has no place"
-    HAS_FAILED = "an attempt of it has ended"
-    RETIRED = "`ftslurm scale` takes it out of the run"
-    TOLD = "Slurm has told its step to end: the rules about jobs look at it"
-    STANDBY = "it is a standby, in this phase, which is being adopted or not"
-    ON_NODE = "its last place is on this node"
-    IN_JOB = "its last place is in this Slurm job"
-
-
-Key: TypeAlias = Phase | Trait | StepId | tuple[object, ...]  # a StepId: of a standby's step, which has become this unit
+Key: TypeAlias = (
+    Phase | Trait | StepId | tuple[object, ...]
+)  # a StepId: of a standby's step, which has become this unit
 
 
 def _keys(unit: Unit | None) -> frozenset[Key]:

@@ -24,8 +24,7 @@ from steps import A0, B0, B1, B2, B3, C0, C1, LIGHT0, URL
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, Phase, Place
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.model import Evidence, Phase, Place, replace
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.messages import Rank

@@ -11,7 +11,6 @@ from steps import B0, B1
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups import restart
-from ftslurm.core.groups.placement import suspect
 from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, wait
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Exit

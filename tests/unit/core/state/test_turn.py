@@ -13,8 +13,8 @@ from histories import config, granted
 
 from ftslurm.core import rules
 from ftslurm.core.state.events import Event
-from ftslurm.core.state.model import JobPool, Lineage, Phase
-from ftslurm.core.state.run_state import JOBS, RunState
+from ftslurm.core.state.model import JOBS, JobPool, Lineage, Phase
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import OF_ALL, OF_JOBS, Turn
 from ftslurm.core.state.unit_table import UnitTable
 

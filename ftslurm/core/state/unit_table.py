@@ -21,9 +21,8 @@ Names = Map[str, None]  # a set of units' names
 NOBODY: Names = Map()
 
 
-Key: TypeAlias = (
-    Phase | Trait | StepId | tuple[object, ...]
-)  # a StepId: of a standby's step, which has become this unit
+# What the index knows of a unit. A StepId: of the standby that has become it.
+Key: TypeAlias = Phase | Trait | StepId | tuple[object, ...]
 
 
 def _keys(unit: Unit | None) -> frozenset[Key]:

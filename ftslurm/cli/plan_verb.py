@@ -45,6 +45,7 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
@@ -283,12 +284,13 @@ def _standbys(state: RunState, config: Config) -> list[Standby]:
     for unit in training.standbys:
         if not unit.place.nodes:
             continue
-        alone = replace(training, table=UnitTable.of((training.lighthouse, *training.groups, unit)))
+        table = UnitTable.of((training.lighthouse, *training.groups, unit))
+        alone = Turn(replace(training, table=table), 0.0, config)
         nodes = set(unit.place.nodes)
-        near = [g for g in alone.groups if not nodes.isdisjoint(g.place.nodes)]
-        far = next((g for g in alone.groups if g not in near), None)
-        mine = tuple(g.group for g in near if g.group is not None and pick(alone, g, config))
-        anybody = len(mine) == len(near) if far is None else pick(alone, far, config) is not None
+        near = [g for g in training.groups if not nodes.isdisjoint(g.place.nodes)]
+        far = next((g for g in training.groups if g not in near), None)
+        mine = tuple(g.group for g in near if g.group is not None and pick(alone, g))
+        anybody = len(mine) == len(near) if far is None else pick(alone, far) is not None
         out.append(Standby(unit.name, unit.place.nodes, None if anybody else mine))
     return out
 
@@ -359,7 +361,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
         else:
             out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
     for unit in (unit for unit in hit if unit.group is None):
-        there = home(state, unit, config)
+        there = home(Turn(state, 1.0, config), unit)
         where = f"is started elsewhere, on {few(there.nodes)}" if there else "is not started again: no node is left"
         out.append(f"the standby {unit.name} {where}")
     return "; ".join(out) or "nothing happens: a spare"

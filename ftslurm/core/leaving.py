@@ -232,7 +232,7 @@ def _is_taken_in(turn: Turn, unit: Unit) -> bool:
     pool, waiting = pool_of(unit.group, turn.config), turn.having(Trait.WAITING)
     if any(u.phase is Phase.PENDING and pool_of(u.group, turn.config) == pool and not u.retired for u in waiting):
         return False  # they come first
-    if standby.pick(turn.state, unit, turn.config) is not None:
+    if standby.pick(turn, unit) is not None:
         return True
     return has_room(turn, pool, (u for u in turn.table.in_phase(*LIVE) if u.name != unit.name))
 

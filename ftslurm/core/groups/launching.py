@@ -39,7 +39,7 @@ def launch(turn: Turn) -> None:
         due = [unit for unit in due if unit.is_lighthouse]
     finder = PlaceFinder(turn)
     for unit in due:
-        picked = standby.pick(turn.state, unit, turn.config) if unit.group is not None else None
+        picked = standby.pick(turn, unit) if unit.group is not None else None
         place = finder.find(unit) if picked is None else picked[1]
         if place is None:
             if unit.group is not None and unit.waits_for is None:
@@ -127,7 +127,7 @@ class PlaceFinder:
             nodes = [node for node in state.allocation.nodes if not state.nodes.of(node).drained]
             return Place((*nodes, *state.allocation.nodes)[:1])  # the controller's node: both fail together
         if unit.is_standby:
-            return standby.home(state, unit, config)
+            return standby.home(self._turn, unit)
         pool = pool_of(unit.group, config)
         if pool not in self._free:
             self._free[pool] = self._free_places(pool)

@@ -213,8 +213,7 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
         case messages.Checkpointed():
             _checkpointed(turn, said, unit)
         case messages.Restored():
-            turn.put(continuity.restored(unit, said, turn.state))
-            turn.do(records.CheckpointRestored(**unit.of_group, step=said.step, path=said.path))
+            continuity.restored(turn, said, unit)
         case messages.Done(task=task):
             turn.attempt(unit, over=unit.current.over | {task})
         case messages.Exited(task=task):
@@ -336,7 +335,7 @@ def _quorum_issued(turn: Turn, said: messages.QuorumIssued) -> None:
 def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     # An adopted attempt may have joined before: takeover.guard_reported writes its line.
     joins = unit.current.step is None and said.committed > 0 and unit.current.adoption is None
-    if joins and not turn.independent and continuity.is_new_history(said, unit, turn.state):
+    if joins and not turn.independent and continuity.is_new_history(turn, said, unit):
         _began_new_history(turn, said, unit)
         return
     if joins:
@@ -363,9 +362,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     slow.reported(turn, said, unit)
     hangs.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
-    text = continuity.unsaved(turn.state, said, turn.config)
-    if text is not None:
-        _warn(turn, unit.group, text)
+    _warn(turn, unit.group, continuity.unsaved(turn, said))
 
 
 def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
@@ -437,7 +434,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         if job is not None:
             return  # leaving.vacate brings it down
     unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
-    turn.put(lost_connections.failed(unit, turn.now, turn.config))
+    lost_connections.failed(turn, unit)
 
 
 def _ended(turn: Turn, event: Ended, unit: Unit) -> None:

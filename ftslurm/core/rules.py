@@ -252,7 +252,7 @@ def _finish(turn: Turn) -> None:
         return
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
-    ending = rollover.verdict(state, config)
+    ending = rollover.verdict(turn)
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)

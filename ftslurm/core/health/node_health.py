@@ -150,7 +150,7 @@ def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
         if look is None or _stale(turn, look):
             look = Look(since, turn.now) if look is None else Look(look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
-        looks[node] = replace(look, heard=last_heard(turn.state, node, look))
+        looks[node] = replace(look, heard=last_heard(turn, node, look))
         turn.node(node, look=looks[node])
     return looks
 
@@ -200,9 +200,9 @@ def _stale(turn: Turn, look: Look) -> bool:
     return not look.slurm and turn.due(look.asked + lost_after_s)
 
 
-def last_heard(state: RunState, node: str, look: Look) -> float | None:
+def last_heard(turn: Turn, node: str, look: Look) -> float | None:
     """Return when a suspicious node was last heard, also from steps that have ended since; None: never."""
-    times = (look.heard, *(unit.last_pulse(node) for unit in state.table.near(node)))
+    times = (look.heard, *(unit.last_pulse(node) for unit in turn.table.near(node)))
     return max((time for time in times if time is not None), default=None)
 
 

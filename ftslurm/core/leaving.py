@@ -38,7 +38,7 @@ def vacate(turn: Turn) -> None:
             cause = Cause.TIME_LIMIT
             update(turn, one.name, leaving=cause)
             turn.do(leaves(one, cause, "its time limit is near"))
-        for unit in living(turn.state, one.name):
+        for unit in living(turn, one.name):
             told = unit.current.told is not None and turn.due(unit.current.told + TOLD_S, JOBS)
             if cause is not None or told:
                 _bring_down(turn, unit, cause)
@@ -54,7 +54,7 @@ def _must(turn: Turn, one: Job) -> bool:
     now, config = turn.now, turn.config
     if one.ends is None or not one.usable or not turn.due(one.ends - config.cluster.signal_s, JOBS):
         return False
-    end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn.state, one.name))
+    end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn, one.name))
     if any(u.current.adoption is not None for u in units) and not turn.due(end, JOBS):
         return False
     if _joined_elsewhere(turn, one) or not any(u.joined for u in units):
@@ -74,7 +74,7 @@ def _joined_elsewhere(turn: Turn, one: Job) -> bool:
         place = turn.unit(name).place
         if place.allocation == one.name:
             continue
-        job = queue.job(turn.state, place.allocation)
+        job = queue.job(turn, place.allocation)
         if place.allocation is None or (job is not None and job.usable):
             return True
     return False
@@ -102,7 +102,7 @@ def _moves(turn: Turn, one: Job, elsewhere: dict[int, tuple[bool, bool]]) -> boo
     limit = handover_at(one, turn.config)
     if limit is None or one.ends is None or not turn.due(limit, JOBS):
         return False
-    unit = next(living(turn.state, one.name), None)
+    unit = next(living(turn, one.name), None)
     if unit is None or unit.phase is Phase.STOPPING or unit.current.adoption is not None:
         return False
     if unit.is_standby:

@@ -246,7 +246,7 @@ def _bring_down_lighthouse(turn: Turn) -> None:
 
 def _finish(turn: Turn) -> None:
     """Finish the run in this job once it is brought to an end and no step is left."""
-    state, config = turn.state, turn.config
+    state = turn.state
     living = state.table.count(*LIVE) or any(u.phase in LIVE for u in state.table.others())
     if state.ending is None or living or not turn.due(state.ending.until):
         return

@@ -59,7 +59,7 @@ def _with_intent(turn: Turn, unit: Unit) -> Unit:
         unit = turn.attempt(unit, intent=Cause.DIVERGED)
     elif unit.current.recalled is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.REQUESTED)  # also if it ends with 0
-    known = queue.job(turn.state, unit.place.allocation)
+    known = queue.job(turn, unit.place.allocation)
     return turn.attempt(unit, intent=queue.why_told(unit, known, turn.state.ending))
 
 

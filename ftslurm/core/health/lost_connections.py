@@ -13,12 +13,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from ftslurm.config.schema import Config
 from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
 from ftslurm.core.health import node_health
 from ftslurm.core.state.actions import Probe
-from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit, replace
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause

@@ -28,7 +28,6 @@ from ftslurm.core.jobs import queue, supply
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
 from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records

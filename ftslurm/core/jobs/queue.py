@@ -8,7 +8,6 @@ from math import inf
 from ftslurm.core.state.actions import CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
 from ftslurm.core.state.model import JOBS, LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import records
@@ -40,16 +39,16 @@ def observe(turn: Turn, event: JobEvent) -> None:
         case JobLeaving(name, cause, why):
             _leaving(turn, name, cause, why)
         case RequeueRefused(name, error):
-            why, known = f"it cannot be requeued ({error})", job(turn.state, name)
+            why, known = f"it cannot be requeued ({error})", job(turn, name)
             if known is not None:
                 turn.do(lost(known, why))
             update(turn, name, dismissed=why)
             turn.do(CancelJobs((name,)))
 
 
-def job(state: RunState, name: str | None) -> Job | None:
+def job(turn: Turn, name: str | None) -> Job | None:
     """Return the job of this name; None if there is none."""
-    return None if name is None else state.job_pool.by_name.get(name)
+    return None if name is None else turn.state.job_pool.by_name.get(name)
 
 
 def put(turn: Turn, jobs: Iterable[Job]) -> None:
@@ -61,14 +60,14 @@ def put(turn: Turn, jobs: Iterable[Job]) -> None:
 
 def update(turn: Turn, name: str, **changes: object) -> None:
     """Change one job, if it is known."""
-    known = job(turn.state, name)
+    known = job(turn, name)
     if known is not None:
         put(turn, [replace(known, **changes)])  # type: ignore[arg-type]
 
 
-def asking_of(state: RunState, pool: int) -> Asking:
+def asking_of(turn: Turn, pool: int) -> Asking:
     """Return which jobs of a pool sbatch is asked for, and how often it has refused."""
-    return next((one for one in state.job_pool.asking if one.pool == pool), Asking(pool, 0))
+    return next((one for one in turn.state.job_pool.asking if one.pool == pool), Asking(pool, 0))
 
 
 def put_asking(turn: Turn, pool: int, asking: Asking | None) -> None:
@@ -82,14 +81,14 @@ def poll_by(turn: Turn, time: float) -> None:
     turn.set_job_pool(next_poll=min(turn.state.job_pool.next_poll, time))
 
 
-def living(state: RunState, name: str) -> Iterator[Unit]:
+def living(turn: Turn, name: str) -> Iterator[Unit]:
     """Return the units that have a step in this job."""
-    return (unit for unit in state.table.of_job(name) if unit.phase in LIVE)
+    return (unit for unit in turn.table.of_job(name) if unit.phase in LIVE)
 
 
 def pilot_seen(turn: Turn, unit: Unit, task: int, there: bool) -> None:
     """Record whether a guard on the job's first node sees the pilot there."""
-    one = job(turn.state, unit.place.allocation)
+    one = job(turn, unit.place.allocation)
     if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
         return
     update(turn, one.name, unheld=None if there else turn.now)
@@ -128,7 +127,7 @@ def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
 
 def doubt(turn: Turn, name: str | None) -> None:
     """Poll Slurm at once whether a job still runs, because a step in it was ended from outside."""
-    known = job(turn.state, name)
+    known = job(turn, name)
     if known is not None and known.state == "RUNNING":
         update(turn, known.name, doubted=turn.now)
         poll_by(turn, turn.now)
@@ -141,7 +140,7 @@ def holds(turn: Turn, step: StepId) -> bool:
         return False
     if unit.current.told is None or unit.current.intent is not None:
         return False
-    known = job(turn.state, unit.place.allocation)
+    known = job(turn, unit.place.allocation)
     return (known is None or known.doubted is not None) and not turn.due(unit.current.told + TOLD_S)
 
 
@@ -174,7 +173,7 @@ def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | No
 
 def _submitted(turn: Turn, event: Submitted) -> None:
     if event.error:
-        old = asking_of(turn.state, event.pool)
+        old = asking_of(turn, event.pool)
         wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
         put_asking(turn, event.pool, Asking(event.pool, 0, old.refusals + 1, turn.now + wait, event.error))
         if event.error != old.error:
@@ -187,7 +186,7 @@ def _submitted(turn: Turn, event: Submitted) -> None:
 
 
 def _leaving(turn: Turn, name: str, cause: Cause, why: str) -> None:
-    known = job(turn.state, name)
+    known = job(turn, name)
     if known is None or known.leaving is not None or not known.alive:
         return
     early = known.ends is None or turn.now < known.ends - turn.config.cluster.signal_s - WARNS_EARLY_S
@@ -301,7 +300,7 @@ def _bring_down(turn: Turn, old: Job, new: Job) -> None:
     cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or job_state(new.state).cause
     cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    for unit in living(turn.state, old.name):
+    for unit in living(turn, old.name):
         sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True)
         if unit.phase is Phase.STOPPING:
             turn.attempt(unit, evidence=(*unit.current.evidence, sign))

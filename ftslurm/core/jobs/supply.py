@@ -56,10 +56,10 @@ def may_come(turn: Turn, unit: Unit) -> bool:
     if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
         free = (one for one in jobs if one.alive or job_state(one.state).between or not turn.due(one.since + BETWEEN_S))
-        return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in free)
+        return not state.job_pool.polled or not jobs or any(not any(living(turn, one.name)) for one in free)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
-    return asking_of(state, pool).refusals < HOPELESS
+    return asking_of(turn, pool).refusals < HOPELESS
 
 
 def handover_at(one: Job, config: Config) -> float | None:
@@ -77,7 +77,7 @@ def lasts(turn: Turn, one: Job) -> bool:
         return False
     if job_state(one.state).between and not turn.due(one.since + BETWEEN_S, JOBS):
         return True
-    bad = state.nodes.unusable if any(living(state, one.name)) else state.nodes.unusable | given_back(turn)
+    bad = state.nodes.unusable if any(living(turn, one.name)) else state.nodes.unusable | given_back(turn)
     if not one.alive or not bad.isdisjoint(one.nodes):
         return False
     if one.leaving is not None:
@@ -235,7 +235,7 @@ def _note_left(turn: Turn) -> None:
         job = one
         if job.alive and job.doubted is not None and turn.due(job.doubted + queue.DOUBT_S, JOBS):
             job = replace(job, doubted=None)
-        if job.leaving is not None and job.left is None and not any(living(turn.state, job.name)):
+        if job.leaving is not None and job.left is None and not any(living(turn, job.name)):
             job = replace(job, left=turn.now)
         if job is not one:
             changed.append(job)
@@ -247,7 +247,7 @@ def _balance(turn: Turn, pool: int) -> None:
     mine = [one for one in turn.jobs if one.pool == pool]
     have = [one for one in mine if lasts(turn, one)]
     surplus = len(have) - wanted(turn, pool)
-    asking = asking_of(turn.state, pool)
+    asking = asking_of(turn, pool)
     missing = -surplus - asking.count
     if missing > 0 and may_ask(turn.config) and turn.due(asking.again, JOBS):
         bad = _bad(turn.state)
@@ -258,13 +258,13 @@ def _balance(turn: Turn, pool: int) -> None:
     if surplus > 0 and asking.count == 0:
         waiting = (unit for unit in turn.table.in_phase(Phase.PENDING) if not unit.retired)
         homes = {u.place.allocation for u in waiting if pool_of(u.group, turn.config) == pool}  # they return there
-        idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn.state, one.name))]
+        idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn, one.name))]
         idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
         out = {one.name: "it is not needed any more" for one in idle[:surplus]}
     lasting = {one.name for one in have}
     for one in mine:
         ends = one.alive and one.name not in lasting and one.state == "RUNNING"
-        if ends and not any(living(turn.state, one.name)):
+        if ends and not any(living(turn, one.name)):
             why = _why_ended(turn, one, enough=surplus >= 0)
             if why is not None:
                 out[one.name] = why
@@ -349,7 +349,7 @@ class ComingJobs:
         if job is None and config.internal.pilots is not None:
             return "a task of the array, of which none is left for it"
         if job is None:
-            asking = asking_of(self._turn.state, pool_of(unit.group, config))
+            asking = asking_of(self._turn, pool_of(unit.group, config))
             if asking.error:
                 return f"a job that sbatch refuses: {asking.error}"
             return "a job of its own" if array(config) or asking.count else None

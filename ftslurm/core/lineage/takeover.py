@@ -146,7 +146,7 @@ def attach(turn: Turn) -> None:
         if place.allocation is None:  # in the controller's own job or on its machine
             _attach(turn, unit, adoption, place)
             continue
-        job = queue.job(turn.state, place.allocation)
+        job = queue.job(turn, place.allocation)
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
         if job is not None and job.id and job.state == "RUNNING" and not moved:
             _attach(turn, unit, adoption, place)

@@ -10,10 +10,9 @@ compares with the clock says so where it does (Turn.due).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import cast
+from typing import Any, cast
 
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, leaving, orders, slow, user_requests
@@ -247,7 +246,7 @@ def _bring_down_lighthouse(turn: Turn) -> None:
 def _finish(turn: Turn) -> None:
     """Finish the run in this job once it is brought to an end and no step is left."""
     state = turn.state
-    living = state.table.count(*LIVE) or any(u.phase in LIVE for u in state.table.others())
+    living = state.table.count(*LIVE) or any(u.phase in LIVE for u in (state.lighthouse, *state.standbys))
     if state.ending is None or living or not turn.due(state.ending.until):
         return
     here = {u.name: u.attempt for u in state.groups}
@@ -256,13 +255,15 @@ def _finish(turn: Turn) -> None:
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
-    failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
-    record: Callable[..., Action] = partial(records.RunFinished, failure=failure)
-    if ending.outcome is RunOutcome.REQUEUED:
-        record = records.RunRequeued
+    about: dict[str, Any] = {"outcome": ending.outcome.value, "reason": ending.reason, "steps": steps}
+    about["restarts"] = restarts
     if ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED):
         fault_drills.never_done(turn)
-    turn.do(record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts))
+    if ending.outcome is RunOutcome.REQUEUED:
+        turn.do(records.RunRequeued(**about))
+    else:
+        failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
+        turn.do(records.RunFinished(**about, failure=failure))
     turn.do(Finish(ending.outcome, ending.reason))
     turn.set(finished=True, ending=ending)
 

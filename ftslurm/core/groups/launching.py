@@ -61,11 +61,10 @@ def _due(turn: Turn) -> list[Unit]:
         return []  # nothing has changed that could free a place
     waiting = turn.having(Trait.WAITING)
     if not standby_each(turn.config):  # else standby.follow has noticed those that have a place now
-        waiting += [unit for unit in turn.table.waiting_standbys() if turn.due(unit.due, unit.name)]
-    units = turn.attended() if not waiting else {unit.name: unit for unit in (*turn.attended(), *waiting)}.values()
-    pending = [unit for unit in units if unit.phase is Phase.PENDING and not unit.retired]
-    due = [unit for unit in pending if turn.due(unit.due, unit.name)]
-    return turn.table.named(unit.name for unit in due) if waiting else due
+        waiting += turn.state.standbys
+    units = turn.table.named({unit.name for unit in (*turn.attended(), *waiting)})
+    pending = (unit for unit in units if unit.phase is Phase.PENDING and not unit.retired)
+    return [unit for unit in pending if turn.due(unit.due, unit.name)]
 
 
 def _take_over(turn: Turn, unit: Unit, warm: Unit, place: Place) -> None:

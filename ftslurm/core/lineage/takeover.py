@@ -95,7 +95,7 @@ def scaled(turn: Turn, past: Past) -> None:
     if past.groups is None:
         return
     last, count = past.attempts, min(past.groups, most_groups(turn.config))
-    turn.set(parked=tuple((unit.name, last.get(unit.name, -1)) for unit in turn.state.groups[count:]))
+    turn.set(parked=Map({unit.name: last.get(unit.name, -1) for unit in turn.state.groups[count:]}))
     while turn.table.groups > count:
         turn.set(table=turn.table.without_last_group())
     for group in range(turn.table.groups, count):

@@ -32,7 +32,7 @@ class RunState(Value):
     table: UnitTable
     allocation: Allocation = Allocation("", ())  # the controller's own; without nodes in array mode: jobs provide all
     held: tuple[object, ...] = ()  # Ended events whose verdict waits (rules._holds)
-    parked: tuple[tuple[str, int], ...] = ()  # (unit, last attempt) of groups that `ftslurm scale` has removed
+    parked: Map[str, int] = Map()  # the last attempts of groups that `ftslurm scale` has removed
     lineage: Lineage = field(default=Lineage())
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
@@ -68,7 +68,7 @@ class RunState(Value):
 
     @property
     def standbys(self) -> tuple[Unit, ...]:
-        return self.table.others()[1:]
+        return tuple(self.table.by_name[name] for name in self.table.standbys)
 
     @property
     def units(self) -> tuple[Unit, ...]:

@@ -95,18 +95,11 @@ class UnitTable(Value):
         """Return the groups in one of these phases, in order."""
         return self.named(name for phase in phases for name in self.names(phase))
 
-    def others(self) -> tuple[Unit, ...]:
-        """Return the Lighthouse and the standbys."""
-        return (self.by_name[LIGHTHOUSE], *(self.by_name[name] for name in self.standbys))
-
     def stopping(self) -> tuple[Unit, ...]:
         """Return the Lighthouse, whatever its phase, and the standbys and groups that are brought down."""
-        standbys = (unit for unit in self.others()[1:] if unit.phase is Phase.STOPPING)
-        return (self.by_name[LIGHTHOUSE], *standbys, *self.in_phase(Phase.STOPPING))
-
-    def waiting_standbys(self) -> list[Unit]:
-        """Return the standbys that have no step, in order."""
-        return self.named(self.names((Trait.STANDBY, Phase.PENDING, False)))
+        standbys = (self.by_name[name] for name in self.standbys)
+        others = (unit for unit in standbys if unit.phase is Phase.STOPPING)
+        return (self.by_name[LIGHTHOUSE], *others, *self.in_phase(Phase.STOPPING))
 
     def named(self, names: Iterable[str]) -> list[Unit]:
         """Return the units of these names, in order, without those that are no longer in the table."""

@@ -371,7 +371,6 @@ class StepLaunched(JournalRecord):
     reason: Reason
     standby: str | None  # the standby's step that becomes this attempt: standby-000/1
     down_s: float | None  # time since the failure that this answers
-    leaves: tuple[str, ...] = ()  # leaf switches or blocks of a group's nodes, if Slurm has a topology
 
 
 class LaunchRefused(JournalRecord):
@@ -612,7 +611,7 @@ class GroupSlow(JournalRecord):
     slow: bool  # false: it is no longer slow
     step: int | None  # its last committed step
     own_s: float | None  # its own part of a step, before it waits for the others
-    others_s: float | None  # the median of the other groups' own parts
+    others_s: float | None  # the median of all groups' own parts; of two, that of the other one
     step_s: float | None  # a whole step
 
 

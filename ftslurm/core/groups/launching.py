@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import placement, ranks, standby
@@ -189,13 +189,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
         reason=unit.reason,
         standby=None if ran_as is None else str(ran_as),
         down_s=None if noticed is None else round(turn.now - noticed, 3),
-        leaves=_leaves(unit, unit.place, turn.nodes.leaf_of),
     )
-
-
-def _leaves(unit: Unit, place: Place, leaf_of: Mapping[str, str]) -> tuple[str, ...]:
-    nodes = place.nodes if unit.group is not None else ()
-    return tuple(dict.fromkeys(leaf_of[node] for node in nodes if node in leaf_of))
 
 
 def explain(turn: Turn) -> None:

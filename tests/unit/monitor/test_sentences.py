@@ -11,6 +11,7 @@ import pytest
 from ftslurm.monitor.sentences import checkpoint, describe
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
+from ftslurm.protocol.records import EVENTS
 from ftslurm.protocol.run_states import FAULTS
 from ftslurm.words import clock, few, seconds
 
@@ -251,3 +252,13 @@ def test_a_hang_is_told_once_with_one_step() -> None:
     status = fold(at(10), found)
     said = [describe(found, status), describe(died, fold(status, died))]
     assert said == [f"group 1 hangs: {reason}", "group 1 attempt 0 died at step 31: hung on n2, rank 0"]
+
+
+# What the table shows well enough, or what only tells more with what the line has. Of a new event, think about it first.
+SILENT: set[str] = set()
+
+
+def test_every_event_has_a_sentence_or_is_known_to_need_none() -> None:
+    names = {"unit": "group-0001", "group": 1, "attempt": 0, "allocation": "7", "node": "n2", "rank": 0, "step": 31}
+    lines = [ex.event(11, kind.event, **names, command="c", what="restart") for kind in EVENTS]
+    assert {str(line["event"]) for line in lines if describe(line, fold(at(10), line)) is None} == SILENT

@@ -10,8 +10,6 @@ import time
 from dataclasses import replace
 from itertools import islice
 
-from typing_extensions import assert_never
-
 from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
@@ -149,43 +147,30 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}{again}"
         case records.AllocationRequested():
             return _requested(record, status)
-        case _:
-            return _of_job(record, status)
+    return _of_job(record, status)
 
 
-def _of_job(
-    record: records.AllocationPending
-    | records.AllocationGranted
-    | records.AllocationEnds
-    | records.AllocationLeaving
-    | records.AllocationLost
-    | records.AllocationRequeued,
-    status: RunStatus,
-) -> str | None:
+def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
     """Return the line for a job. Jobs that wait for the same reason share one: 64 groups may have 64 such jobs."""
-    name = record.allocation
     match record:
-        case records.AllocationPending():
+        case records.AllocationPending(allocation=name):
             alike = [job for job in status.jobs.waiting if job.reason == record.reason]
             return f"job {name} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
-        case records.AllocationGranted():
+        case records.AllocationGranted(allocation=name):
             late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
             return f"job {name} has {', '.join(record.nodes)}{_until(status.jobs.named(name))}" if late else None
-        case records.AllocationEnds():
-            return None
-        case records.AllocationLeaving():
+        case records.AllocationLeaving(allocation=name):
             return f"job {name} is about to end, its group leaves it: {record.reason}"
-        case records.AllocationRequeued():
+        case records.AllocationRequeued(allocation=name):
             cause = (record.reason or "").replace("_", " ")
             return f"job {name} is put back into the queue: its group has left it ({cause})"
-        case records.AllocationLost():
+        case records.AllocationLost(allocation=name):
             needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
             if record.state is None and not needed:
                 return None  # cancelled: its group has finished, has left the run, or runs in another job
             what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
             return f"job {name} is {what}: {record.reason}"
-        case _:
-            assert_never(record)
+    return None
 
 
 def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:

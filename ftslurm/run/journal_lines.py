@@ -29,7 +29,7 @@ def read(line: Event) -> JournalRecord:
         if value is None and is_key:
             return UNKNOWN
         values[field] = value
-    return record(**values)  # type: ignore[return-value]  # EVENTS are the members of the union
+    return record(**values)
 
 
 def _readers(record: type) -> tuple[tuple[str, Callable[[Event, str], object], bool], ...]:

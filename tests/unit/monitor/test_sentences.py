@@ -254,7 +254,7 @@ def test_a_hang_is_told_once_with_one_step() -> None:
     assert said == [f"group 1 hangs: {reason}", "group 1 attempt 0 died at step 31: hung on n2, rank 0"]
 
 
-# What the table shows well enough, or what only tells more with what the line has. Of a new event, think about it first.
+# What the table shows well enough. Of a new event, think about it before it is named here.
 SILENT: set[str] = set()
 
 

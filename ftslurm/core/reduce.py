@@ -376,20 +376,13 @@ def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
 def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
     turn.set_lineage(saved=True)
     rollover.checkpointed(turn, said)
+    about: dict[str, Any] = {**unit.of_group, "step": said.step, "path": said.path, "seconds": said.seconds}
     if said.error is not None:
-        failed = records.CheckpointFailed(
-            **unit.of_group,
-            step=said.step,
-            path=said.path,
-            seconds=said.seconds,
-            error=said.error,
-        )
-        turn.do(failed)
+        turn.do(records.CheckpointFailed(**about, error=said.error))
         return
     if not turn.lineage.resuming:  # progress is reported once a second, and may be behind
         turn.set_lineage(step=max(turn.lineage.step, said.step))
-    saved = records.CheckpointSaved(**unit.of_group, step=said.step, path=said.path, seconds=said.seconds)
-    turn.do(saved)
+    turn.do(records.CheckpointSaved(**about))
 
 
 def _warn(turn: Turn, group: int | None, text: str) -> None:

@@ -136,8 +136,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
         reason=verdict.error or "srun has failed without a word",
         again_s=round(after.due - turn.now, 3) if after.phase is Phase.PENDING else None,
     )
-    followed = [action for action in turn.actions[before:] if not isinstance(action, records.RestartScheduled)]
-    turn.actions[before:] = [refused, *followed]
+    turn.actions.insert(before, refused)
 
 
 def _away(unit: Unit, noticed: float) -> float:
@@ -230,7 +229,8 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         given_up(turn, unit, answer.reason)
         return
     due, reason = answer.time, f"restart: {describe(verdict)}"
-    turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
+    if verdict.attempt == unit.attempt:  # else its launch was refused, and that record says when
+        turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
     wait_for_next(turn, unit, due, reason)
 
 

@@ -27,18 +27,16 @@ def launch(unit: Unit, place: Place, due: float, now: float, current: Attempt) -
         now: the time.
         current: an empty attempt, with one host for each task.
     """
-    return Unit(
-        name=unit.name,
-        group=unit.group,
+    return replace(
+        unit,
         phase=Phase.STARTING,
         attempt=unit.attempt + 1,
         place=place,
-        reason=unit.reason,
         due=due,
         marks=replace(unit.marks, launched=now),
         pulses=(None,) * len(current.hosts),
-        exits=unit.exits,
         current=current,
+        waits_for=None,
     )
 
 

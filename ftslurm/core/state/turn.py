@@ -161,11 +161,8 @@ class Turn:
         self.wake(unit.name)
         if self.table.index is not before.index:  # the rules about jobs depend on it
             self.wake(JOBS)
-        if old is None:
-            concerns_all = unit.group is not None
-        else:
-            concerns_all = unit.is_lighthouse and _differ(old, unit, ("phase", "attempt"))
-        if concerns_all:
+        is_new = old is None and unit.group is not None
+        if is_new or (old is not None and unit.is_lighthouse and _differ(old, unit, ("phase", "attempt"))):
             self.wake(ALL)
         return unit
 

@@ -7,8 +7,8 @@ stream (`faults.random`), the same for the same seed on every machine; and those
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
+from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
@@ -52,10 +52,21 @@ def draw(config: Config, index: int) -> Drill | None:
     faults, size = config.faults.random, config.groups.nodes * config.groups.workers
     if faults is None:
         return None
-    return next(islice(_faults(faults.seed, faults.mean_s, faults.kinds, config.groups.count, size), index, None))
+    drawn, more = _stream(faults.seed, faults.mean_s, tuple(faults.kinds), config.groups.count, size)
+    while len(drawn) <= index:
+        drawn.append(next(more))
+    return drawn[index]
 
 
-def _faults(seed: int, mean_s: float, kinds: Sequence[str], groups: int, size: int) -> Iterator[Drill]:
+@lru_cache(maxsize=8)
+def _stream(
+    seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int
+) -> tuple[list[Drill], Iterator[Drill]]:
+    """Return the faults that have been drawn, so that each is drawn once, and those to come."""
+    return [], _faults(seed, mean_s, kinds, groups, size)
+
+
+def _faults(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> Iterator[Drill]:
     random, after_s = Random(seed).random, 0.0  # noqa: S311  the one method whose numbers Python promises to keep
     while True:
         after_s -= mean_s * math.log(1.0 - random())

@@ -12,7 +12,6 @@ The guard of every worker imports this, so only light modules may be imported he
 import dataclasses
 import json
 from dataclasses import field
-from functools import cache
 from types import NoneType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
 
@@ -656,12 +655,16 @@ class _Plan(NamedTuple):
     defaults: dict[str, object]  # of the fields that may be missing
 
 
-@cache
+_plans: dict[type, _Plan] = {}
+
+
 def plan(kind: type[Value]) -> _Plan:
     """How a type is read; worked out when it is first used."""
-    fields: Any = dataclasses.fields(kind)  # type: ignore[arg-type]  # a dataclass, by __init_subclass__
-    defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING and f.name != "task"}
-    return _Plan({f.name: check_of(f.type) for f in fields}, defaults)
+    if kind not in _plans:
+        fields: Any = dataclasses.fields(kind)  # type: ignore[arg-type]  # a dataclass, by __init_subclass__
+        defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING and f.name != "task"}
+        _plans[kind] = _Plan({f.name: check_of(f.type) for f in fields}, defaults)
+    return _plans[kind]
 
 
 def check_of(annotation: Any) -> Check | Lenient:

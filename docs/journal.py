@@ -63,9 +63,9 @@ def page() -> str:
     """Return the page."""
     readers = {name: _handled(module) for name, module in READERS.items()}
     parts = [INTRO]
-    for title, union in SECTIONS.items():
+    for title, section in SECTIONS.items():
         parts.append(f"\n## {title}\n")
-        for record in get_args(union):
+        for record in section.__subclasses__():
             read_by = ", ".join(name for name, handled in readers.items() if record.__name__ in handled)
             parts.append(f"\n### `{record.event}`\n\n{inspect.getdoc(record)} Read by: {read_by}.\n")
             parts.append("\n| field | type | meaning |\n|---|---|---|\n")

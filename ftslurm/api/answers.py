@@ -17,7 +17,7 @@ from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.story import Story
-from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent, Scaled, ScaleRefused
+from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalRecord, Scaled, ScaleRefused
 from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
@@ -26,8 +26,8 @@ from ftslurm.security.terminal import readable
 
 ANSWER_S = 10.0  # longest wait for an answer; the controller reads its inbox four times a second
 POLL_S = 0.05
-Done = TypeVar("Done", bound=JournalEvent)
-Refused = TypeVar("Refused", bound=JournalEvent)
+Done = TypeVar("Done", bound=JournalRecord)
+Refused = TypeVar("Refused", bound=JournalRecord)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Conversation:
         self.check()
         command = inbox.put(self.run.inbox, what, **fields)
 
-        def is_answer(record: JournalEvent) -> bool:
+        def is_answer(record: JournalRecord) -> bool:
             if not isinstance(record, done) and (refused is None or not isinstance(record, refused)):
                 return False
             return getattr(record, "command", command) == command and (mine is None or mine(record))
@@ -105,7 +105,7 @@ class Conversation:
         """Return further records of a command, in the order of the journal: at most `count`, fewer if time is up."""
         found, deadline = list[Done](), time.monotonic() + timeout_s
 
-        def is_one(record: JournalEvent) -> bool:
+        def is_one(record: JournalRecord) -> bool:
             return isinstance(record, kind) and mine(record)
 
         while len(found) < count:
@@ -118,7 +118,7 @@ class Conversation:
             found.append(record)
         return found
 
-    def hears(self, is_answer: Callable[[JournalEvent], bool]) -> bool:
+    def hears(self, is_answer: Callable[[JournalRecord], bool]) -> bool:
         """Wait for a record that answers a command without an id. Return whether it has come, or the run has ended."""
         event, self.status = wait_for_answer(self._reader, self.status, is_answer, ANSWER_S)
         return event is not None or self.status.outcome != "running"
@@ -152,7 +152,7 @@ def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:
 def wait_for_answer(
     reader: JournalReader,
     status: RunStatus,
-    is_answer: Callable[[JournalEvent], bool],
+    is_answer: Callable[[JournalRecord], bool],
     wait_s: float,
     is_heard: Callable[[], bool] = lambda: True,
 ) -> tuple[Event | None, RunStatus]:

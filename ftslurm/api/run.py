@@ -19,7 +19,7 @@ from ftslurm.errors import RunNotFound
 from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.log_page import View
 from ftslurm.monitor.status_json import StatusJson, to_json
-from ftslurm.protocol.records import JournalEvent
+from ftslurm.protocol.records import JournalRecord
 from ftslurm.report.report_json import ReportJson
 from ftslurm.run import results
 from ftslurm.run.directory import RunDir
@@ -76,7 +76,7 @@ class Run(Steered):
         waiting.wait(self.config, self.files, timeout)
         return self.status()
 
-    def events(self, follow: bool = False) -> Iterator[JournalEvent]:
+    def events(self, follow: bool = False) -> Iterator[JournalRecord]:
         """Yield the journal's records, from the first.
 
         Args:

@@ -19,7 +19,7 @@ from ftslurm.protocol.records import (
     CommandRefused,
     FaultInjected,
     FaultRefused,
-    JournalEvent,
+    JournalRecord,
     RunRequeued,
     Scaled,
     ScaleRefused,
@@ -195,7 +195,7 @@ class Steered:
         return ask("inject", FaultInjected, FaultRefused, mine=mine, fault=fault, group=group, rank=rank or 0)
 
 
-def _is_stop(record: JournalEvent) -> bool:
+def _is_stop(record: JournalRecord) -> bool:
     return isinstance(record, Command) and record.what == "stop"
 
 

@@ -45,6 +45,7 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
@@ -281,14 +282,15 @@ def _standbys(state: RunState, config: Config) -> list[Standby]:
     out = []
     training = _training(state)
     for unit in training.standbys:
-        if unit.place is None:
+        if not unit.place.nodes:
             continue
-        alone = replace(training, table=UnitTable.of((training.lighthouse, *training.groups, unit)))
+        table = UnitTable.of((training.lighthouse, *training.groups, unit))
+        alone = Turn(replace(training, table=table), 0.0, config)
         nodes = set(unit.place.nodes)
-        near = [g for g in alone.groups if g.place is not None and not nodes.isdisjoint(g.place.nodes)]
-        far = next((g for g in alone.groups if g not in near), None)
-        mine = tuple(g.group for g in near if g.group is not None and pick(alone, g, config))
-        anybody = len(mine) == len(near) if far is None else pick(alone, far, config) is not None
+        near = [g for g in training.groups if not nodes.isdisjoint(g.place.nodes)]
+        far = next((g for g in training.groups if g not in near), None)
+        mine = tuple(g.group for g in near if g.group is not None and pick(alone, g))
+        anybody = len(mine) == len(near) if far is None else pick(alone, far) is not None
         out.append(Standby(unit.name, unit.place.nodes, None if anybody else mine))
     return out
 
@@ -327,13 +329,13 @@ def _command(scheduler: Scheduler, run: RunDir, launch: Launch) -> list[str]:
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:
     """Describe what the controller would do if the node were lost after ten steps of training."""
-    if config.cluster.kind != "local" and state.allocation is not None and node in state.allocation.nodes[:1]:
+    if config.cluster.kind != "local" and node in state.allocation.nodes[:1]:
         return _without_controller(config)
     state = _training(state)
-    hit = [u for u in state.units if u.place and node in u.place.nodes and not u.is_lighthouse]
+    hit = [u for u in state.units if node in u.place.nodes and not u.is_lighthouse]
     events = [TaskFailed(u.id, Evidence(None, node, node_lost=True)) for u in hit]
     ends = [Ended(u.id, code=1) for u in hit]
-    own = state.allocation.nodes if state.allocation is not None else ()
+    own = state.allocation.nodes
     left = NodesLeft(tuple(n for n in own if n != node)) if own and config.cluster.kind != "local" else None
     state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
     state, more = decide(state, [NodeFate(node, down=True)], 1.0, config)  # Slurm's answer, for which groups wait
@@ -344,12 +346,12 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
     out = []
     for unit in (unit for unit in hit if unit.group is not None):
         record, after = launched.get(unit.group), state.groups[unit.group or 0]
-        where = few(after.place.nodes) if after.place is not None else ""
+        where = few(after.place.nodes)
         if record is not None and record.standby:
             name = record.standby.partition("/")[0]
             out.append(f"the warm standby {name} on {where} takes group {unit.group} over")
         elif record is not None:
-            same = unit.place is not None and after.place == unit.place
+            same = after.place == unit.place
             out.append(f"group {unit.group} {'is launched there again' if same else f'moves to {where}'}")
         elif after.phase is Phase.PENDING:
             waits = "waits for a node, the others go on (cluster.spare_nodes)"
@@ -359,7 +361,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
         else:
             out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
     for unit in (unit for unit in hit if unit.group is None):
-        there = home(state, unit, config)
+        there = home(Turn(state, 1.0, config), unit)
         where = f"is started elsewhere, on {few(there.nodes)}" if there else "is not started again: no node is left"
         out.append(f"the standby {unit.name} {where}")
     return "; ".join(out) or "nothing happens: a spare"
@@ -383,8 +385,7 @@ def _training(state: RunState) -> RunState:
     """Return the state ten steps later: every group trains, every standby is warm."""
     running = tuple(replace(u, phase=Phase.RUNNING, current=replace(u.current, step=10)) for u in state.groups)
     warm = tuple(
-        replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes if u.place else ()))
-        for u in state.standbys
+        replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes)) for u in state.standbys
     )
     lighthouse = state.lighthouse
     if lighthouse.phase is Phase.STARTING:

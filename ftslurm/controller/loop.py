@@ -37,15 +37,13 @@ from ftslurm.controller.signals import SIGNALS, Wakeup
 from ftslurm.controller.translate import (
     ANSWER_S,
     MARGIN_S,
+    asked,
     asked_by_signal,
     classified,
     ended,
-    inject_asked,
     read_attach,
-    requester,
     translate,
 )
-from ftslurm.controller.user_commands import user_request
 from ftslurm.core.groups import reports
 from ftslurm.core.jobs.supply import array
 from ftslurm.core.lineage import continuity
@@ -255,13 +253,8 @@ class Controller:
 
     def _commanded(self, command: Mapping[str, Any]) -> None:
         """Read a command from the inbox."""
-        if command["what"] == "stop":
-            who = f"stopped by {str(command.get('user', '?'))[:80]}"
-            self.events.append(StopAsked(who, requester(command)))
-        elif command["what"] == "inject" and (drill := inject_asked(command)) is not None:
-            self.events.append(drill)
-        elif (request := user_request(command)) is not None:
-            self.events.append(request)
+        if (event := asked(command)) is not None:
+            self.events.append(event)
         elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
             self.leaving = str(command.get("reason"))[:500]
         elif command["what"] in ("pilot", "leaving"):

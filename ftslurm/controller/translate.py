@@ -9,7 +9,7 @@ from typing import Any
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state import events
-from ftslurm.core.state.model import SLURM, Evidence, Requester, Saved, Source, StepId
+from ftslurm.core.state.model import SLURM, Evidence, Saved, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause, Says
@@ -88,18 +88,27 @@ def _evidence_of_exit(exited: messages.Exited) -> Evidence:
     )
 
 
-def inject_asked(command: Mapping[str, Any]) -> events.InjectAsked | None:
-    """Translate an `inject` command from the inbox to an event; None: it is invalid."""
-    fault, group, rank = command.get("fault"), command.get("group"), command.get("rank") or 0
-    if fault in (*FAULTS,) and (group is None or is_whole(group)) and is_whole(rank):
-        return events.InjectAsked(str(fault), group, rank, requester(command))
+def asked(command: Mapping[str, Any]) -> events.Event | None:
+    """Translate a user's command from the inbox to an event; None: it is another one, or invalid."""
+    what, by, number = command["what"], command.get("by"), str(command.get("id"))[:100]
+    by = by if is_whole(by) else "?"
+    group, rank, node = command.get("group"), command.get("rank"), command.get("node")
+    if not all(value is None or is_whole(value) for value in (group, rank)):
+        return None
+    match what:
+        case "stop":
+            return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
+        case "scale" if is_whole(command.get("groups")):
+            return events.ScaleAsked(command["groups"], by)
+        case "inject" if (fault := command.get("fault")) in (*FAULTS,):
+            return events.InjectAsked(str(fault), group, rank or 0, by)
+        case "restart" | "stacks" if group is not None:
+            return events.Asked(what, by, number, group=group, rank=rank)
+        case "drain" | "undrain" if isinstance(node, str):
+            return events.Asked(what, by, number, node=node[:MOST_TEXT])
+        case "save":
+            return events.Asked(what, by, number)
     return None
-
-
-def requester(command: Mapping[str, Any]) -> Requester:
-    """Return the author of a command in the inbox: a user's id, or the text that is there instead."""
-    who = command.get("by")
-    return Requester(Source.USER, who if is_whole(who) else who[:MOST_TEXT] if isinstance(who, str) else "?")
 
 
 def ended(
@@ -168,4 +177,4 @@ def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.
     wait_s = ANSWER_S if number == signal.SIGTERM and config.cluster.kind != "local" else 0.0
     why = "by hand, or by a time limit" if cluster.kind == "local" else "scancel, the time limit, or by hand"
     reason = f"the controller was sent {name} ({why})"
-    return events.StopAsked(reason, Requester(Source.SIGNAL, name), wait_s=wait_s)
+    return events.StopAsked(reason, name, wait_s=wait_s)

@@ -16,7 +16,6 @@ from ftslurm.core.state.actions import Assign
 from ftslurm.core.state.model import LIVE, Evidence, Phase, Unit
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import NOBODY
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -27,12 +26,12 @@ def assign(turn: Turn) -> None:
     if not turn.goes_on:
         return
     url, waiting = turn.state.lighthouse_url, [unit for unit in turn.attended() if _is_ready(unit, turn.config)]
-    servers = orders.urls(turn.state, turn.config) if waiting else ()
+    servers = orders.urls(turn) if waiting else ()
     for unit in waiting if url is not None else ():
-        table = ranks.table([str(host) for host in unit.current.hosts])
-        slot = unit.place.slot if unit.place is not None else 0
         earlier = fence(unit) if unit.current.ran_as is not None else ()
-        turn.do(Assign(unit.id, unit.group_id, table, str(url), unit.attempt, slot, earlier, servers))
+        turn.do(
+            Assign(unit.id, unit.group_id, ranks.of(unit), str(url), unit.attempt, unit.place.slot, earlier, servers)
+        )
         unit = turn.attempt(unit, assigned=True, lighthouse=url, servers=servers)
         turn.change(unit, due=turn.now + store_within_s(unit, turn.config))
     if not turn.state.released:
@@ -71,7 +70,7 @@ def _not_waited_for(turn: Turn, unit: Unit) -> bool:
 
 def _mixed(turn: Turn, unit: Unit) -> Evidence | None:
     """Return the sign that a group has another torchft than the Lighthouse or a group that trains; None: it has not."""
-    trains = next(iter(turn.table.phases.get(Phase.RUNNING, NOBODY)), unit.name)
+    trains = next(iter(turn.table.names(Phase.RUNNING)), unit.name)
     sides = [
         (version, one.current.hosts[task], "the Lighthouse" if one.is_lighthouse else f"group {one.group}")
         for one in (unit, turn.table.by_name[trains], turn.lighthouse)
@@ -92,16 +91,13 @@ def _begin(turn: Turn) -> None:
         store = unit.current.store
         if unit.phase is not Phase.STARTING or unit.group is None or store is None:
             continue
-        if not turn.due(unit.current.begin_after, unit.name):
-            continue
         if not turn.independent and (mixed := _mixed(turn, unit)):
             stop(turn, unit, mixed.cause, mixed)
             continue
-        heals, floor = False, 0
-        if not turn.independent:
-            heals, floor = continuity.heals(turn.state, turn.config), continuity.floor(turn.state, turn.config)
+        reached = continuity.reached(turn.state, turn.config)
+        floor = reached or (turn.lineage.resume_step if turn.lineage.resuming else 0)
         turn.do(records.ScriptBegun(**unit.names))
-        turn.send(unit, messages.Begin(*store, heals, floor))
+        turn.send(unit, messages.Begin(*store, reached > 0, floor))
         unit = turn.attempt(unit, floor=floor)
         unit = turn.mark(unit, begun=turn.now)
         run(turn, unit)

@@ -6,20 +6,20 @@ group without another place stays there until there is one. Jobs are asked for a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ftslurm.core.groups import placement, standby
+from ftslurm.core.groups import standby
+from ftslurm.core.groups.launching import has_room
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
-from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasting, may_ask, uses_jobs
+from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Asked
-from ftslurm.core.state.model import LIVE, Job, Out, Phase, Unit
-from ftslurm.core.state.run_state import JOBS
+from ftslurm.core.state.model import JOBS, LIVE, Job, Out, Phase, Trait, Unit
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
 from ftslurm.core.user_requests import RUNS, Refused, check_goes_on, recall, why_stuck
 from ftslurm.protocol import records
@@ -38,7 +38,7 @@ def vacate(turn: Turn) -> None:
             cause = Cause.TIME_LIMIT
             update(turn, one.name, leaving=cause)
             turn.do(leaves(one, cause, "its time limit is near"))
-        for unit in living(turn.state, one.name):
+        for unit in living(turn, one.name):
             told = unit.current.told is not None and turn.due(unit.current.told + TOLD_S, JOBS)
             if cause is not None or told:
                 _bring_down(turn, unit, cause)
@@ -54,7 +54,7 @@ def _must(turn: Turn, one: Job) -> bool:
     now, config = turn.now, turn.config
     if one.ends is None or not one.usable or not turn.due(one.ends - config.cluster.signal_s, JOBS):
         return False
-    end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn.state, one.name))
+    end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn, one.name))
     if any(u.current.adoption is not None for u in units) and not turn.due(end, JOBS):
         return False
     if _joined_elsewhere(turn, one) or not any(u.joined for u in units):
@@ -70,11 +70,11 @@ def _must(turn: Turn, one: Job) -> bool:
 
 def _joined_elsewhere(turn: Turn, one: Job) -> bool:
     """Return whether a group in the controller's own job or in another usable job holds the training's state."""
-    for name in turn.table.having_trait(Trait.JOINED):
+    for name in turn.table.names(Trait.JOINED):
         place = turn.unit(name).place
-        if place is None or place.allocation == one.name:
+        if place.allocation == one.name:
             continue
-        job = queue.job(turn.state, place.allocation)
+        job = queue.job(turn, place.allocation)
         if place.allocation is None or (job is not None and job.usable):
             return True
     return False
@@ -102,7 +102,7 @@ def _moves(turn: Turn, one: Job, elsewhere: dict[int, tuple[bool, bool]]) -> boo
     limit = handover_at(one, turn.config)
     if limit is None or one.ends is None or not turn.due(limit, JOBS):
         return False
-    unit = next(living(turn.state, one.name), None)
+    unit = next(living(turn, one.name), None)
     if unit is None or unit.phase is Phase.STOPPING or unit.current.adoption is not None:
         return False
     if unit.is_standby:
@@ -128,7 +128,7 @@ def _settled(unit: Unit) -> bool:
 def _others_are_settled(table: UnitTable, but: Unit) -> bool:
     """Return whether every other group takes part in the training, has no nodes for now, or is over."""
     moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
-    if table.count(Phase.RUNNING) > len(table.having_trait(Trait.JOINED)):
+    if table.count(Phase.RUNNING) > len(table.names(Trait.JOINED)):
         moving += table.in_phase(Phase.RUNNING)
     return all(_settled(unit) for unit in moving if unit.name != but.name)
 
@@ -138,7 +138,8 @@ def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
 
     The result is the same for all jobs of the pool that are near their end, since none of them lasts.
     """
-    free = _has_room(turn, pool, (*turn.table.in_phase(*LIVE), *turn.state.standbys))
+    beside = (*turn.table.in_phase(*LIVE), *(unit for unit in turn.state.standbys if unit.phase in LIVE))
+    free = has_room(turn, pool, beside)
     return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in turn.jobs)
 
 
@@ -150,7 +151,7 @@ def drain(turn: Turn, event: Asked) -> str:
     check_goes_on(turn)
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
-    _leave_out(turn, [event.node], event.by.name)
+    _leave_out(turn, [event.node], event.by)
     there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
     return f"{event.node} gets nothing any more; {moves}"
@@ -158,7 +159,7 @@ def drain(turn: Turn, event: Asked) -> str:
 
 def leave_out_slow(turn: Turn, unit: Unit) -> None:
     """Drain the nodes of a slow group once it has another place; one group at a time (health.on_slow=drain)."""
-    nodes = frozenset(unit.place.nodes if unit.place else ()) - turn.nodes.drained
+    nodes = frozenset(unit.place.nodes) - turn.nodes.drained
     if turn.local or not turn.goes_on or not nodes or _there(turn):
         return
     without = Turn(turn.state, turn.now, turn.config)
@@ -179,7 +180,7 @@ def undrain(turn: Turn, event: Asked) -> str:
     left_out = known.out in (Out.UNFIT, Out.BLAMED)
     if not left_out and not known.drained:
         raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
-    turn.do(records.NodeUndrained(node=node, by=event.by.name))
+    turn.do(records.NodeUndrained(node=node, by=event.by))
     turn.node(node, drained=False)
     said = f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
     if left_out:
@@ -199,7 +200,7 @@ def move(turn: Turn) -> None:
     for unit in _there(turn):
         if unit.group is None or (not (unit.joined and one_moves) and _may_go(turn, unit) and _is_taken_in(turn, unit)):
             one_moves = one_moves or (unit.joined and not turn.independent)
-            nodes = ", ".join(sorted(drained.intersection(unit.place.nodes if unit.place else ())))
+            nodes = ", ".join(sorted(drained.intersection(unit.place.nodes)))
             recall(turn, unit, f"{nodes} is drained")
 
 
@@ -208,8 +209,7 @@ def _there(turn: Turn) -> list[Unit]:
     drained, found = turn.nodes.drained, []
     for unit in _near(turn, drained):
         free = unit.current.recalled is None and unit.current.adoption is None
-        own = () if turn.state.allocation is None else turn.state.allocation.nodes
-        if free and not (unit.is_lighthouse and drained.issuperset(own)):
+        if free and not (unit.is_lighthouse and drained.issuperset(turn.state.allocation.nodes)):
             found.append(unit)
     return found
 
@@ -224,26 +224,17 @@ def _may_go(turn: Turn, unit: Unit) -> bool:
     """Return whether a group may leave its nodes before it must: the training goes on, and no other group moves."""
     if unit.joined and not turn.independent and not _others_are_settled(turn.table, unit):
         return False
-    return why_stuck(turn.state, unit, turn.config) is None
-
-
-def _has_room(turn: Turn, pool: int, beside: Iterable[Unit]) -> bool:
-    """Return whether there is a free place for a group beside these units, where steps last."""
-    groups, taken = turn.config.groups, [u.place for u in beside if u.place is not None and u.phase in LIVE]
-    there = lasting(turn, pool)
-    return placement.place(groups.nodes, groups.per_node, there, taken, turn.nodes.unusable) is not None
+    return why_stuck(turn, unit) is None
 
 
 def _is_taken_in(turn: Turn, unit: Unit) -> bool:
     """Return whether a group finds a place on other nodes, or a standby there, at once."""
-    state, config = turn.state, turn.config
-    pool = pool_of(unit.group, config)
-    waiting = turn.having(Trait.WAITING)
-    if any(u.phase is Phase.PENDING and pool_of(u.group, config) == pool and not u.retired for u in waiting):
+    pool, waiting = pool_of(unit.group, turn.config), turn.having(Trait.WAITING)
+    if any(u.phase is Phase.PENDING and pool_of(u.group, turn.config) == pool and not u.retired for u in waiting):
         return False  # they come first
-    if standby.pick(state, unit, config) is not None:
+    if standby.pick(turn, unit) is not None:
         return True
-    return _has_room(turn, pool, (u for u in turn.table.in_phase(*LIVE) if u.name != unit.name))
+    return has_room(turn, pool, (u for u in turn.table.in_phase(*LIVE) if u.name != unit.name))
 
 
 def _why_not(turn: Turn, node: str) -> str | None:
@@ -254,7 +245,7 @@ def _why_not(turn: Turn, node: str) -> str | None:
     if turn.nodes.of(node).drained:
         return f"{node} is drained already"
     nodes = {name for allocation in state.allocations() for name in allocation.nodes}
-    nodes |= {name for unit in state.units if unit.phase in LIVE and unit.place for name in unit.place.nodes}
+    nodes |= {name for unit in state.units if unit.phase in LIVE for name in unit.place.nodes}
     if node not in nodes:
         return f"the run has no node {node}; it has {', '.join(sorted(nodes)[:20]) or 'none'}"
     if not nodes - turn.nodes.unusable - {node}:

@@ -7,15 +7,13 @@ every group's guards forward to them (guard/forwarder.py).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
-from ftslurm.config.schema import Config
 from ftslurm.core.groups import fault_drills
-from ftslurm.core.groups.reports import phases, recovery_s, since
+from ftslurm.core.groups.reports import recovery
 from ftslurm.core.health.node_health import silences
 from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import LIVE, Phase, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import serves
 from ftslurm.protocol import messages, records
@@ -102,11 +100,10 @@ def aside(turn: Turn, said: messages.GroupAside) -> None:
 # --- parameter servers ------------------------------------------------------------------------------------------------
 
 
-def urls(state: RunState, config: Config) -> tuple[str, ...]:
+def urls(turn: Turn) -> tuple[str, ...]:
     """Return the address of each serving group's server, in the order of the groups; empty: down at the moment."""
-    if not config.groups.serve:
-        return ()
-    serving = (unit for unit in state.groups if serves(unit.group, config))
+    every = turn.state.groups if turn.config.groups.serve else ()
+    serving = (unit for unit in every if serves(unit.group, turn.config))
     return tuple(unit.current.url or "" if unit.phase is Phase.RUNNING else "" for unit in serving)
 
 
@@ -114,7 +111,7 @@ def servers(turn: Turn) -> None:
     """Send the servers' current addresses to the groups that have other ones."""
     if not turn.config.groups.serve or not turn.goes_on:
         return
-    there = urls(turn.state, turn.config)
+    there = urls(turn)
     for unit in turn.state.groups:  # few runs have servers
         if unit.phase in LIVE and unit.current.assigned and unit.current.servers != there:
             unit = turn.attempt(unit, servers=there)
@@ -126,45 +123,20 @@ def server_said(turn: Turn, said: messages.Serving | messages.Served | messages.
     if not turn.independent:
         return
     match said:
-        case messages.Serving():
-            _serving(turn, said, unit)
-        case messages.Served():
-            _served(turn, said, unit)
+        case messages.Serving(url):
+            turn.do(records.Serving(**unit.names, url=url, **_back(turn, unit)))
+            turn.attempt(unit, url=url)
+        case messages.Served(step):
+            _served(turn, step, unit)
         case messages.SessionOpened():
-            _opened(turn, unit)
+            turn.do(records.SessionOpened(**unit.of_group, **_back(turn, unit)))
 
 
-def _serving(turn: Turn, said: messages.Serving, unit: Unit) -> None:
-    """Record that a server is up."""
-    back = _back(turn, unit)
-    record = records.Serving(
-        **unit.names,
-        url=said.url,
-        seconds=back.seconds,
-        recovery_s=back.recovery_s,
-        phases=back.phases,
-    )
-    turn.do(record)
-    turn.attempt(unit, url=said.url)
-
-
-def _opened(turn: Turn, unit: Unit) -> None:
-    """Record a group's first session with a server, which ends its recovery."""
-    back = _back(turn, unit)
-    record = records.SessionOpened(
-        **unit.of_group,
-        seconds=back.seconds,
-        recovery_s=back.recovery_s,
-        phases=back.phases,
-    )
-    turn.do(record)
-
-
-def _served(turn: Turn, said: messages.Served, unit: Unit) -> None:
+def _served(turn: Turn, step: int, unit: Unit) -> None:
     """Record a server's progress. The step of the run is the server's step, even if that decreases."""
     progress = records.Progress(
         **unit.of_group,
-        step=said.step,
+        step=step,
         quorum_id=None,
         participants=None,
         committed=None,
@@ -173,23 +145,12 @@ def _served(turn: Turn, said: messages.Served, unit: Unit) -> None:
     )
     turn.do(progress)
     if serves(unit.group, turn.config):
-        turn.set_lineage(step=said.step)
-        turn.attempt(unit, step=said.step)
+        turn.set_lineage(step=step)
+        turn.attempt(unit, step=step)
         for group in turn.state.groups:
-            fault_drills.inject_planned(turn, group, said.step)
+            fault_drills.inject_planned(turn, group, step)
 
 
-class _Back(NamedTuple):
-    """The durations of a group's recovery; all None: it was at work before."""
-
-    seconds: float | None = None
-    recovery_s: float | None = None
-    phases: dict[str, float | None] | None = None
-
-
-def _back(turn: Turn, unit: Unit) -> _Back:
-    """Mark a unit as at work from now on, and return the durations of its recovery."""
-    if unit.marks.joined is not None:
-        return _Back()
-    marks = turn.mark(unit, joined=turn.now).marks
-    return _Back(since(marks.launched, turn.now), recovery_s(marks, turn.now), phases(marks))
+def _back(turn: Turn, unit: Unit) -> dict[str, Any]:
+    """Mark a unit as at work from now on, and return the durations of its recovery; empty: it was at work before."""
+    return recovery(turn.mark(unit, joined=turn.now).marks, turn.now) if unit.marks.joined is None else {}

@@ -12,7 +12,6 @@ from typing_extensions import assert_never
 from ftslurm.core import leaving, orders, slow, user_requests
 from ftslurm.core.groups import fault_drills, ranks, reports, standby
 from ftslurm.core.groups.exits import ended
-from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.reports import since
 from ftslurm.core.groups.verdict import after_abort
 from ftslurm.core.health import (
@@ -42,12 +41,10 @@ from ftslurm.core.state.events import (
     StopAsked,
     TaskFailed,
 )
-from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
-from ftslurm.core.state.run_state import ALL
+from ftslurm.core.state.model import ALL, SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit, replace
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.messages import Message
@@ -141,7 +138,7 @@ REQUESTS = {
 
 def _asked(turn: Turn, event: Asked) -> None:
     """Do what a user asks for, and answer."""
-    about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by.name}
+    about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by}
     about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
     before = len(turn.actions)
     try:
@@ -216,8 +213,7 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
         case messages.Checkpointed():
             _checkpointed(turn, said, unit)
         case messages.Restored():
-            turn.put(continuity.restored(unit, said, turn.state))
-            turn.do(records.CheckpointRestored(**unit.of_group, step=said.step, path=said.path))
+            continuity.restored(turn, said, unit)
         case messages.Done(task=task):
             turn.attempt(unit, over=unit.current.over | {task})
         case messages.Exited(task=task):
@@ -243,7 +239,7 @@ def _stop_asked(turn: Turn, event: StopAsked) -> None:
     ending = turn.state.ending
     if ending is not None and (event.by == SRUN or (event.by, event.reason) == (ending.by, ending.reason)):
         return  # the srun of every step reports it
-    turn.do(records.Command(what="stop", by=event.by.name, reason=event.reason))
+    turn.do(records.Command(what="stop", by=event.by, reason=event.reason))
     if ending is not None and not _forbids(ending, event):
         _explained(turn, ending, event)
     else:
@@ -277,7 +273,7 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
 
 
 def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
-    if unit.place is None or said.node not in unit.place.nodes:
+    if said.node not in unit.place.nodes:
         return
     turn.attempt(unit, checking=unit.current.checking - {said.node})
     if (why := node_health.checked(turn, said)) is not None:
@@ -297,10 +293,10 @@ def _step_up(turn: Turn, unit: Unit) -> None:
     unit = turn.mark(unit, ready=turn.now)
     if unit.is_standby and unit.phase is Phase.STARTING:
         unit = run(turn, unit)
-    table = ranks.table([str(host) for host in unit.current.hosts])
+    table = ranks.of(unit)
     rows: tuple[records.RankRow, ...] = ()
-    if unit.place is not None and table != ranks.expected(unit.place, turn.config.groups.workers):
-        rows = tuple(rank_row(row) for row in table)  # Slurm has distributed the tasks in another order
+    if table != ranks.expected(unit.place, turn.config.groups.workers):
+        rows = ranks.rows(table)  # Slurm has distributed the tasks in another order
     _step_ready(turn, unit, ranks=rows)
 
 
@@ -339,7 +335,7 @@ def _quorum_issued(turn: Turn, said: messages.QuorumIssued) -> None:
 def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     # An adopted attempt may have joined before: takeover.guard_reported writes its line.
     joins = unit.current.step is None and said.committed > 0 and unit.current.adoption is None
-    if joins and not turn.independent and continuity.is_new_history(said, unit, turn.state):
+    if joins and not turn.independent and continuity.is_new_history(turn, said, unit):
         _began_new_history(turn, said, unit)
         return
     if joins:
@@ -366,9 +362,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     slow.reported(turn, said, unit)
     hangs.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
-    text = continuity.unsaved(turn.state, said, turn.config)
-    if text is not None:
-        _warn(turn, unit.group, text)
+    _warn(turn, unit.group, continuity.unsaved(turn, said))
 
 
 def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
@@ -382,20 +376,13 @@ def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
 def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
     turn.set_lineage(saved=True)
     rollover.checkpointed(turn, said)
+    about: dict[str, Any] = {**unit.of_group, "step": said.step, "path": said.path, "seconds": said.seconds}
     if said.error is not None:
-        failed = records.CheckpointFailed(
-            **unit.of_group,
-            step=said.step,
-            path=said.path,
-            seconds=said.seconds,
-            error=said.error,
-        )
-        turn.do(failed)
+        turn.do(records.CheckpointFailed(**about, error=said.error))
         return
     if not turn.lineage.resuming:  # progress is reported once a second, and may be behind
         turn.set_lineage(step=max(turn.lineage.step, said.step))
-    saved = records.CheckpointSaved(**unit.of_group, step=said.step, path=said.path, seconds=said.seconds)
-    turn.do(saved)
+    turn.do(records.CheckpointSaved(**about))
 
 
 def _warn(turn: Turn, group: int | None, text: str) -> None:
@@ -425,7 +412,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         return
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])
-    if Says.ABORT in evidence.says and unit.place is not None and len(unit.place.nodes) == 1:
+    if Says.ABORT in evidence.says and len(unit.place.nodes) == 1:
         return  # silence.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
@@ -433,17 +420,16 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
         node_health.exclude(turn, evidence.node, evidence.error or "lost")
     if unit.phase is Phase.STOPPING:
         return  # rules._bring_down kills it when it is due
-    if queue.is_told(unit, evidence) and turn.goes_on and unit.place is not None:
+    if queue.is_told(unit, evidence) and turn.goes_on:
         job = unit.place.allocation
         queue.doubt(turn, job)  # Slurm is asked why
         unit = turn.attempt(unit, told=unit.current.told or turn.now)
         if job is not None:
             return  # leaving.vacate brings it down
     unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
-    turn.put(lost_connections.failed(unit, turn.now, turn.config))
+    lost_connections.failed(turn, unit)
 
 
 def _ended(turn: Turn, event: Ended, unit: Unit) -> None:
-    if takeover.not_reached(turn, event, unit):
-        return
-    ended(turn, event, turn.put(takeover.never_reached(unit)))
+    if not takeover.not_reached(turn, event, unit):
+        ended(turn, event, unit)

@@ -10,10 +10,9 @@ compares with the clock says so where it does (Turn.due).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import cast
+from typing import Any, cast
 
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, leaving, orders, slow, user_requests
@@ -30,12 +29,12 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
-from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Out, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Out, Phase, RunOutcome, Trait, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
-from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
@@ -106,42 +105,40 @@ def _release(turn: Turn) -> None:
 
 def _end_if_over(turn: Turn) -> None:
     """End the run if it has succeeded or cannot go on."""
-    state, config = turn.state, turn.config
+    table, config, least = turn.table, turn.config, turn.config.groups.min
     if not turn.goes_on:
         return
-    serving, succeeded, failed = _come_to_an_end(state, config)
-    retired = sum(not serves(u.group, config) for u in turn.having(Trait.RETIRED))
-    groups = state.table.groups - len(serving) - retired
-    if len(succeeded) + len(failed) == groups and len(succeeded) >= config.groups.min:
-        _all_ended(turn, succeeded, failed, serving)
+    serving = [u for u in turn.state.groups if serves(u.group, config)] if config.groups.serve else []
+    ended = [u for u in table.in_phase(*OVER) if not u.retired and not serves(u.group, config)]
+    failed = [u for u in ended if u.phase is Phase.FAILED]
+    groups = table.groups - len(serving) - sum(not serves(u.group, config) for u in turn.having(Trait.RETIRED))
+    if len(ended) == groups and len(ended) - len(failed) >= least:
+        _all_ended(turn, ended, failed, serving)
         return
     for unit in serving:
         if unit.phase is Phase.FAILED:
-            reason = f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}"
-            turn.fail(reason)
+            turn.fail(f"group {unit.group} was given up, and the others need it (groups.serve): {unit.reason}")
             return
-    if groups - len(failed) < config.groups.min:
+    if groups - len(failed) < least:
         why = "; ".join(f"group {u.group}: {u.reason}" for u in failed[:3])
-        few = f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are left"
-        turn.fail(f"{few} ({why})")
+        turn.fail(f"{len(failed)} of {groups} groups were given up, fewer than groups.min={least} are left ({why})")
         return
-    pending = state.table.count(Phase.PENDING)
-    if groups - len(failed) - pending >= config.groups.min and not serving:
+    if groups - len(failed) - table.count(Phase.PENDING) >= least and not serving:
         return  # enough groups have a place
     waiting = _without_place(turn)
     left = groups - len(failed) - sum(not serves(u.group, config) for u in waiting)
     needed = any(serves(u.group, config) for u in waiting)
-    if waiting and (needed or left < config.groups.min):
+    if waiting and (needed or left < least):
         turn.fail(_no_place(turn, waiting, needed))
 
 
-def _all_ended(turn: Turn, succeeded: list[Unit], failed: list[Unit], serving: list[Unit]) -> None:
+def _all_ended(turn: Turn, ended: list[Unit], failed: list[Unit], serving: list[Unit]) -> None:
     """End the run after its last group has ended, enough of them well."""
     lineage = turn.lineage
     reason = "all groups finished" + (", those that only serve are stopped (groups.serve)" if serving else "")
     if failed:
-        groups = len(succeeded) + len(failed)
-        reason = f"{len(succeeded)} of {groups} groups finished; group {failed[0].group} did not"
+        well = len(ended) - len(failed)
+        reason = f"{well} of {len(ended)} groups finished; group {failed[0].group} did not"
     if lineage.resuming and lineage.resume_step > 0:
         reason += f"; nothing was left to do after the checkpoint of step {lineage.resume_step}"
     elif lineage.step == 0 and not turn.independent:
@@ -160,25 +157,15 @@ def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
     why = f"since {gone} lost" if lost else "and no job will bring one"
     why += f" and health.preflight failed ({unfit})" if unfit else ""
-    hint = (
-        supply.ComingJobs(turn.state, turn.config).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
-    )
+    hint = supply.ComingJobs(turn).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
     return f"{who} no node to run on {why}, {'and ' if needed else ''}{few}: {hint}"
-
-
-def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[Unit], list[Unit]]:
-    """Return the groups that only serve; of the others, those that have succeeded and those that were given up."""
-    serving = [u for u in state.groups if serves(u.group, config)] if config.groups.serve else []
-    ended = state.table.in_phase(*OVER) if state.table.count(*OVER) else []
-    ended = [u for u in ended if not u.retired and not serves(u.group, config)]
-    return serving, [u for u in ended if u.phase is Phase.SUCCEEDED], [u for u in ended if u.phase is Phase.FAILED]
 
 
 def _without_place(turn: Turn) -> list[Unit]:
     """Return the groups that wait in vain for a node; in one allocation only a lost one that is still ours may come."""
     found, state = list[Unit](), turn.state
-    finder = launching.PlaceFinder(turn, many=True)
-    for unit in state.table.in_phase(Phase.PENDING) if state.allocation is not None else ():
+    finder = launching.PlaceFinder(turn)
+    for unit in state.table.in_phase(Phase.PENDING) if state.allocation.name else ():
         if unit.retired or not turn.due(unit.due):
             continue
         place = finder.find(unit)
@@ -193,52 +180,38 @@ def _without_place(turn: Turn) -> list[Unit]:
 
 def _expire(turn: Turn) -> None:
     """Bring down steps that have taken too long to start, and groups that can only start a new history."""
-    since, config = over_from(turn.state, turn.config), turn.config
+    since = over_from(turn)
     over = since is not None and turn.due(since)
     for unit in turn.state.units if over else turn.attended():
-        start = _start_limit(unit)
-        late = start is not None and turn.due(start, unit.name)
-        limit = _join_limit(unit, config)
-        slow = limit is not None and turn.due(limit, unit.name) and bool(turn.table.having_trait(Trait.JOINED))
-        going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
-        stray = over and unit.group is not None and going and not unit.joined
-        if late:
-            _timed_out(turn, unit, _late_words(unit, config))
-        elif slow:
-            _timed_out(
-                turn, unit, f"no step {config.join_timeout_s:g} s after its script began (see job.longest_step_s)"
-            )
-        elif stray:
-            stop(turn, unit, Cause.CANCELLED)
-        elif over and unit.group is not None and unit.phase is Phase.PENDING:
+        if (why := _late(turn, unit)) is not None:
+            sign = Evidence(None, None, error=why, cause=Cause.START_TIMEOUT)
+            stop(turn, unit, Cause.START_TIMEOUT, sign)
+        elif not over or unit.group is None or unit.joined or unit.current.adoption is not None:
+            continue
+        elif unit.phase is Phase.PENDING:
             given_up(turn, unit, too_late(turn.table.in_phase(Phase.SUCCEEDED)[0].group_id))
+        elif unit.phase in (Phase.STARTING, Phase.RUNNING):
+            stop(turn, unit, Cause.CANCELLED)
 
 
-def _late_words(unit: Unit, config: Config) -> str:
-    """Return what a step has not done in time, and which setting says so."""
-    within_s = launching.store_within_s(unit, config)
-    if within_s < config.health.start_timeout_s:
-        return f"the standby that it has taken gave no store within {within_s:g} s"
-    return f"not ready after {config.health.start_timeout_s:g} s (health.start_timeout_s)"
+def _late(turn: Turn, unit: Unit) -> str | None:
+    """Return what a step has not done in time, and which setting says so; None: it is in time.
 
-
-def _start_limit(unit: Unit) -> float | None:
-    """Return until when a step must be ready and, once assigned, have its store; None: no limit applies now."""
-    if unit.phase is not Phase.STARTING or unit.current.store is not None or unit.current.adoption is not None:
+    It must be ready and, once assigned, have its store; and a group whose script runs must commit a step.
+    """
+    config, current = turn.config, unit.current
+    starts = unit.phase is Phase.STARTING and current.store is None and current.adoption is None
+    if starts and (unit.marks.ready is None or current.assigned) and turn.due(unit.due, unit.name):
+        within_s, limit_s = launching.store_within_s(unit, config), config.health.start_timeout_s
+        if within_s < limit_s:
+            return f"the standby that it has taken gave no store within {within_s:g} s"
+        return f"not ready after {limit_s:g} s (health.start_timeout_s)"
+    trains = unit.phase is Phase.RUNNING and unit.group is not None and not turn.independent
+    if not trains or current.step is not None or unit.marks.begun is None:
         return None
-    return unit.due if unit.marks.ready is None or unit.current.assigned else None
-
-
-def _join_limit(unit: Unit, config: Config) -> float | None:
-    """Return until when a group whose script runs must have committed a step; None: it has, or there is no limit."""
-    limit, begun = config.join_timeout_s, unit.marks.begun
-    waits = unit.phase is Phase.RUNNING and unit.group is not None and unit.current.step is None
-    return begun + limit if waits and begun is not None and not independent(config) else None
-
-
-def _timed_out(turn: Turn, unit: Unit, words: str) -> None:
-    sign = Evidence(None, None, error=words, cause=Cause.START_TIMEOUT)
-    stop(turn, unit, Cause.START_TIMEOUT, sign)
+    if not turn.due(unit.marks.begun + config.join_timeout_s, unit.name) or not turn.table.names(Trait.JOINED):
+        return None
+    return f"no step {config.join_timeout_s:g} s after its script began (see job.longest_step_s)"
 
 
 def _bring_down(turn: Turn) -> None:
@@ -272,23 +245,25 @@ def _bring_down_lighthouse(turn: Turn) -> None:
 
 def _finish(turn: Turn) -> None:
     """Finish the run in this job once it is brought to an end and no step is left."""
-    state, config = turn.state, turn.config
-    living = state.table.count(*LIVE) or any(u.phase in LIVE for u in state.table.others())
+    state = turn.state
+    living = state.table.count(*LIVE) or any(u.phase in LIVE for u in (state.lighthouse, *state.standbys))
     if state.ending is None or living or not turn.due(state.ending.until):
         return
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
-    ending = rollover.verdict(state, config)
+    ending = rollover.verdict(turn)
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
-    failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
-    record: Callable[..., Action] = partial(records.RunFinished, failure=failure)
-    if ending.outcome is RunOutcome.REQUEUED:
-        record = records.RunRequeued
+    about: dict[str, Any] = {"outcome": ending.outcome.value, "reason": ending.reason, "steps": steps}
+    about["restarts"] = restarts
     if ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED):
         fault_drills.never_done(turn)
-    turn.do(record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts))
+    if ending.outcome is RunOutcome.REQUEUED:
+        turn.do(records.RunRequeued(**about))
+    else:
+        failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
+        turn.do(records.RunFinished(**about, failure=failure))
     turn.do(Finish(ending.outcome, ending.reason))
     turn.set(finished=True, ending=ending)
 

@@ -6,20 +6,15 @@ own part of the last 50 steps (worker/pace.py), which ends where it begins to wa
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-
 from ftslurm.config.schema import role_of
 from ftslurm.core import leaving
 from ftslurm.core.health.hangs import LOOK_S_PER_GROUP
-from ftslurm.core.state.model import Pace, Unit
+from ftslurm.core.state.model import Pace, Trait, Unit, replace
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 
-SLOW = 1.3  # times the median of the others' own parts: slow
+SLOW = 1.3  # times the median of the groups' own parts: slow
 EVEN = 1.15  # and no longer slow
 MATTERS = 0.05  # of a step: what it costs the others, else it is no matter
 LEAST_S = 0.01  # nor is less than this: so much is noise of the machine
@@ -49,25 +44,15 @@ def find(turn: Turn) -> None:
             alike.setdefault((pool_of(unit.group, turn.config), role.name if role else ""), []).append(unit)
     for peers in alike.values():
         own = sorted(pace.own_s for unit in peers if (pace := unit.current.pace) is not None)
+        middle = own[(len(own) - 1) // 2]  # of two the faster: what the other one needs
         for unit in peers if len(peers) > 1 else ():
-            _judge(turn, unit, own)
+            _judge(turn, unit, middle)
 
 
-def median_without(one: float, times: Sequence[float]) -> float:
-    """Return the median of sorted times without one of them, of which there are at least two."""
-    at, left = bisect_left(times, one), len(times) - 1
-
-    def other(k: int) -> float:
-        return times[k] if k < at else times[k + 1]
-
-    return (other((left - 1) // 2) + other(left // 2)) / 2
-
-
-def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
+def _judge(turn: Turn, unit: Unit, others_s: float) -> None:
     pace, step = unit.current.pace, unit.current.step
     if pace is None or step is None:
         return
-    others_s = median_without(pace.own_s, own)
     factor = EVEN if pace.told else SLOW
     slow = pace.own_s > factor * others_s and pace.own_s - others_s > max(MATTERS * pace.step_s, LEAST_S)
     since = (step if pace.since is None else pace.since) if slow else None
@@ -77,7 +62,7 @@ def _judge(turn: Turn, unit: Unit, own: Sequence[float]) -> None:
     if told != pace.told:
         line = records.GroupSlow(
             **unit.of_group,
-            nodes=unit.place.nodes if unit.place else (),
+            nodes=unit.place.nodes,
             slow=told,
             step=step,
             own_s=pace.own_s,

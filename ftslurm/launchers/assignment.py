@@ -35,7 +35,7 @@ def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
         script=job.script,
         module=job.module,
         args=tuple(script_arguments(job.args)),
-        ranks=tuple(messages.Place(**vars(rank)) for rank in action.ranks),
+        ranks=action.ranks,
         run_id=run.root.name,
         groups=most_groups(config),
         max_restarts=config.restart.max_per_group,

@@ -101,7 +101,6 @@ def _of_start(at: Starting) -> str:
         "lighthouse": "the Lighthouse",
         "store": "the store of rank 0",
         "others": f"group {at.other}: all begin together",
-        "eviction": "the end of its last attempt in the Lighthouse",
     }.get(at.stage, at.stage)
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
-from ftslurm.core.state.model import LIVE, Phase
+from ftslurm.core.state.model import LIVE, Phase, replace
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.core.state.values import replace
 from ftslurm.monitor.event_text import SCRIPT_WAITS, controller_error, no_first_step
 from ftslurm.monitor.status import (
     GroupStatus,

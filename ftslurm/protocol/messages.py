@@ -362,8 +362,8 @@ class Where(Message, kind="where"):
     number: AnyCount = None
 
 
-class Place(Value):
-    """Where a rank of the group runs."""
+class Rank(Value):
+    """Where a rank of the group runs, with torchrun's names."""
 
     rank: Count
     node: Plain
@@ -393,7 +393,7 @@ class Assign(Message, kind="assign"):
     script: Plain | None
     module: Plain | None
     args: tuple[Plain, ...]
-    ranks: tuple[Place, ...]
+    ranks: tuple[Rank, ...]
     run_id: Plain
     groups: Count
     max_restarts: Count

@@ -88,7 +88,11 @@ class JournalRecord(Value, kw_only=True):
 # --- the run and its controllers ---------------------------------------------------------------------------------
 
 
-class RunStarted(JournalRecord):
+class RunEvent(JournalRecord):
+    """Of the run and its controllers."""
+
+
+class RunStarted(RunEvent):
     """A controller begins to lead the run: the first one, or one that takes over."""
 
     run_id: str  # name of the run directory
@@ -113,21 +117,21 @@ class RunStarted(JournalRecord):
     sweep: str | None = None  # the sweep that the run belongs to
 
 
-class ControllerLeft(JournalRecord):
+class ControllerLeft(RunEvent):
     """A controller makes way for another one. Nothing follows until that one starts."""
 
     reason: str | None  # why, for a person
     leader: int | None  # its number in RUN/leaders
 
 
-class ControllerError(JournalRecord):
+class ControllerError(RunEvent):
     """An error inside ftslurm. The controller drops what it was handling and goes on."""
 
     where: str  # what the controller was handling
     error: str  # type and text of the exception
 
 
-class Command(JournalRecord):
+class Command(RunEvent):
     """Somebody has asked for something: ftslurm stop or inject, a signal, Slurm."""
 
     what: str  # stop, or inject and the fault
@@ -137,14 +141,14 @@ class Command(JournalRecord):
     rank: int | None = None  # the rank of a fault
 
 
-class Scaled(JournalRecord):
+class Scaled(RunEvent):
     """`ftslurm scale` has changed the number of groups."""
 
     groups: int  # the new number of replica groups
     by: By
 
 
-class ScaleRefused(JournalRecord):
+class ScaleRefused(RunEvent):
     """`ftslurm scale` is refused."""
 
     groups: int  # the number of replica groups asked for
@@ -152,7 +156,7 @@ class ScaleRefused(JournalRecord):
     reason: Reason
 
 
-class CommandDone(JournalRecord):
+class CommandDone(RunEvent):
     """The controller does what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
 
     command: CommandId
@@ -166,7 +170,7 @@ class CommandDone(JournalRecord):
     path: str | None = None  # where that checkpoint is
 
 
-class CommandRefused(JournalRecord):
+class CommandRefused(RunEvent):
     """The controller cannot do what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
 
     command: CommandId
@@ -178,7 +182,7 @@ class CommandRefused(JournalRecord):
     node: str | None = None  # the node of the command
 
 
-class RollOver(JournalRecord):
+class RollOver(RunEvent):
     """The controller's job ends soon: the groups save a checkpoint, then the job is started again."""
 
     reason: Reason
@@ -186,7 +190,7 @@ class RollOver(JournalRecord):
     seconds: float | None  # time left for the checkpoint
 
 
-class RunRequeued(JournalRecord):
+class RunRequeued(RunEvent):
     """The run stops here and goes on in another Slurm job, or in another start of this one."""
 
     outcome: str  # requeued
@@ -195,7 +199,7 @@ class RunRequeued(JournalRecord):
     restarts: int | None  # number of restarts of groups so far
 
 
-class RunFinished(JournalRecord):
+class RunFinished(RunEvent):
     """The run is over. Only another start of the run can follow."""
 
     outcome: str  # succeeded, failed or stopped
@@ -205,7 +209,7 @@ class RunFinished(JournalRecord):
     failure: str | None = None  # of a run that has failed: how the last group failed that did not come back
 
 
-class Warned(JournalRecord):
+class Warned(RunEvent):
     """Something that the user should know, once for each text."""
 
     event = "warning"
@@ -216,7 +220,11 @@ class Warned(JournalRecord):
 # --- Slurm jobs and nodes ----------------------------------------------------------------------------------------
 
 
-class AllocationRequested(JournalRecord):
+class ClusterEvent(JournalRecord):
+    """Of Slurm jobs and nodes."""
+
+
+class AllocationRequested(ClusterEvent):
     """Further Slurm jobs are submitted for groups."""
 
     pool: Pool
@@ -224,7 +232,7 @@ class AllocationRequested(JournalRecord):
     exclude: tuple[str, ...]  # nodes that they must not get
 
 
-class AllocationRefused(JournalRecord):
+class AllocationRefused(ClusterEvent):
     """sbatch has refused a job. Written again only if the reason changes."""
 
     pool: Pool
@@ -232,7 +240,7 @@ class AllocationRefused(JournalRecord):
     again_s: float | None  # time until the next try
 
 
-class AllocationPending(JournalRecord):
+class AllocationPending(ClusterEvent):
     """A Slurm job waits in the queue. Written again if the reason changes."""
 
     allocation: Allocation
@@ -240,7 +248,7 @@ class AllocationPending(JournalRecord):
     pool: int | None  # as in allocation_requested
 
 
-class AllocationGranted(JournalRecord):
+class AllocationGranted(ClusterEvent):
     """Nodes can be used: those of the controller's own allocation (no `pool`), or those of a Slurm job for groups."""
 
     allocation: Allocation
@@ -249,14 +257,14 @@ class AllocationGranted(JournalRecord):
     ends: float | None  # when its time limit ends it
 
 
-class AllocationEnds(JournalRecord):
+class AllocationEnds(ClusterEvent):
     """The time limit of a Slurm job has become known, or has changed."""
 
     allocation: Allocation
     ends: float | None  # when its time limit ends it
 
 
-class AllocationLeaving(JournalRecord):
+class AllocationLeaving(ClusterEvent):
     """A Slurm job ends soon: its group leaves it."""
 
     allocation: Allocation
@@ -264,7 +272,7 @@ class AllocationLeaving(JournalRecord):
     reason: Reason
 
 
-class AllocationLost(JournalRecord):
+class AllocationLost(ClusterEvent):
     """A Slurm job gives no nodes any more."""
 
     allocation: Allocation
@@ -273,14 +281,14 @@ class AllocationLost(JournalRecord):
     state: str | None  # its state in Slurm, PENDING if it is requeued; null: the controller cancels it
 
 
-class AllocationRequeued(JournalRecord):
+class AllocationRequeued(ClusterEvent):
     """The controller has Slurm requeue a job that its group had to leave."""
 
     allocation: Allocation
     reason: str | None  # cause for which the group left
 
 
-class PilotRestarted(JournalRecord):
+class PilotRestarted(ClusterEvent):
     """A Slurm job runs although its batch process is gone: another pilot is started in it."""
 
     allocation: Allocation
@@ -288,15 +296,14 @@ class PilotRestarted(JournalRecord):
     reason: Reason
 
 
-class NodeSilent(JournalRecord):
+class NodeSilent(ClusterEvent):
     """Nothing is heard from a node: the controller probes it."""
 
     node: Node
     seconds: float | None  # for how long
-    reason: str | None = None  # what a step there may be busy with, for a person
 
 
-class NodeExcluded(JournalRecord):
+class NodeExcluded(ClusterEvent):
     """No further step is placed on a node: it is lost, a group keeps failing there, or its hardware is broken."""
 
     node: Node
@@ -304,28 +311,28 @@ class NodeExcluded(JournalRecord):
     reason: Reason
 
 
-class NodeRestored(JournalRecord):
+class NodeRestored(ClusterEvent):
     """An excluded node is used again."""
 
     node: Node
     reason: Reason
 
 
-class NodeShunned(JournalRecord):
+class NodeShunned(ClusterEvent):
     """Slurm drains a node: it gets a further step only if no other node is free."""
 
     node: Node
     reason: Reason
 
 
-class NodeUnshunned(JournalRecord):
+class NodeUnshunned(ClusterEvent):
     """Slurm no longer drains a node that was shunned."""
 
     node: Node
     reason: Reason
 
 
-class NodeCheckPassed(JournalRecord):
+class NodeCheckPassed(ClusterEvent):
     """A node has passed its check (health.preflight)."""
 
     node: Node
@@ -333,7 +340,7 @@ class NodeCheckPassed(JournalRecord):
     log: str | None  # its output, in the run directory
 
 
-class NodeCheckFailed(JournalRecord):
+class NodeCheckFailed(ClusterEvent):
     """A node has failed its check (health.preflight): it is excluded for the rest of the run."""
 
     node: Node
@@ -342,14 +349,14 @@ class NodeCheckFailed(JournalRecord):
     log: str | None  # its output, in the run directory
 
 
-class NodeDrained(JournalRecord):
+class NodeDrained(ClusterEvent):
     """`ftslurm drain`: nothing of the run is placed on a node, and what runs there moves away while there is room."""
 
     node: Node
     by: By
 
 
-class NodeUndrained(JournalRecord):
+class NodeUndrained(ClusterEvent):
     """`ftslurm undrain`: a drained node is used again."""
 
     node: Node
@@ -359,7 +366,11 @@ class NodeUndrained(JournalRecord):
 # --- Slurm steps of the Lighthouse, the groups and the standbys ----------------------------------------------------
 
 
-class StepLaunched(JournalRecord):
+class StepEvent(JournalRecord):
+    """Of the Slurm steps of the Lighthouse, the groups and the standbys."""
+
+
+class StepLaunched(StepEvent):
     """A Slurm step is launched as the next attempt of a unit, or a group takes over a warm standby's step."""
 
     unit: Unit
@@ -372,10 +383,9 @@ class StepLaunched(JournalRecord):
     reason: Reason
     standby: str | None  # the standby's step that becomes this attempt: standby-000/1
     down_s: float | None  # time since the failure that this answers
-    leaves: tuple[str, ...] = ()  # leaf switches or blocks of a group's nodes, if Slurm has a topology
 
 
-class LaunchRefused(JournalRecord):
+class LaunchRefused(StepEvent):
     """Slurm has refused to start a step. It is no attempt: the next launch has the same number."""
 
     unit: Unit
@@ -385,7 +395,7 @@ class LaunchRefused(JournalRecord):
     again_s: float | None  # time until the next try; null: none
 
 
-class StepReady(JournalRecord):
+class StepReady(StepEvent):
     """All tasks of a step are up: a group's workers, a warm standby, or the Lighthouse."""
 
     unit: Unit
@@ -397,13 +407,13 @@ class StepReady(JournalRecord):
     ranks: tuple[RankRow, ...] = ()  # the rank table, if it is not the expected one
 
 
-class StepStarting(JournalRecord):
+class StepStarting(StepEvent):
     """What an attempt that has not committed a step waits for, if that lasts: at most a line in five seconds."""
 
     unit: Unit
     group: Group
     attempt: Attempt
-    # launch, check, import, lighthouse, store, others, eviction; of a running script: script, quorum, peers, step
+    # launch, check, import, lighthouse, store, others; of a running script: script, quorum, peers, step
     stage: str
     since: float | None  # since when the limit of this stage counts
     tasks: int  # number of tasks of the step
@@ -412,7 +422,7 @@ class StepStarting(JournalRecord):
     other: int | None = None  # others: a group that has to be there first
 
 
-class ScriptBegun(JournalRecord):
+class ScriptBegun(StepEvent):
     """All ranks of a group run their script."""
 
     unit: Unit
@@ -420,7 +430,7 @@ class ScriptBegun(JournalRecord):
     attempt: Attempt
 
 
-class StepAdopted(JournalRecord):
+class StepAdopted(StepEvent):
     """A controller that has taken over has reached a step that still runs."""
 
     unit: Unit
@@ -434,7 +444,7 @@ class StepAdopted(JournalRecord):
     standby: str | None  # the standby's step that had become this attempt
 
 
-class StepExited(JournalRecord):
+class StepExited(StepEvent):
     """An attempt has ended."""
 
     unit: Unit
@@ -459,7 +469,7 @@ class StepExited(JournalRecord):
     longest_gap_s: float | None = None  # longest time without a commit, of an attempt that has joined
 
 
-class StepRecalled(JournalRecord):
+class StepRecalled(StepEvent):
     """A user's command ends a step: its unit runs again, as its next attempt. It is no failure."""
 
     unit: Unit
@@ -468,7 +478,7 @@ class StepRecalled(JournalRecord):
     reason: Reason
 
 
-class StacksTaken(JournalRecord):
+class StacksTaken(StepEvent):
     """The stacks of a rank, as `ftslurm stacks` has asked for them, are in a file beside its log."""
 
     command: CommandId
@@ -480,7 +490,7 @@ class StacksTaken(JournalRecord):
     error: str | None = None  # why there is no file
 
 
-class RestartScheduled(JournalRecord):
+class RestartScheduled(StepEvent):
     """A group gets another attempt."""
 
     group: Group
@@ -489,7 +499,7 @@ class RestartScheduled(JournalRecord):
     reason: Reason
 
 
-class GroupWaits(JournalRecord):
+class GroupWaits(StepEvent):
     """The next attempt of a group waits for a node."""
 
     group: Group
@@ -497,14 +507,14 @@ class GroupWaits(JournalRecord):
     allocation: str | None  # the Slurm job that will bring the node
 
 
-class GroupGivenUp(JournalRecord):
+class GroupGivenUp(StepEvent):
     """A group gets no further attempt."""
 
     group: Group
     reason: str  # why, with the setting to change
 
 
-class StandbyGivenUp(JournalRecord):
+class StandbyGivenUp(StepEvent):
     """A standby gets no further attempt."""
 
     unit: Unit
@@ -514,7 +524,11 @@ class StandbyGivenUp(JournalRecord):
 # --- the training ------------------------------------------------------------------------------------------------
 
 
-class GroupJoined(JournalRecord):
+class TrainingEvent(JournalRecord):
+    """Of the training."""
+
+
+class GroupJoined(TrainingEvent):
     """A group has committed the first step of its attempt."""
 
     group: Group
@@ -527,7 +541,7 @@ class GroupJoined(JournalRecord):
     phases: Phases
 
 
-class Progress(JournalRecord):
+class Progress(TrainingEvent):
     """How far a group is: in progress.jsonl, at most one line a second of each, and about eight a second of all."""
 
     group: Group
@@ -542,7 +556,7 @@ class Progress(JournalRecord):
     longest_gap_s: float | None = None  # longest time between two commits of the attempt so far
 
 
-class Serving(JournalRecord):
+class Serving(TrainingEvent):
     """A parameter server is up."""
 
     unit: Unit
@@ -554,7 +568,7 @@ class Serving(JournalRecord):
     phases: Phases = None
 
 
-class SessionOpened(JournalRecord):
+class SessionOpened(TrainingEvent):
     """A group has its first session with a parameter server."""
 
     group: Group
@@ -564,7 +578,7 @@ class SessionOpened(JournalRecord):
     phases: Phases = None
 
 
-class NoFirstStep(JournalRecord):
+class NoFirstStep(TrainingEvent):
     """All scripts run, but no step has been committed for a long time."""
 
     seconds: float | None  # time since all scripts have begun
@@ -574,7 +588,7 @@ class NoFirstStep(JournalRecord):
     groups: tuple[StuckGroup, ...]  # what the first groups do
 
 
-class GroupSetAside(JournalRecord):
+class GroupSetAside(TrainingEvent):
     """A group's guards and its manager are silent: quorums are formed without it for now. Its attempt is not ended."""
 
     group: Group
@@ -583,7 +597,7 @@ class GroupSetAside(JournalRecord):
     seconds: float | None  # how long its manager has been silent
 
 
-class GroupHeardAgain(JournalRecord):
+class GroupHeardAgain(TrainingEvent):
     """A group that was set aside is heard again: it takes part in the next quorum, and heals if it is behind."""
 
     group: Group
@@ -591,7 +605,7 @@ class GroupHeardAgain(JournalRecord):
     seconds: float | None  # how long it was set aside
 
 
-class HangFound(JournalRecord):
+class HangFound(TrainingEvent):
     """A rank makes no progress: its stacks are dumped, then its group is restarted."""
 
     group: Group
@@ -604,7 +618,7 @@ class HangFound(JournalRecord):
     reason: Reason
 
 
-class GroupSlow(JournalRecord):
+class GroupSlow(TrainingEvent):
     """A group makes the others wait in each step, or does so no longer. The times are medians of 50 steps."""
 
     group: Group
@@ -613,11 +627,11 @@ class GroupSlow(JournalRecord):
     slow: bool  # false: it is no longer slow
     step: int | None  # its last committed step
     own_s: float | None  # its own part of a step, before it waits for the others
-    others_s: float | None  # the median of the other groups' own parts
+    others_s: float | None  # the median of all groups' own parts; of two, that of the other one
     step_s: float | None  # a whole step
 
 
-class HangLimit(JournalRecord):
+class HangLimit(TrainingEvent):
     """How long a group may stand still before it counts as hung, learnt from this run's steps. Written when it is first
     known and when it changes much."""
 
@@ -627,7 +641,7 @@ class HangLimit(JournalRecord):
     longest_s: float | None = None  # the longest one
 
 
-class ReplicasDiffer(JournalRecord):
+class ReplicasDiffer(TrainingEvent):
     """Groups that must have the same weights after a step have not (health.compare_every)."""
 
     step: Annotated[int, KEY]  # the step
@@ -638,7 +652,7 @@ class ReplicasDiffer(JournalRecord):
     reason: str  # what has happened, for a person
 
 
-class CheckpointsDistrusted(JournalRecord):
+class CheckpointsDistrusted(TrainingEvent):
     """What an attempt has saved after this step is not restored: the group had diverged."""
 
     group: Group
@@ -646,13 +660,13 @@ class CheckpointsDistrusted(JournalRecord):
     step: Annotated[int, KEY]  # the last step after which it was equal to the others
 
 
-class QuorumRefused(JournalRecord):
+class QuorumRefused(TrainingEvent):
     """The Lighthouse forms no quorum for now, or refuses a manager. Written when the reason changes."""
 
     reason: Reason
 
 
-class CheckpointSaved(JournalRecord):
+class CheckpointSaved(TrainingEvent):
     """A checkpoint is complete."""
 
     group: Group
@@ -662,7 +676,7 @@ class CheckpointSaved(JournalRecord):
     seconds: float | None  # how long it took
 
 
-class CheckpointFailed(JournalRecord):
+class CheckpointFailed(TrainingEvent):
     """A checkpoint could not be saved. The training goes on."""
 
     group: Group
@@ -673,7 +687,7 @@ class CheckpointFailed(JournalRecord):
     error: str  # the error
 
 
-class CheckpointRestored(JournalRecord):
+class CheckpointRestored(TrainingEvent):
     """A group resumes from a checkpoint."""
 
     group: Group
@@ -682,7 +696,7 @@ class CheckpointRestored(JournalRecord):
     path: str | None  # where
 
 
-class FullRestart(JournalRecord):
+class FullRestart(TrainingEvent):
     """No group holds the training's state any more: all start again, from a checkpoint."""
 
     reason: str | None  # why, for a person
@@ -694,7 +708,11 @@ class FullRestart(JournalRecord):
 # --- drills --------------------------------------------------------------------------------------------------------
 
 
-class FaultInjected(JournalRecord):
+class DrillEvent(JournalRecord):
+    """Of drills."""
+
+
+class FaultInjected(DrillEvent):
     """A drill: a fault is injected."""
 
     kind: str  # kill, term, stop, corrupt, cancel, node or lighthouse
@@ -704,10 +722,9 @@ class FaultInjected(JournalRecord):
     node: str | None  # its node
     step: Step
     by: By
-    reason: None  # always null
 
 
-class FaultRefused(JournalRecord):
+class FaultRefused(DrillEvent):
     """A drill that cannot be done."""
 
     kind: str  # as in fault_injected
@@ -724,74 +741,5 @@ class UnknownEvent(JournalRecord):
     """A line of another version, or one without its key fields. Never written."""
 
 
-RunEvent = (
-    RunStarted
-    | ControllerLeft
-    | ControllerError
-    | Command
-    | Scaled
-    | ScaleRefused
-    | CommandDone
-    | CommandRefused
-    | RollOver
-    | RunRequeued
-    | RunFinished
-    | Warned
-)
-ClusterEvent = (
-    AllocationRequested
-    | AllocationRefused
-    | AllocationPending
-    | AllocationGranted
-    | AllocationEnds
-    | AllocationLeaving
-    | AllocationLost
-    | AllocationRequeued
-    | PilotRestarted
-    | NodeSilent
-    | NodeExcluded
-    | NodeRestored
-    | NodeShunned
-    | NodeUnshunned
-    | NodeCheckPassed
-    | NodeCheckFailed
-    | NodeDrained
-    | NodeUndrained
-)
-StepEvent = (
-    StepLaunched
-    | LaunchRefused
-    | StepReady
-    | StepStarting
-    | ScriptBegun
-    | StepAdopted
-    | StepExited
-    | StepRecalled
-    | StacksTaken
-    | RestartScheduled
-    | GroupWaits
-    | GroupGivenUp
-    | StandbyGivenUp
-)
-TrainingEvent = (
-    GroupJoined
-    | Progress
-    | Serving
-    | SessionOpened
-    | NoFirstStep
-    | GroupSetAside
-    | GroupHeardAgain
-    | HangFound
-    | GroupSlow
-    | HangLimit
-    | ReplicasDiffer
-    | CheckpointsDistrusted
-    | QuorumRefused
-    | CheckpointSaved
-    | CheckpointFailed
-    | CheckpointRestored
-    | FullRestart
-)
-DrillEvent = FaultInjected | FaultRefused
-JournalEvent = RunEvent | ClusterEvent | StepEvent | TrainingEvent | DrillEvent | UnknownEvent
-EVENTS: tuple[type[JournalRecord], ...] = tuple(JournalRecord.__subclasses__())[:-1]  # without UnknownEvent
+_KINDS = (RunEvent, ClusterEvent, StepEvent, TrainingEvent, DrillEvent)
+EVENTS: tuple[type[JournalRecord], ...] = tuple(record for kind in _KINDS for record in kind.__subclasses__())

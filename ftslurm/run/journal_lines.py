@@ -10,13 +10,13 @@ from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from ftslurm.protocol.records import EVENTS, KEY, JournalEvent, UnknownEvent
+from ftslurm.protocol.records import EVENTS, KEY, JournalRecord, UnknownEvent
 from ftslurm.run.journal import Event, integer, number, text
 
 UNKNOWN = UnknownEvent()
 
 
-def read(line: Event) -> JournalEvent:
+def read(line: Event) -> JournalRecord:
     """Return a line as its record; UNKNOWN if this version does not know it."""
     name = line.get("event")
     known = _KNOWN.get(name) if isinstance(name, str) else None
@@ -29,7 +29,7 @@ def read(line: Event) -> JournalEvent:
         if value is None and is_key:
             return UNKNOWN
         values[field] = value
-    return record(**values)  # type: ignore[return-value]  # EVENTS are the members of the union
+    return record(**values)
 
 
 def _readers(record: type) -> tuple[tuple[str, Callable[[Event, str], object], bool], ...]:

@@ -10,12 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from typing_extensions import assert_never
-
 from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Evidence, Exit, Job, Out, Place, Saved, StepId
+from ftslurm.core.state.model import Evidence, Exit, Out, Place, Saved, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
@@ -97,7 +95,7 @@ class Reading(Past):
         """Take in the next line."""
         self.take(read(event), number(event, "time") or 0.0)
 
-    def take(self, record: records.JournalEvent, time: float) -> None:
+    def take(self, record: records.JournalRecord, time: float) -> None:
         """Take in the record of the next line."""
         if isinstance(record, records.RunEvent):
             self._fold_run(record)
@@ -109,10 +107,6 @@ class Reading(Past):
             self._fold_training(record, time)
         elif isinstance(record, records.FaultInjected):
             self.drilled += record.by == "faults.plan"
-        elif isinstance(record, (records.FaultRefused, records.UnknownEvent)):
-            pass
-        else:
-            assert_never(record)
 
     def _fold_run(self, record: records.RunEvent) -> None:
         match record:
@@ -127,28 +121,11 @@ class Reading(Past):
                     self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
             case records.RunFinished():
                 self.outcome = record.outcome or None
-            case (
-                records.ControllerError()
-                | records.Command()
-                | records.ScaleRefused()
-                | records.CommandDone()
-                | records.CommandRefused()
-                | records.RollOver()
-                | records.RunRequeued()
-                | records.Warned()
-            ):
-                pass
-            case _:
-                assert_never(record)
 
     def _fold_cluster(self, record: records.ClusterEvent, time: float) -> None:
         match record:
-            case records.AllocationLeaving(allocation=job):
-                self.leaving[job] = Job(job, leaving=cause_of(record.cause), since=time)
-            case records.AllocationGranted() | records.AllocationLost():
-                self.leaving.pop(record.allocation, None)
-                if isinstance(record, records.AllocationGranted) and record.pool is None:
-                    self.node = next(iter(record.nodes), "")
+            case records.AllocationGranted(pool=None):
+                self.node = next(iter(record.nodes), "")
             case records.NodeExcluded(node=node, group=group):
                 self._node(node, out=Out.LOST if group is None else Out.BLAMED, since=time, group=group)
             case records.NodeCheckPassed():
@@ -161,18 +138,6 @@ class Reading(Past):
                 self._node(record.node, shunned=isinstance(record, records.NodeShunned))
             case records.NodeDrained() | records.NodeUndrained():
                 self._node(record.node, drained=isinstance(record, records.NodeDrained))
-            case (
-                records.AllocationRequested()
-                | records.AllocationRefused()
-                | records.AllocationPending()
-                | records.AllocationEnds()
-                | records.AllocationRequeued()
-                | records.PilotRestarted()
-                | records.NodeSilent()
-            ):
-                pass
-            case _:
-                assert_never(record)
 
     def _node(self, name: str, **fields: Any) -> None:
         self.nodes = self.nodes.put({name: replace(self.nodes.of(name), **fields)})
@@ -199,10 +164,6 @@ class Reading(Past):
                 self.over[group_unit(group)] = record.reason
             case records.StandbyGivenUp():
                 self.over[record.unit] = record.reason
-            case records.GroupWaits() | records.StepStarting() | records.ScriptBegun() | records.StacksTaken():
-                pass
-            case _:
-                assert_never(record)
 
     def _fold_training(self, record: records.TrainingEvent, time: float) -> None:
         match record:
@@ -228,23 +189,6 @@ class Reading(Past):
             case records.FullRestart():
                 self.step = max(self.step, record.step or 0)
                 self.resuming, self.undone = record.checkpoint_step or 0, set(self.live)
-            case (
-                records.Serving()
-                | records.SessionOpened()
-                | records.NoFirstStep()
-                | records.GroupSetAside()
-                | records.GroupHeardAgain()
-                | records.HangFound()
-                | records.GroupSlow()
-                | records.ReplicasDiffer()
-                | records.CheckpointsDistrusted()
-                | records.QuorumRefused()
-                | records.CheckpointFailed()
-                | records.CheckpointRestored()
-            ):
-                pass
-            case _:
-                assert_never(record)
 
     def _stepped(self, step: int | None) -> None:
         """A step is committed. The first one after a full restart is where the history goes on."""

@@ -310,7 +310,7 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
     os._exit(1)
 
 
-def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
+def take_rank(task: Task, assign: messages.Assign, me: messages.Rank) -> None:
     """Set up the environment and the log of the assigned rank."""
     os.environ.update(environment(assign, me))
     process_title.of_rank(assign.script or assign.module or "", assign.group, me.rank, assign.attempt, guard=False)
@@ -455,7 +455,7 @@ def idle_gpus(torch: Any, devices: list[str]) -> str | None:
     )
 
 
-def share(assign: messages.Assign, me: messages.Place) -> str | None:
+def share(assign: messages.Assign, me: messages.Rank) -> str | None:
     """Return a standby's share of its visible GPUs, FIRST:COUNT; None: it needs no narrowing.
 
     In a local run, the GPUs of all nodes are this machine's.
@@ -479,7 +479,7 @@ def share(assign: messages.Assign, me: messages.Place) -> str | None:
     return None  # the share starts at the first GPU anyway, and CUDA no longer reads the variable
 
 
-def environment(assign: messages.Assign, me: messages.Place) -> dict[str, str]:
+def environment(assign: messages.Assign, me: messages.Rank) -> dict[str, str]:
     """Return the variables for the script (docs/scripts.md), with the names of torchrun and of torchft's examples."""
     world, role = len(assign.ranks), assign.role or messages.Role("default", 0, 1)
     servers = assign.servers

@@ -79,7 +79,7 @@ def exited(time: float, group: int, attempt: int = 0, cause: str = "killed", **f
 
 
 def injected(time: float, kind: str, group: int | None = None, rank: int = 0, **fields: Any) -> Line:
-    known = {"attempt": 0, "node": "n1" if group is None else f"n{group + 1}", "step": None, "by": None, "reason": None}
+    known = {"attempt": 0, "node": "n1" if group is None else f"n{group + 1}", "step": None, "by": None}
     return event(time, "fault_injected", kind=kind, group=group, rank=rank, **(known | fields))
 
 

@@ -16,8 +16,8 @@ from ftslurm.core.groups.exits import last_failure
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, Saved, StepId, Unit
-from ftslurm.core.state.run_state import ALL, RunState
+from ftslurm.core.state.model import ALL, Allocation, Evidence, Job, Phase, Saved, StepId, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.records import JournalRecord
 
@@ -30,7 +30,6 @@ class Timed(Config):
 
     heartbeat_s = 2.0  # type: ignore[assignment]
     orphan_after_s = join_timeout_s = first_step_s = inf  # type: ignore[assignment]
-    silent_after_s = 5.0  # type: ignore[assignment]
     hang_least_s = 300.0  # type: ignore[assignment]
     quorum_timeout_s = 60.0  # type: ignore[assignment]
     poll_s = 15.0  # type: ignore[assignment]

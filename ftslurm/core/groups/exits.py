@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ftslurm.core.groups import fault_drills, placement, reports, restart
+from ftslurm.core.groups.launching import has_room
 from ftslurm.core.groups.reports import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Trait, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import places, serves, tasks_of
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.units import pool_of, serves, tasks_of
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Blame, Cause, Says
 
@@ -39,7 +40,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
     if unit.current.agreed is not None:
         distrust(turn, unit.group_id, unit.attempt, unit.current.agreed)
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
-    if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
+    if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job):
         queue.doubt(turn, unit.place.allocation)
     _follows(turn, unit, verdict, event)
 
@@ -58,7 +59,7 @@ def _with_intent(turn: Turn, unit: Unit) -> Unit:
         unit = turn.attempt(unit, intent=Cause.DIVERGED)
     elif unit.current.recalled is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.REQUESTED)  # also if it ends with 0
-    known = queue.job(turn.state, unit.place.allocation) if unit.place is not None else None
+    known = queue.job(turn, unit.place.allocation)
     return turn.attempt(unit, intent=queue.why_told(unit, known, turn.state.ending))
 
 
@@ -70,7 +71,14 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         noticed = turn.now
         failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
     failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
-    exited = records.StepExited(
+    began = None if unit.marks.joined is not None else phases(unit.marks)
+    turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit), phases=began))
+    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
+
+
+def exited(unit: Unit, verdict: Exit, noticed: float, **more: Any) -> records.StepExited:
+    """Return the journal record of the end of an attempt."""
+    return records.StepExited(
         **unit.names,
         code=verdict.code,
         signal=verdict.signal,
@@ -82,13 +90,9 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         launched=verdict.launched,
         healthy_s=verdict.healthy_s,
         noticed=round(noticed, 3),
-        away_since=failing.away,
-        evidence=_signs(unit),
         traceback=None if verdict.cause is Cause.OK else verdict.traceback,
-        phases=None if unit.marks.joined is not None else phases(unit.marks),
+        **more,
     )
-    turn.do(exited)
-    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 
 def _exits_with(unit: Unit, verdict: Exit) -> tuple[Exit, ...]:
@@ -121,7 +125,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     marks = replace(unit.marks, launched=None)
     unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
-    queue.doubt(turn, unit.place.allocation if unit.place is not None else None)
+    queue.doubt(turn, unit.place.allocation)
     before = len(turn.actions)
     _follows(turn, unit, verdict, event)
     after = turn.change(unit, reason=reason)
@@ -132,8 +136,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
         reason=verdict.error or "srun has failed without a word",
         again_s=round(after.due - turn.now, 3) if after.phase is Phase.PENDING else None,
     )
-    followed = [action for action in turn.actions[before:] if not isinstance(action, records.RestartScheduled)]
-    turn.actions[before:] = [refused, *followed]
+    turn.actions.insert(before, refused)
 
 
 def _away(unit: Unit, noticed: float) -> float:
@@ -226,7 +229,8 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         given_up(turn, unit, answer.reason)
         return
     due, reason = answer.time, f"restart: {describe(verdict)}"
-    turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
+    if verdict.attempt == unit.attempt:  # else its launch was refused, and that record says when
+        turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
     wait_for_next(turn, unit, due, reason)
 
 
@@ -238,7 +242,7 @@ def _got_anywhere(turn: Turn) -> bool:
 
 def _all_failed_alike(state: RunState) -> bool:
     """Return whether every group has failed with the same error, one that another attempt is not likely to mend."""
-    if len(state.table.having_trait(Trait.HAS_FAILED)) < state.table.groups:
+    if len(state.table.names(Trait.HAS_FAILED)) < state.table.groups:
         return False
     groups = state.groups
     ends = [unit.exits[-1] for unit in groups]
@@ -265,7 +269,7 @@ def _blame(turn: Turn, unit: Unit) -> None:
 
     The latter is readmitted if the group fails elsewhere too. Both are used again when no other node is free.
     """
-    if turn.local or turn.state.allocation is None:
+    if turn.local:
         return
     number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause.row.blame is Blame.BROKEN}
@@ -279,17 +283,11 @@ def _blame(turn: Turn, unit: Unit) -> None:
         node, reason = last.node, f"{last.cause.row.words}: {last.error}"
     if node is None or turn.nodes.of(node).out:
         return
-    if node in broken or _is_place_without(turn, unit, node):
+    others = turn.table.in_phase(*LIVE, Phase.PENDING)  # groups that are down return to their places
+    beside = (other for other in others if other.name != unit.name)
+    if node in broken or has_room(turn, pool_of(unit.group, turn.config), beside, avoid=node):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason))
         turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
-
-
-def _is_place_without(turn: Turn, unit: Unit, node: str) -> bool:
-    """Return whether a group has a free place without this node."""
-    groups, state = turn.config.groups, turn.state
-    taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # groups that are down return to their places
-    avoid = turn.nodes.unusable | {node}
-    return placement.place(groups.nodes, groups.per_node, state.allocations(), taken, avoid) is not None
 
 
 def too_late(finished: int) -> str:

@@ -8,55 +8,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
+from typing import Any, NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
 from ftslurm.core.state.actions import Cancel
 from ftslurm.core.state.events import InjectAsked
 from ftslurm.core.state.model import Phase, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_names import LOCAL_ALLOCATION
 from ftslurm.protocol import messages, records
 
 FRESH_S = 120.0  # a failure within this time of a drill is attributed to the drill
 GROUPLESS = frozenset({"lighthouse"})  # kinds that hit no group
 
 
-@dataclass(frozen=True)
-class PlannedDrill:
-    """A fault of faults.plan, due when its group has committed `step`, even if it hits no group (GROUPLESS)."""
+class Drill(NamedTuple):
+    """A fault that is to be inflicted on a rank of a group, or on none (GROUPLESS)."""
 
-    step: int
+    at: float  # faults.plan: the step that its group has committed; faults.random: seconds after the run's first step
     kind: str
     group: int
     rank: int
 
 
-@dataclass(frozen=True)
-class RandomDrill:
-    """A fault of the random stream, due `after_s` seconds after the run's first committed step."""
-
-    after_s: float
-    kind: str
-    group: int
-    rank: int
-
-
-def plan(config: Config) -> tuple[PlannedDrill, ...]:
+def plan(config: Config) -> tuple[Drill, ...]:
     """Return the faults of faults.plan in its order, with fractions of job.total_steps as steps."""
     total = config.job.total_steps or 0
-    return tuple(PlannedDrill(_step(f.at, total), f.kind, f.group, f.rank) for f in config.faults.plan)
+    return tuple(Drill(_step(f.at, total), f.kind, f.group, f.rank) for f in config.faults.plan)
 
 
 def _step(at: float, total: int) -> int:
     return max(1, math.ceil(round(at if at >= 1 else at * total, 6)))  # 0.07 * 100 is a little more than 7
 
 
-def draw(config: Config, index: int) -> RandomDrill | None:
+def draw(config: Config, index: int) -> Drill | None:
     """Return the index-th random fault, counted from 0; None: none are asked for.
 
     The times between two faults are exponentially distributed with mean `mean_s` (a Poisson process, as failures
@@ -74,18 +61,18 @@ def draw(config: Config, index: int) -> RandomDrill | None:
 @lru_cache(maxsize=8)
 def _stream(
     seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int
-) -> tuple[list[RandomDrill], Iterator[RandomDrill]]:
+) -> tuple[list[Drill], Iterator[Drill]]:
     """Return the faults that have been drawn, so that each is drawn once, and those to come."""
     return [], _faults(seed, mean_s, kinds, groups, size)
 
 
-def _faults(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> Iterator[RandomDrill]:
+def _faults(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> Iterator[Drill]:
     random, after_s = Random(seed).random, 0.0  # noqa: S311  the one method whose numbers Python promises to keep
     while True:
         after_s -= mean_s * math.log(1.0 - random())
         kind = kinds[int(random() * len(kinds))]
         # Drawn in this order for every kind, so that other kinds leave times, groups and ranks as they are.
-        yield RandomDrill(after_s, kind, int(random() * groups), int(random() * size))
+        yield Drill(after_s, kind, int(random() * groups), int(random() * size))
 
 
 def inject_planned(turn: Turn, unit: Unit, step: int | None = None) -> None:
@@ -99,7 +86,7 @@ def inject_planned(turn: Turn, unit: Unit, step: int | None = None) -> None:
     step = unit.current.step if step is None else step
     for i, fault in enumerate(plan(turn.config) if unit.phase is Phase.RUNNING else ()):
         injected = turn.state.drills.injected
-        if i not in injected and fault.group == unit.group and step is not None and step >= fault.step:
+        if i not in injected and fault.group == unit.group and step is not None and step >= fault.at:
             turn.set_drills(injected=injected | {i})
             _inject(turn, fault.kind, unit, fault.rank, "faults.plan")
 
@@ -110,7 +97,7 @@ def never_done(turn: Turn) -> None:
         if i not in turn.state.drills.injected:
             target = "the Lighthouse" if fault.kind in GROUPLESS else f"rank {fault.rank} of group {fault.group}"
             text = (
-                f"a drill was never done: {fault.kind} of {target}, planned for step {fault.step} of group "
+                f"a drill was never done: {fault.kind} of {target}, planned for step {fault.at} of group "
                 f"{fault.group} (faults.plan); the run committed {turn.lineage.step} steps"
             )
             turn.do(records.Warned(group=None if fault.kind in GROUPLESS else fault.group, text=text))
@@ -118,25 +105,20 @@ def never_done(turn: Turn) -> None:
 
 def inject_asked(turn: Turn, event: InjectAsked) -> None:
     """Inflict a fault that was requested with `ftslurm inject`."""
-    by = event.by.name
+    by = event.by
     turn.do(records.Command(what=f"inject {event.fault}", by=by, group=event.group, rank=event.rank))
     _inject_in_group(turn, event.fault, event.group, event.rank, by)
 
 
 def inject_random(turn: Turn) -> None:
     """Inflict the random faults that are due."""
-    while turn.goes_on and (due := next_random(turn.state, turn.config)) is not None and turn.due(due):
+    while turn.goes_on and (began := turn.state.drills.stepping_since) is not None:
         done = turn.state.drills.done
         drill = draw(turn.config, done)
-        assert drill is not None
+        if drill is None or not turn.due(began + drill.at):
+            break
         turn.set_drills(done=done + 1)
         _inject_in_group(turn, drill.kind, drill.group, drill.rank, "faults.random")
-
-
-def next_random(state: RunState, config: Config) -> float | None:
-    """Return when the next random fault is due; None: there is none."""
-    drill = draw(config, state.drills.done) if state.drills.stepping_since is not None else None
-    return None if drill is None or state.drills.stepping_since is None else state.drills.stepping_since + drill.after_s
 
 
 def since(unit: Unit, now: float) -> float | None:
@@ -156,22 +138,14 @@ def _inject_in_group(turn: Turn, kind: str, group: int | None, rank: int, by: st
 
 def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None:
     target = turn.lighthouse if kind in GROUPLESS else unit
-    group, attempt, step = target.group, target.attempt, target.current.step
-    why_not = _why_not(turn, kind, target, rank)
-    if why_not is not None:
-        refused = records.FaultRefused(
-            kind=kind, group=group, attempt=attempt, rank=rank, step=step, by=by, reason=why_not
-        )
-        turn.do(refused)
+    about: dict[str, Any] = {"kind": kind, "rank": rank, "step": target.current.step, "by": by, **target.of_group}
+    if (why_not := _why_not(turn, kind, target, rank)) is not None:
+        turn.do(records.FaultRefused(**about, reason=why_not))
         return
     target = turn.attempt(target, drilled=turn.now)
-    table = ranks.table([str(host) for host in target.current.hosts])
-    task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(table) if row.rank == rank)
+    task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(ranks.of(target)) if row.rank == rank)
     node = target.current.hosts[task] if task < len(target.current.hosts) else None
-    injected = records.FaultInjected(
-        kind=kind, group=group, attempt=attempt, rank=rank, node=node, step=step, by=by, reason=None
-    )
-    turn.do(injected)
+    turn.do(records.FaultInjected(**about, node=node))
     if kind == "cancel":
         turn.do(Cancel(target.id))
     else:
@@ -180,10 +154,9 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
 
 def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:
     """Return why a fault cannot be inflicted now; None: it can."""
-    allocation = turn.state.allocation
     if kind == "corrupt" and turn.config.health.compare_every == 0:
         return "nothing would find it: groups are not compared (health.compare_every=0)"
-    if kind == "cancel" and allocation is not None and allocation.name == LOCAL_ALLOCATION:
+    if kind == "cancel" and turn.local:
         return "scancel needs Slurm, and this run is local"
     if target.phase is not Phase.RUNNING:
         return f"{target.name} does not run"

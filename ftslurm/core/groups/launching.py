@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from ftslurm.config.schema import Config, standby_each
-from ftslurm.core.groups import ranks, standby
+from ftslurm.core.groups import placement, ranks, standby
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Launch
-from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, Rank, StepId, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, StepId, Trait, Unit
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
-from ftslurm.core.state.units import independent, pool_of, tasks_of
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.units import pool_of, tasks_of
 from ftslurm.protocol import records
 
 FINISH_TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the first never will
@@ -23,28 +20,27 @@ STORE_WITHIN_S = 30.0  # of a standby, which has imported everything: measured 0
 MOST_FENCED = 20  # earlier attempts whose end a launch ensures
 
 
-def over_from(state: RunState, config: Config) -> float | None:
+def over_from(turn: Turn) -> float | None:
     """Return from when on an unjoined group could only start a new history; None: no group has finished yet."""
-    if independent(config) or not state.table.count(Phase.SUCCEEDED) or state.lineage.step == 0:
+    finished = turn.table.in_phase(Phase.SUCCEEDED)
+    if turn.independent or not finished or turn.lineage.step == 0:
         return None
-    return min(unit.exits[-1].time for unit in state.table.in_phase(Phase.SUCCEEDED)) + FINISH_TOGETHER_S
+    return min(unit.exits[-1].time for unit in finished) + FINISH_TOGETHER_S
 
 
 def launch(turn: Turn) -> None:
     """Launch every unit that is due and has a place."""
-    if not turn.goes_on or turn.state.allocation is None:
+    if not turn.goes_on or not turn.state.allocation.name:
         return
     due = _due(turn)
     if turn.nodes.unanswered:
         due = [unit for unit in due if unit.group is None or unit.marks.noticed is None]
-    if turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:  # nobody to heal from
+    if turn.lineage.lost is not None or over_from(turn) is not None:  # nobody to heal from
         due = [unit for unit in due if unit.is_lighthouse]
-    finder = PlaceFinder(turn, many=len(due) > 4)
+    finder = PlaceFinder(turn)
     for unit in due:
-        picked = standby.pick(turn.state, unit, turn.config) if unit.group is not None else None
+        picked = standby.pick(turn, unit) if unit.group is not None else None
         place = finder.find(unit) if picked is None else picked[1]
-        if place is None and unit.group is not None and (place := _last_resort(turn, unit)) is not None:
-            finder = PlaceFinder(turn, many=False)
         if place is None:
             if unit.group is not None and unit.waits_for is None:
                 turn.change(unit, waits_for="")  # explain fills in the reason
@@ -59,37 +55,32 @@ def launch(turn: Turn) -> None:
             _launch_at(turn, unit, place)
 
 
-LOOKS_S = 0.1  # two looks of the Lighthouse for a quorum, and some time between
-
-
 def _due(turn: Turn) -> list[Unit]:
     """Return the units that may be launched now: those that have become due, and those that wait for a place."""
     if not turn.awake:
         return []  # nothing has changed that could free a place
     waiting = turn.having(Trait.WAITING)
     if not standby_each(turn.config):  # else standby.follow has noticed those that have a place now
-        waiting += [unit for unit in turn.table.waiting_standbys() if turn.due(unit.due, unit.name)]
-    units = turn.attended() if not waiting else {unit.name: unit for unit in (*turn.attended(), *waiting)}.values()
-    pending = [unit for unit in units if unit.phase is Phase.PENDING and not unit.retired]
-    due = [unit for unit in pending if turn.due(unit.due, unit.name)]
-    return turn.table.named(unit.name for unit in due) if waiting else due
+        waiting += turn.state.standbys
+    units = turn.table.named({unit.name for unit in (*turn.attended(), *waiting)})
+    pending = (unit for unit in units if unit.phase is Phase.PENDING and not unit.retired)
+    return [unit for unit in pending if turn.due(unit.due, unit.name)]
 
 
 def _take_over(turn: Turn, unit: Unit, warm: Unit, place: Place) -> None:
     """Turn a warm standby into a group's next attempt."""
     due = turn.now + turn.config.health.start_timeout_s
-    unit = turn.put(transitions.take_standby(unit, warm, place, due, turn.now, _begin_after(unit, turn.config)))
+    unit = turn.put(transitions.take_standby(unit, warm, place, due, turn.now))
     turn.put(standby.refill(warm, unit.group, turn.now))
     turn.do(_record(turn, unit))
 
 
 def _launch_at(turn: Turn, unit: Unit, place: Place) -> None:
     """Launch a unit's next attempt with a step of its own."""
-    hosts = (None,) * tasks_of(unit, turn.config)
-    attempt = Attempt(begin_after=_begin_after(unit, turn.config), hosts=hosts)
     due = turn.now + turn.config.health.start_timeout_s
     check = _to_check(turn, unit, place)
-    unit = turn.put(transitions.launch(unit, place, due, turn.now, replace(attempt, checking=frozenset(check))))
+    attempt = Attempt(hosts=(None,) * tasks_of(unit, turn.config), checking=frozenset(check))
+    unit = turn.put(transitions.launch(unit, place, due, turn.now, attempt))
     turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit), check))
 
 
@@ -124,37 +115,24 @@ def fence(unit: Unit) -> tuple[StepId, ...]:
 class PlaceFinder:
     """Finds places for the units that one decision launches. Mutable: it lives as long as the decision."""
 
-    def __init__(self, turn: Turn, *, many: bool, forgiving: bool = False) -> None:
-        """Set up the search.
-
-        Args:
-            turn: the decision.
-            many: whether many units need a place. A few mostly return to their last place, which is cheaper to check.
-            forgiving: whether nodes will do that are only left out because a group kept failing there.
-        """
-        self._turn, self._config, self._many, self._forgiving = turn, turn.config, many, forgiving
-        self._free: dict[int, list[FreePlaces]] = {}  # by pool
-        self._full = set[int]()  # pools without a free place
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._free: dict[int, list[FreePlaces]] = {}  # by pool; empty: nothing is free
 
     def find(self, unit: Unit) -> Place | None:
         """Return the place where a unit can be launched now; None: there is none."""
-        state = self._turn.state
-        assert state.allocation is not None
+        state, config = self._turn.state, self._turn.config
         if unit.is_lighthouse:
             nodes = [node for node in state.allocation.nodes if not state.nodes.of(node).drained]
             return Place((*nodes, *state.allocation.nodes)[:1])  # the controller's node: both fail together
         if unit.is_standby:
-            return standby.home(state, unit, self._config)
-        pool = pool_of(unit.group, self._config)
-        if pool in self._full:
-            return None
-        if not self._many and pool not in self._free and _has_kept_its_place(state, unit):
-            return unit.place
+            return standby.home(self._turn, unit)
+        pool = pool_of(unit.group, config)
         if pool not in self._free:
             self._free[pool] = self._free_places(pool)
         found = next((place for free in self._free[pool] if (place := free.find(unit.place)) is not None), None)
         if found is None:
-            self._full.add(pool)
+            self._free[pool] = []
         return found
 
     def remove(self, place: Place, unit: Unit) -> None:
@@ -163,36 +141,32 @@ class PlaceFinder:
             free.remove(place)
 
     def _free_places(self, pool: int) -> list[FreePlaces]:
-        """Return the free places, the best first: not on nodes that are drained, not in jobs that end soon."""
-        state, groups = self._turn.state, self._config.groups
+        """Return the free places, the best first: not on nodes that are drained, not in jobs that end soon.
+
+        The last resort are nodes that are only left out because a group kept failing there.
+        """
+        state, groups = self._turn.state, self._turn.config.groups
         every, stay = state.allocations(pool), supply.lasting(self._turn, pool)
-        living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
-        never = state.nodes.unusable | supply.given_back(state, self._config)
-        if self._forgiving:
-            never -= state.nodes.those(lambda node: node.out is Out.BLAMED and not (node.drained or node.shunned))
+        living = [unit.place for unit in state.table.in_phase(*LIVE)]
+        never = state.nodes.unusable | supply.given_back(self._turn)
+        blamed = state.nodes.those(lambda node: node.out is Out.BLAMED and not (node.drained or node.shunned))
+        kinds = dict.fromkeys(
+            (avoid, there)
+            for out in (never, never - blamed)
+            for avoid in (out | state.nodes.last, out)
+            for there in (stay, every)
+        )
         return [
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
-            for avoid in dict.fromkeys((never | state.nodes.last, never))
-            for there in dict.fromkeys((stay, every))
+            for avoid, there in kinds
         ]
 
 
-def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
-    """Return whether a group's last place, in the controller's own allocation, is free and sound."""
-    place = unit.place
-    if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
-        return False
-    known = [state.nodes.of(node) for node in place.nodes if node in state.allocation.nodes]
-    sound = all(node.usable and not (node.shunned or node.noted) for node in known)
-    there = sound and len(known) == len(place.nodes)
-    others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
-    taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
-    return there and not any(p is not None and (p.allocation, p.slot) == (None, place.slot) for p in taken)
-
-
-def _last_resort(turn: Turn, unit: Unit) -> Place | None:
-    """Return a place on nodes that are excluded only because a group kept failing there; None: there is none."""
-    return PlaceFinder(turn, many=True, forgiving=True).find(unit) if turn.nodes.out(Out.BLAMED) else None
+def has_room(turn: Turn, pool: int, beside: Iterable[Unit], avoid: str = "") -> bool:
+    """Return whether there is a free place for a group beside these units, not on a node, where steps last."""
+    groups, taken = turn.config.groups, [unit.place for unit in beside]
+    never = turn.nodes.unusable | {avoid}
+    return placement.place(groups.nodes, groups.per_node, supply.lasting(turn, pool), taken, never) is not None
 
 
 def _forgive(turn: Turn, place: Place) -> None:
@@ -204,48 +178,30 @@ def _forgive(turn: Turn, place: Place) -> None:
 
 
 def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
-    assert unit.place is not None
-    hosts = [str(host) for host in unit.current.hosts]
-    if unit.current.ran_as is not None:
-        table = ranks.table(hosts)
-    else:
-        table = ranks.expected(unit.place, 1 if unit.is_lighthouse else turn.config.groups.workers)
-    standby_step = None if unit.current.ran_as is None else str(unit.current.ran_as)
-    own = turn.state.allocation.name if turn.state.allocation else None
+    ran_as, workers = unit.current.ran_as, 1 if unit.is_lighthouse else turn.config.groups.workers
     noticed = unit.marks.noticed
     return records.StepLaunched(
         **unit.names,
         nodes=unit.place.nodes,
         slot=unit.place.slot,
-        allocation=unit.place.allocation or own,
-        ranks=tuple(rank_row(row) for row in table),
+        allocation=unit.place.allocation or turn.state.allocation.name,
+        ranks=ranks.rows(ranks.expected(unit.place, workers) if ran_as is None else ranks.of(unit)),
         reason=unit.reason,
-        standby=standby_step,
+        standby=None if ran_as is None else str(ran_as),
         down_s=None if noticed is None else round(turn.now - noticed, 3),
-        leaves=_leaves(unit, unit.place, turn.nodes.leaf_of),
     )
-
-
-def _leaves(unit: Unit, place: Place, leaf_of: Mapping[str, str]) -> tuple[str, ...]:
-    nodes = place.nodes if unit.group is not None else ()
-    return tuple(dict.fromkeys(leaf_of[node] for node in nodes if node in leaf_of))
-
-
-def rank_row(rank: Rank) -> records.RankRow:
-    """Return one row of a rank table in the journal's form."""
-    return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
 
 
 def explain(turn: Turn) -> None:
     """Record what the groups without a place wait for, once a job has been requested; the others continue."""
-    if not turn.goes_on or turn.lineage.lost is not None or over_from(turn.state, turn.config) is not None:
+    if not turn.goes_on or turn.lineage.lost is not None or over_from(turn) is not None:
         return
     if not turn.awake:
         return
     waiting = turn.having(Trait.WAITING)
     if not waiting:
         return
-    coming = supply.ComingJobs(turn.state, turn.config)
+    coming = supply.ComingJobs(turn)
     for unit in waiting:
         if unit.phase is Phase.PENDING and not unit.retired and turn.due(unit.due, unit.name):
             _wait(turn, unit, coming)
@@ -267,15 +223,3 @@ def _a_free_node(nodes: Nodes) -> str:
     )
     out = "; ".join(f"{', '.join(sorted(some))} {how}" for how, some in kinds if some)
     return f"a free node: {out}" if out else "a free node"
-
-
-def _begin_after(unit: Unit, config: Config) -> float:
-    """Return the earliest start of the next attempt's script: after the Lighthouse has dropped the dead attempt.
-
-    A group that returns quickly creates its manager, which sends heartbeats, and is then busy building its model. If
-    the dead attempt has not expired by then, the survivors' quorum waits for the newcomer too, up to
-    config.late_after_s (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
-    """
-    if unit.marks.noticed is None or unit.group is None or config.lighthouse.kind != "torchft":
-        return 0.0  # our own gets an eviction at once, and lets no survivor wait for a newcomer
-    return unit.marks.noticed + config.silent_after_s + LOOKS_S

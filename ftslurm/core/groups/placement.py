@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from immutables import Map
 
-from ftslurm.core.groups.restart import unexplained
-from ftslurm.core.state.model import Allocation, Exit, Place
+from ftslurm.core.state.model import NOWHERE, Allocation, Exit, Place
 from ftslurm.protocol.causes import Blame
 
 _NO_LEAVES: Map[str, str] = Map()
@@ -46,7 +45,7 @@ class FreePlaces:
         }
         self._leaf_of = leaf_of
 
-    def find(self, prefer: Place | None = None) -> Place | None:
+    def find(self, prefer: Place = NOWHERE) -> Place | None:
         """Return a free place for one group, or None if it has to wait.
 
         The last place again if it is free and sound (its page cache is warm and its data may be there); else nodes of
@@ -58,7 +57,7 @@ class FreePlaces:
         Args:
             prefer: the group's last place.
         """
-        if prefer is not None and len(prefer.nodes) == self._nodes and self._is_free(prefer):
+        if len(prefer.nodes) == self._nodes and self._is_free(prefer):
             return prefer
         return next((spot for key in self._names if (spot := self._first(key, prefer)) is not None), None)
 
@@ -74,10 +73,10 @@ class FreePlaces:
         index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
         return all((i := index.get(node)) is not None and _holds(free, i) for node in place.nodes)
 
-    def _first(self, key: str | None, prefer: Place | None) -> Place | None:
+    def _first(self, key: str | None, prefer: Place) -> Place | None:
         """Return the first of the places in one allocation whose nodes are closest together; None: none is free."""
         names = self._names[key]
-        last = None if prefer is None else {self._leaf_of.get(node) for node in prefer.nodes}
+        last = {self._leaf_of.get(node) for node in prefer.nodes}
         best: tuple[int, bool, int, int, int] | None = None  # (leaves, moved, apart, first, slot): the smallest wins
         choice: list[int] = []
         for slot in range(self._per_node):
@@ -86,7 +85,7 @@ class FreePlaces:
                 window = free[first : first + self._nodes]
                 leaves = {self._leaf_of.get(names[i]) for i in window}
                 apart = window[-1] - window[0]
-                moved = last is not None and not leaves <= last
+                moved = bool(last) and not leaves <= last
                 score = (len(leaves), moved, apart, window[0], slot)
                 if best is None or score < best:
                     best, choice = score, window
@@ -101,7 +100,7 @@ def place(
     allocations: Iterable[Allocation],
     taken: Iterable[Place],
     avoid: frozenset[str],
-    prefer: Place | None = None,
+    prefer: Place = NOWHERE,
     leaf_of: Mapping[str, str] = _NO_LEAVES,
 ) -> Place | None:
     """Return a free place for one group, as FreePlaces.find does."""
@@ -132,7 +131,7 @@ def suspect(exits: Sequence[Exit], window_s: float) -> str | None:
     Args:
         exits: every exit of the group, oldest first; those of the last window_s count, as for its restart budget.
     """
-    recent = [e for e in unexplained(exits) if exits[-1].time - e.time < window_s]
+    recent = (e for e in exits if exits[-1].time - e.time < window_s)
     ends = [e for e in recent if e.launched and e.cause.row.blame is Blame.IF_AGAIN]
     if len(ends) < TWICE:
         return None

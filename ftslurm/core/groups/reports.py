@@ -12,12 +12,11 @@ of a correct script may take any time.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
-from ftslurm.core.state.model import Marks, Phase, Unit
+from ftslurm.core.state.model import Marks, Phase, Trait, Unit, replace
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
@@ -114,9 +113,13 @@ def phases(marks: Marks) -> dict[str, float | None]:
     return out
 
 
-def recovery_s(marks: Marks, now: float) -> float | None:
-    """Return how long a group was away that works again at `now`; None: this is its first start."""
-    return since(marks.noticed if marks.away is None else marks.away, now)
+def recovery(marks: Marks, now: float) -> dict[str, Any]:
+    """Return the fields seconds, recovery_s and phases of the record of a group that works at `now`.
+
+    recovery_s is how long it was away; None: this is its first start.
+    """
+    away = marks.noticed if marks.away is None else marks.away
+    return {"seconds": since(marks.launched, now), "recovery_s": since(away, now), "phases": phases(marks)}
 
 
 # --- before the first step --------------------------------------------------------------------------------------------
@@ -157,8 +160,6 @@ def _waiting(turn: Turn, unit: Unit) -> records.StepStarting:
         stage = "lighthouse"
     elif current.store is None:
         stage = "store"
-    elif turn.state.released:
-        stage = "eviction"
     else:
         stage, other = "others", turn.state.waited_for
     return records.StepStarting(
@@ -192,11 +193,11 @@ def _mind_first_step(turn: Turn) -> None:
     restart. It continues while single groups fail and return, and ends with the first committed step.
     """
     table, stepless = turn.table, turn.state.stepless
-    begun = table.having_trait(Trait.JOINED) or table.having_trait(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
+    begun = table.names(Trait.JOINED) or table.names(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
     if begun or turn.lineage.lost is not None or not turn.goes_on:
         turn.set(stepless=None)
     elif stepless is None:
-        pending = table.count(Phase.PENDING) - len(table.having_trait(Trait.WAITING))
+        pending = table.count(Phase.PENDING) - len(table.names(Trait.WAITING))
         if table.count(Phase.RUNNING) and not table.count(Phase.STARTING) + pending:
             turn.set(stepless=(turn.now, 0.0))
     elif turn.due(stepless[0] + max(turn.config.first_step_s, 2 * stepless[1])):

@@ -13,7 +13,6 @@ from ftslurm.protocol.causes import Again, Blame, Cause
 LAUNCH_AGAIN_S = 2.0
 WINDOW_S = 3600.0  # older failures do not count
 BACKOFF_MAX_S = 60.0  # the longest wait for a restart
-FOUND_OUT_S = 120.0  # a failure at most this long before the loss of a node may be due to it
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
             return RestartAt(last.time + LAUNCH_AGAIN_S)
         return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
     recent = [e for e in exits if last.time - e.time < WINDOW_S]
-    failures = [e for e in unexplained(recent) if _is_failure(e)]
+    failures = [e for e in recent if _is_failure(e)]
     if len(failures) > config.max_per_group:
         return GiveUp(
             f"{len(failures)} failures within {WINDOW_S:g} s are more than restart.max_per_group="
@@ -64,26 +63,12 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     if where := _same_error(failures):
         return GiveUp(f"the same error at the same step {where}: it is the script, not the node")
     in_a_chain = 0
-    for exit_ in unexplained(recent):
+    for exit_ in recent:
         counts = _is_failure(exit_) and not _moves(exit_, recent)
         in_a_chain = (0 if exit_.healthy_s >= BACKOFF_MAX_S else in_a_chain) + counts
     if _moves(last, recent):
         return RestartAt(last.time)
     return RestartAt(last.time + wait(in_a_chain, config))
-
-
-def unexplained(exits: Sequence[Exit]) -> list[Exit]:
-    """Return the exits without those due to the loss of a node that was noticed only after the next launch.
-
-    When a node dies, the ranks on the other nodes fail first, because of a closed connection: not their fault.
-    """
-    out = []
-    for i, one in enumerate(exits):
-        after = exits[i + 1] if i + 1 < len(exits) else None
-        lost = after is not None and after.cause is Cause.NODE_LOST and after.node in one.nodes
-        if not (lost and after is not None and after.time - one.time < FOUND_OUT_S and one.cause is Cause.USER_ERROR):
-            out.append(one)
-    return out
 
 
 def _moves(exit_: Exit, recent: Sequence[Exit]) -> bool:

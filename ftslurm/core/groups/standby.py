@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
 from ftslurm.core.groups import placement
-from ftslurm.core.jobs import queue
-from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_names import standby_number, standby_unit
-from ftslurm.core.state.units import independent, places, pool_of
+from ftslurm.core.state.unit_names import group_unit, standby_number, standby_unit
+from ftslurm.core.state.units import places, pool_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
@@ -25,66 +23,49 @@ SPARE_SHARE = 0.5  # the standbys of a node take at most this share of the memor
 REFILL_S = 1.0  # delay of the next launch after a standby was taken: its imports would slow the joining group
 
 
-def home(state: RunState, unit: Unit, config: Config) -> Place | None:
+def home(turn: Turn, unit: Unit) -> Place | None:
     """Return the place of a standby: on spare nodes, else on a free share of a node, else beside a group."""
-    assert state.allocation is not None
-    if standby_each(config):
-        return _beside(state, standby_number(unit.name), config)
-    groups = config.groups
-    taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
-    others = places(state.standbys, but=unit)
-    if config.cluster.kind == "array":  # it has a job of its own, or waits for one
-        return _place(state, 1, [*taken, *others], state.nodes.unusable, config)
+    if standby_each(turn.config):
+        return _beside(turn, standby_number(unit.name))
+    taken = places(turn.state.groups, but=unit, phases=LIVE | {Phase.PENDING})
+    others = places(turn.state.standbys, but=unit)
+    if turn.config.cluster.kind == "array":  # it has a job of its own, or waits for one
+        return _place(turn, 1, [*taken, *others])
     used = frozenset(node for place in taken for node in place.nodes)
-    spot = _place(state, 1, others, state.nodes.unusable | used, config)
-    if spot is None:
-        spot = _place(state, groups.per_node, [*taken, *others], state.nodes.unusable, config)
-    if spot is None:
-        beside = [place for place in taken if _is_usable(state, place)]
-        return min(reversed(beside), key=others.count, default=None)  # the loss of the first node ends the run anyway
-    return spot
+    spot = _place(turn, 1, others, used) or _place(turn, turn.config.groups.per_node, [*taken, *others])
+    beside = [place for place in taken if _is_usable(turn, place)]
+    return spot or min(reversed(beside), key=others.count, default=None)  # the run ends with its first node anyway
 
 
-def _place(state: RunState, per_node: int, taken: list[Place], avoid: frozenset[str], config: Config) -> Place | None:
-    leaf_of = state.nodes.leaf_of
-    return placement.place(config.groups.nodes, per_node, state.allocations(0), taken, avoid, leaf_of=leaf_of)
+def _place(turn: Turn, per_node: int, taken: list[Place], avoid: frozenset[str] = frozenset()) -> Place | None:
+    there, never = turn.state.allocations(0), turn.nodes.unusable | avoid
+    return placement.place(turn.config.groups.nodes, per_node, there, taken, never, leaf_of=turn.nodes.leaf_of)
 
 
-def pick(state: RunState, unit: Unit, config: Config, but: frozenset[str] = frozenset()) -> tuple[Unit, Place] | None:
+def pick(turn: Turn, unit: Unit) -> tuple[Unit, Place] | None:
     """Return the standby that becomes the next attempt of this group, and its place then; None: there is none.
 
     It must be ready and not stopped, on sound nodes that have not just fallen silent, and on a share of them that no
     living group has. The last place of the group comes first, then nodes without any other group.
     """
-    avoid = state.nodes.unusable | state.nodes.last | state.nodes.looks.keys()
+    nodes, config, old = turn.nodes, turn.config, unit.place
+    avoid = nodes.unusable | nodes.last | nodes.looks.keys()
+    jobs = {None, *(one.name for one in turn.state.allocations(pool_of(unit.group, config)))}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
-    own = state.table.by_name.get(standby_unit(unit.group_id)) if standby_each(config) else None
-    for standby in state.standbys if not standby_each(config) else () if own is None else (own,):
+    own = turn.table.named([standby_unit(unit.group_id)])
+    for standby in own if standby_each(config) else turn.state.standbys:
         place = standby.place
-        if standby.phase is not Phase.RUNNING or place is None or not avoid.isdisjoint(place.nodes):
+        if standby.phase is not Phase.RUNNING or standby.is_stopped or not avoid.isdisjoint(place.nodes):
             continue
-        if standby.is_stopped or not _usable(state, place.allocation, pool_of(unit.group, config)):
-            continue
-        near = {other.name: other for node in place.nodes for other in state.table.near(node)}.values()
-        living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.place and u.name != unit.name]
+        near = {other.name: other for node in place.nodes for other in turn.table.near(node)}.values()
+        living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.name != unit.name]
         used = {spot.slot for spot in living if spot.allocation == place.allocation}
         slots = [slot for slot in range(config.groups.per_node) if slot not in used]
-        if slots:
-            same = unit.place is not None and (unit.place.allocation, unit.place.nodes) == (
-                place.allocation,
-                place.nodes,
-            )
-            old = unit.place if same else None
-            slot = old.slot if old is not None and old.slot in slots else slots[0]
-            spot = Place(place.nodes, slot, place.allocation)
-            found.append(((old is None, len(living), standby.name), standby, spot))
+        if slots and place.allocation in jobs:
+            moved = (old.allocation, old.nodes) != (place.allocation, place.nodes)
+            slot = slots[0] if moved or old.slot not in slots else old.slot
+            found.append(((moved, len(living), standby.name), standby, replace(place, slot=slot)))
     return min(found, key=lambda one: one[0])[1:] if found else None
-
-
-def _usable(state: RunState, allocation: str | None, pool: int) -> bool:
-    """Return whether a step may be started in this allocation for a group of this pool."""
-    job = None if allocation is None else queue.job(state, allocation)
-    return allocation is None or (job is not None and job.usable and job.pool == pool)
 
 
 def refill(standby: Unit, group: int | None, now: float) -> Unit:
@@ -104,39 +85,39 @@ def follow(turn: Turn) -> None:
     for number in {standby_number(u.name) if u.is_standby else u.group for u in turn.attended()} - {None}:
         assert number is not None
         own = turn.table.by_name.get(standby_unit(number))
-        beside = _beside(turn.state, number, turn.config)
+        beside = _beside(turn, number)
         if own is None:
             if beside is not None:
                 due = turn.now + REFILL_S
                 turn.put(Unit(standby_unit(number), None, due=due, reason="its group trains"))
         elif own.phase is Phase.PENDING and beside is not None:
             turn.wake(own.name)
-        elif _is_astray(own, turn.state, number):
+        elif _is_astray(turn, own, number):
             stop(turn, own, Cause.CANCELLED)
 
 
-def _beside(state: RunState, number: int, config: Config) -> Place | None:
+def _beside(turn: Turn, number: int) -> Place | None:
     """Return the place of a group if its standby may wait there now.
 
     Groups in jobs that were asked for later have none: such a job is given back when its group leaves it.
     """
-    group = state.table.group(number) if number < state.table.groups else None
-    if group is None or group.retired or group.place is None or group.place.allocation is not None:
+    group, config = turn.table.by_name.get(group_unit(number)), turn.config
+    if group is None or group.retired or group.place.allocation is not None:
         return None
-    trains = group.joined or (independent(config) and group.phase is Phase.RUNNING)
+    trains = group.joined or (turn.independent and group.phase is Phase.RUNNING)
     roomy = config.standby.count != AUTO or len(group.current.roomy) == config.groups.nodes
-    return group.place if trains and roomy and _is_usable(state, group.place) else None
+    return group.place if trains and roomy and _is_usable(turn, group.place) else None
 
 
-def _is_usable(state: RunState, place: Place) -> bool:
-    return all(state.nodes.of(node).usable for node in place.nodes)
+def _is_usable(turn: Turn, place: Place) -> bool:
+    return turn.nodes.unusable.isdisjoint(place.nodes)
 
 
-def _is_astray(own: Unit, state: RunState, number: int) -> bool:
+def _is_astray(turn: Turn, own: Unit, number: int) -> bool:
     """Return whether a standby's step is neither where its group is, nor where that wants to come back."""
     if own.phase not in (Phase.STARTING, Phase.RUNNING) or own.current.adoption is not None:
         return False
-    group = state.table.group(number) if number < state.table.groups else None
+    group = turn.table.by_name.get(group_unit(number))
     if group is None or group.retired or group.phase in OVER:
         return True
     return group.phase in (Phase.STARTING, Phase.RUNNING) and group.place != own.place

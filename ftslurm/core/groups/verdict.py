@@ -35,7 +35,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         attempt=unit.attempt,
         time=now,
         cause=cause,
-        nodes=unit.place.nodes if unit.place else (),
+        nodes=unit.place.nodes,
         code=best.code,
         signal=best.signal,
         node=best.node,
@@ -183,7 +183,7 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
     Empty as soon as there is better evidence, or every node has been heard from since.
     """
     since = unit.current.failing.noticed
-    if unit.phase is not Phase.STOPPING or unit.place is None or unit.current.intent is not None or since is None:
+    if unit.phase is not Phase.STOPPING or unit.current.intent is not None or since is None:
         return ()
     best = strongest(unit.current.evidence)
     if best is None or _strength(best, _echoing(unit.current.evidence)) < Strength.ECHO:

@@ -13,12 +13,10 @@ from itertools import islice
 from math import inf
 
 from ftslurm.core.groups.exits import distrust
-from ftslurm.core.state.model import Compared, Evidence, Phase, Unit
+from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few
@@ -49,7 +47,7 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
 
 
 def _all_have_reported(turn: Turn, compared: Compared) -> bool:
-    if len(compared.digests) < len(turn.table.having_trait(Trait.JOINED)):
+    if len(compared.digests) < len(turn.table.names(Trait.JOINED)):
         return False
     return all((unit.name, unit.attempt) in compared.digests for unit in turn.having(Trait.JOINED))
 

@@ -18,13 +18,10 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health.node_health import FRESH
-from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Standstill, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Standstill, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -69,8 +66,8 @@ def learn(turn: Turn, gap_s: float | None) -> None:
     due = now >= standstill.learnt + LOOK_S_PER_GROUP * table.groups
     if gap_s <= standstill.longest_s and not due:
         return  # the groups step together: one of them is enough
-    joining = table.count(Phase.RUNNING) != len(table.having_trait(Trait.JOINED))
-    if joining or last_change(turn.state) >= now - gap_s - REPORT_S:
+    joining = table.count(Phase.RUNNING) != len(table.names(Trait.JOINED))
+    if joining or last_change(turn) >= now - gap_s - REPORT_S:
         return
     longest_s = max(standstill.longest_s, gap_s)
     turn.set(standstill=replace(standstill, longest_s=longest_s, seen=standstill.seen + 1, learnt=now))
@@ -94,9 +91,9 @@ def told(turn: Turn) -> None:
     turn.set(standstill=replace(standstill, told_s=present.in_step_s))
 
 
-def last_change(state: RunState) -> float:
+def last_change(turn: Turn) -> float:
     """Return when a group last failed or joined; tasks that stood still before may have waited for it."""
-    units = state.table.all_groups()
+    units = turn.table.all_groups()
     times = (t for u in units for t in (u.current.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None)
     return max(times, default=0.0)
 
@@ -119,9 +116,11 @@ class Culprit(NamedTuple):
 
 def find_hangs(turn: Turn) -> None:
     """Ask all tasks for their position when a group stands still; dump the stacks of hung groups, then kill them."""
-    if not _looks_for_hangs(turn.state, turn.config):
+    standstill, config = turn.state.standstill, turn.config
+    searches = turn.goes_on and turn.table.groups > 1  # no other group waits for the only one
+    if not searches or limits(standstill, config).in_step_s == inf:
         return
-    if turn.now >= turn.state.standstill.next_look:
+    if turn.now >= standstill.next_look:
         _look(turn)
     ask = turn.state.standstill.ask
     if ask is not None:
@@ -132,7 +131,7 @@ def _look(turn: Turn) -> None:
     told(turn)
     _ask_where(turn)
     _compare(turn)
-    culprits = hung(turn.state, turn.now, turn.config)
+    culprits = hung(turn)
     for culprit in culprits:
         _condemn(turn, culprit)
     if culprits:
@@ -141,8 +140,12 @@ def _look(turn: Turn) -> None:
 
 def _ask_where(turn: Turn) -> None:
     """Ask all tasks for their position if one may stand still."""
-    standstill, groups = turn.state.standstill, joined(turn.state)
-    ask = _time_to_ask(turn, groups)
+    standstill, groups = turn.state.standstill, turn.having(Trait.JOINED)
+    moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
+    ask = None
+    if (first := min(moved, default=None)) is not None:
+        patience = limits(standstill, turn.config).in_step_s / 2
+        ask = max(first + patience, standstill.asked_where + turn.config.heartbeat_s)
     if ask is not None and turn.now >= ask:
         standstill = replace(standstill, asked_where=turn.now)
         ask = turn.now + turn.config.heartbeat_s
@@ -151,27 +154,9 @@ def _ask_where(turn: Turn) -> None:
     turn.set(standstill=replace(standstill, next_look=turn.now + LOOK_S_PER_GROUP * turn.table.groups, ask=ask))
 
 
-def _time_to_ask(turn: Turn, groups: list[Unit]) -> float | None:
-    """Return when to ask all tasks for their position because one may stand still; None: no task has reported one."""
-    moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
-    first = min(moved, default=None)
-    if first is None:
-        return None
-    standstill = turn.state.standstill
-    patience = limits(standstill, turn.config).in_step_s / 2
-    return max(first + patience, standstill.asked_where + turn.config.heartbeat_s)
-
-
 def _compare(turn: Turn) -> None:
     """Note the tasks that the same rank of another group has passed."""
-    passed = tuple(overtaken(turn.state, turn.now, turn.config))
-    turn.set(standstill=replace(turn.state.standstill, overtaken=passed))
-
-
-def _looks_for_hangs(state: RunState, config: Config) -> bool:
-    """Return whether hangs are searched for; never in a run of one group, for which no other group waits."""
-    searches = state.ending is None and state.table.groups > 1 and config.health.hang_after_s != 0
-    return searches and limits(state.standstill, config).in_step_s < inf
+    turn.set(standstill=replace(turn.state.standstill, overtaken=tuple(overtaken(turn))))
 
 
 def _condemn(turn: Turn, culprit: Culprit) -> None:
@@ -199,15 +184,7 @@ def _condemn(turn: Turn, culprit: Culprit) -> None:
     turn.send(unit, messages.Dump())
 
 
-def joined(state: RunState) -> list[Unit]:
-    """Return the groups that train; they go through each step together."""
-    names = state.table.having_trait(Trait.JOINED)
-    if len(names) * 4 > state.table.groups:
-        return [unit for unit in state.table.all_groups() if unit.joined]
-    return state.table.named(names)
-
-
-def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
+def hung(turn: Turn) -> tuple[Culprit, ...]:
     """Return the hung tasks; none if they cannot be told from tasks that wait.
 
     Every task stopped (SIGSTOP) for the limit inside a step is hung, at any stage. Otherwise the task that stopped
@@ -215,37 +192,37 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
     task is silent or heals, the others may wait for it: node_health.watch and config.join_timeout_s handle these cases.
     The time starts again when a group fails or joins, because the others may have waited for it.
     """
-    allowed = limits(state.standstill, config)
+    standstill, allowed = turn.state.standstill, limits(turn.state.standstill, turn.config)
     stopped: dict[str, Culprit] = {}
-    for unit in state.table.in_phase(Phase.STARTING, Phase.RUNNING):
+    for unit in turn.table.in_phase(Phase.STARTING, Phase.RUNNING):
         for task, pulse in enumerate(unit.pulses):
             if pulse is not None and pulse.stopped is not None and pulse.time >= pulse.stopped + allowed.in_step_s:
                 stopped.setdefault(unit.name, Culprit(unit, task, pulse))
     if stopped:
         return tuple(stopped.values())
-    if not state.standstill.overtaken or _heals(state, now, allowed.between_s):
+    if not standstill.overtaken or _heals(turn, allowed.between_s):
         return ()
-    changed = last_change(state)
-    since = {(one.unit, one.task): max(one.since, changed) for one in state.standstill.overtaken}
-    found = []
-    for peers in _ranks(state):
-        if any(now - one.pulse.time > FRESH * config.heartbeat_s for one in peers):
+    changed, found = last_change(turn), list[Culprit]()
+    since = {(one.unit, one.task): max(one.since, changed) for one in standstill.overtaken}
+    for peers in _ranks(turn):
+        if any(turn.now - one.pulse.time > FRESH * turn.config.heartbeat_s for one in peers):
             continue  # the others may wait for the silent task
-        passed = [one for one in peers if (one.unit.name, one.task) in since]
-        began = [max(since[one.unit.name, one.task], one.pulse.moved) for one in passed]
-        found += [o for o, time in zip(passed, began, strict=True) if o.pulse.time >= time + allowed.at(o.pulse.stage)]
+        for one in peers:
+            passed = since.get((one.unit.name, one.task), inf)
+            if one.pulse.time >= max(passed, one.pulse.moved) + allowed.at(one.pulse.stage):
+                found.append(one)
     first = min(found, key=lambda one: one.pulse.moved, default=None)
     return () if first is None else (first,)
 
 
-def overtaken(state: RunState, now: float, config: Config) -> Iterator[Overtaken]:
+def overtaken(turn: Turn) -> Iterator[Overtaken]:
     """Yield the tasks that the same rank of another group has passed, with the time at which that was first seen."""
-    known = {(one.unit, one.task, one.moved): one.since for one in state.standstill.overtaken}
-    allowed = limits(state.standstill, config)
-    for peers in _ranks(state):
-        for one in _passed(peers, allowed):
+    standstill = turn.state.standstill
+    known = {(one.unit, one.task, one.moved): one.since for one in standstill.overtaken}
+    for peers in _ranks(turn):
+        for one in _passed(peers, limits(standstill, turn.config)):
             key = (one.unit.name, one.task, one.pulse.moved)
-            yield Overtaken(*key, known.get(key, now))
+            yield Overtaken(*key, known.get(key, turn.now))
 
 
 def _passed(peers: list[Culprit], allowed: Limits) -> Iterator[Culprit]:
@@ -263,17 +240,16 @@ def _passed(peers: list[Culprit], allowed: Limits) -> Iterator[Culprit]:
             yield one
 
 
-def _ranks(state: RunState) -> Iterator[list[Culprit]]:
+def _ranks(turn: Turn) -> Iterator[list[Culprit]]:
     """Yield for every rank its tasks, one from each group that trains."""
-    groups = joined(state)
+    groups = turn.having(Trait.JOINED)
     for rank in range(max((len(u.pulses) for u in groups), default=0)):
         known = [(u, u.pulses[rank]) for u in groups if rank < len(u.pulses)]
         yield [Culprit(u, rank, pulse) for u, pulse in known if pulse is not None and pulse.step is not None]
 
 
-def _heals(state: RunState, now: float, limit: float) -> bool:
+def _heals(turn: Turn, limit: float) -> bool:
     """Return whether a group heals: it is in a quorum, but has not committed its first step."""
-    if state.table.count(Phase.RUNNING) == len(state.table.having_trait(Trait.JOINED)):
-        return False
-    began = [unit.marks.quorum for unit in state.table.in_phase(Phase.RUNNING) if not unit.joined]
-    return any(time is not None and now < time + HEAL * limit for time in began)
+    running = turn.table.in_phase(Phase.RUNNING)
+    began = (unit.marks.quorum for unit in running if not unit.joined)
+    return any(time is not None and turn.now < time + HEAL * limit for time in began)

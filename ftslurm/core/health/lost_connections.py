@@ -13,14 +13,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from ftslurm.config.schema import Config
 from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
 from ftslurm.core.health import node_health
 from ftslurm.core.state.actions import Probe
 from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 
@@ -29,17 +26,17 @@ KILL_S = 1.0  # the kill of a failed step is delayed by at most this, so that th
 SCANCEL_S = 0.5  # after SIGTERM srun has so long to say that Slurm has cancelled the step; a busy machine is late
 
 
-def suspects(unit: Unit, config: Config) -> tuple[str, ...]:
+def suspects(turn: Turn, unit: Unit) -> tuple[str, ...]:
     """Return the nodes of a failing step that are probed before its cause is decided."""
-    return () if config.cluster.kind == "local" else silent_siblings(unit)
+    return () if turn.local else silent_siblings(unit)
 
 
-def failed(unit: Unit, now: float, config: Config) -> Unit:
+def failed(turn: Turn, unit: Unit) -> None:
     """Set when to kill a step after the failure of one of its tasks."""
-    spared = bool(suspects(unit, config))
-    told = config.cluster.kind != "local" and any(sign.signal == signal.SIGTERM for sign in unit.current.evidence)
-    wait_s = KILL_S if spared else SCANCEL_S if told else 0.0
-    return replace(unit, due=now + wait_s, current=replace(unit.current, spared=spared))
+    spared = bool(suspects(turn, unit))
+    told = not turn.local and any(sign.signal == signal.SIGTERM for sign in unit.current.evidence)
+    turn.attempt(unit, spared=spared)
+    turn.change(unit, due=turn.now + (KILL_S if spared else SCANCEL_S if told else 0.0))
 
 
 def holds(turn: Turn, step: StepId) -> bool:
@@ -58,8 +55,8 @@ def judge(turn: Turn) -> None:
     if not turn.goes_on or turn.local:
         return
     for unit in turn.table.stopping():
-        for node in suspects(unit, turn.config):
-            look = _look(turn.state, unit, node)
+        for node in suspects(turn, unit):
+            look = _look(turn, unit, node)
             if look is None or _again(turn, unit, look):
                 unit = _ask(turn, unit, node)
                 continue
@@ -77,7 +74,6 @@ def _ask(turn: Turn, unit: Unit, node: str) -> Unit:
     noticed = _noticed(unit)
     if not turn.due(noticed + WORDS_S):
         return unit
-    assert unit.place is not None
     turn.node(node, look=Look(noticed, turn.now))
     turn.do(Probe(node, unit.place.allocation))
     if unit.current.spared and not unit.current.asked:
@@ -99,16 +95,16 @@ def _noticed(unit: Unit) -> float:
     return unit.current.failing.noticed
 
 
-def _look(state: RunState, unit: Unit, node: str) -> Look | None:
+def _look(turn: Turn, unit: Unit, node: str) -> Look | None:
     """Return the probe of a node that was not answered before the step failed; None: there is none."""
-    look = state.nodes.of(node).look
+    look = turn.nodes.of(node).look
     return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
 
 
 def _unanswered(turn: Turn, unit: Unit) -> Iterator[str]:
     """Yield the suspected nodes of which it is not known yet how they are."""
-    for node in suspects(unit, turn.config):
-        look = _look(turn.state, unit, node)
+    for node in suspects(turn, unit):
+        look = _look(turn, unit, node)
         if look is None or look.answered is None or (_are_there(unit, look) and not turn.due(_noticed(unit) + KILL_S)):
             yield node
 
@@ -129,7 +125,7 @@ def _sign(turn: Turn, unit: Unit, node: str, look: Look) -> Evidence | None:
     """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
     task, others = unit.task_on(node), f"others lost their connection to {node}"
     if look.answered is None:
-        heard = node_health.last_heard(turn.state, node, look)
+        heard = node_health.last_heard(turn, node, look)
         late = look.slurm and turn.due(look.asked + turn.config.health.lost_after_s / 2)
         if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
             return node_health.lost(task, node, f"{others}, and a probe does not reach it")

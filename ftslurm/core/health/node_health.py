@@ -27,11 +27,9 @@ from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
-from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few
@@ -58,7 +56,7 @@ class Silence(NamedTuple):
 
 def silences(unit: Unit) -> Iterator[Silence]:
     """Yield for each node of a unit that should send heartbeats when it last did."""
-    if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.place is not None and unit.marks.launched is not None:
+    if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.marks.launched is not None:
         for node in dict.fromkeys(unit.place.nodes):
             if unit.task_on(node) in unit.current.done:
                 continue  # the first task of a node reports for it, and has succeeded: the others may still end
@@ -147,21 +145,13 @@ def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
     for silence in {silence.node: silence for silence in reversed(quiet)}.values():
         node, since, look = silence.node, silence.since, looks.get(silence.node)
         if look is None:
-            reason = _may_unpack(silence.unit, turn.config)
-            turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3), reason=reason))
+            turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3)))
         if look is None or _stale(turn, look):
             look = Look(since, turn.now) if look is None else Look(look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
-        looks[node] = replace(look, heard=last_heard(turn.state, node, look))
+        looks[node] = replace(look, heard=last_heard(turn, node, look))
         turn.node(node, look=looks[node])
     return looks
-
-
-def _may_unpack(unit: Unit, config: Config) -> str | None:
-    """Return what keeps a step from its first word on a node that it is new to, if there is such a thing."""
-    if unit.marks.hello is not None or config.internal.staged_python is None:
-        return None
-    return "it may be unpacking the Python environment, once for each node: job.stage_python"
 
 
 def _forget(turn: Turn) -> None:
@@ -184,7 +174,7 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     suspicious.
     """
     suspicious = turn.nodes.those(lambda node: node.look is not None or node.dialled)
-    known = {name for node in suspicious for name in turn.table.on_node.get(node, ())}
+    known = {unit.name for node in suspicious for unit in turn.table.near(node)}
     limit, units = DIALLED * turn.config.health.lost_after_s, turn.table.named({*names, *known})
     found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)
@@ -192,11 +182,10 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
 
 def _allocation(turn: Turn, node: str) -> str | None:
     """Return the job that holds a node; None: the controller's own allocation, or no known job."""
-    own = turn.state.allocation
-    if own is not None and node in own.nodes:
+    if node in turn.state.allocation.nodes:
         return None
     jobs = (job.name for job in turn.jobs if node in job.nodes)
-    places = (u.place.allocation for u in turn.table.near(node) if u.place is not None)
+    places = (u.place.allocation for u in turn.table.near(node))
     return next((name for name in (*jobs, *places) if name is not None), None)
 
 
@@ -210,9 +199,9 @@ def _stale(turn: Turn, look: Look) -> bool:
     return not look.slurm and turn.due(look.asked + lost_after_s)
 
 
-def last_heard(state: RunState, node: str, look: Look) -> float | None:
+def last_heard(turn: Turn, node: str, look: Look) -> float | None:
     """Return when a suspicious node was last heard, also from steps that have ended since; None: never."""
-    times = (look.heard, *(unit.last_pulse(node) for unit in state.table.near(node)))
+    times = (look.heard, *(unit.last_pulse(node) for unit in turn.table.near(node)))
     return max((time for time in times if time is not None), default=None)
 
 
@@ -254,8 +243,7 @@ def gone(task: int | None, node: str, why: str) -> Evidence:
 
 def _cut_off(turn: Turn) -> bool:
     """Return whether the controller's node has probably lost its network: all other nodes, several, are silent."""
-    own = turn.state.allocation
-    here = () if own is None else own.nodes[:1]
+    here = turn.state.allocation.nodes[:1]
     limit, patience = DIALLED * turn.config.health.lost_after_s, turn.config.orphan_after_s
     last = dict[str, float]()
     for unit in turn.table:
@@ -308,12 +296,12 @@ def _restore(turn: Turn) -> None:
 
     Lost nodes outside the run's jobs are usable again after WINDOW_S.
     """
-    own, now = turn.state.allocation, turn.now
+    now = turn.now
     for name, node in turn.nodes.by_name.items():
         if node.out is not Out.LOST or not turn.due(node.next_look):
             continue
         where = next((job.name for job in turn.jobs if job.alive and name in job.nodes), None)
-        if where is not None or (own is not None and name in own.nodes):
+        if where is not None or name in turn.state.allocation.nodes:
             turn.do(Probe(name, where))
         elif turn.state.job_pool.polled and now >= node.since + WINDOW_S:  # Slurm hands it out only if it is up
             turn.take_back(name, "it was left out an hour ago, and is in no job of the run")

@@ -7,11 +7,9 @@ from math import inf
 
 from ftslurm.core.state.actions import CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit
-from ftslurm.core.state.run_state import JOBS, RunState
+from ftslurm.core.state.model import JOBS, LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
@@ -41,16 +39,16 @@ def observe(turn: Turn, event: JobEvent) -> None:
         case JobLeaving(name, cause, why):
             _leaving(turn, name, cause, why)
         case RequeueRefused(name, error):
-            why, known = f"it cannot be requeued ({error})", job(turn.state, name)
+            why, known = f"it cannot be requeued ({error})", job(turn, name)
             if known is not None:
                 turn.do(lost(known, why))
-            update(turn, name, dismissed=why, asked=None)
+            update(turn, name, dismissed=why)
             turn.do(CancelJobs((name,)))
 
 
-def job(state: RunState, name: str | None) -> Job | None:
+def job(turn: Turn, name: str | None) -> Job | None:
     """Return the job of this name; None if there is none."""
-    return None if name is None else state.job_pool.by_name.get(name)
+    return None if name is None else turn.state.job_pool.by_name.get(name)
 
 
 def put(turn: Turn, jobs: Iterable[Job]) -> None:
@@ -62,14 +60,14 @@ def put(turn: Turn, jobs: Iterable[Job]) -> None:
 
 def update(turn: Turn, name: str, **changes: object) -> None:
     """Change one job, if it is known."""
-    known = job(turn.state, name)
+    known = job(turn, name)
     if known is not None:
         put(turn, [replace(known, **changes)])  # type: ignore[arg-type]
 
 
-def asking_of(state: RunState, pool: int) -> Asking:
+def asking_of(turn: Turn, pool: int) -> Asking:
     """Return which jobs of a pool sbatch is asked for, and how often it has refused."""
-    return next((one for one in state.job_pool.asking if one.pool == pool), Asking(pool, 0))
+    return next((one for one in turn.state.job_pool.asking if one.pool == pool), Asking(pool, 0))
 
 
 def put_asking(turn: Turn, pool: int, asking: Asking | None) -> None:
@@ -83,14 +81,14 @@ def poll_by(turn: Turn, time: float) -> None:
     turn.set_job_pool(next_poll=min(turn.state.job_pool.next_poll, time))
 
 
-def living(state: RunState, name: str) -> Iterator[Unit]:
+def living(turn: Turn, name: str) -> Iterator[Unit]:
     """Return the units that have a step in this job."""
-    return (unit for unit in state.table.of_job(name) if unit.phase in LIVE)
+    return (unit for unit in turn.table.of_job(name) if unit.phase in LIVE)
 
 
 def pilot_seen(turn: Turn, unit: Unit, task: int, there: bool) -> None:
     """Record whether a guard on the job's first node sees the pilot there."""
-    one = job(turn.state, unit.place.allocation) if unit.place is not None else None
+    one = job(turn, unit.place.allocation)
     if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
         return
     update(turn, one.name, unheld=None if there else turn.now)
@@ -129,7 +127,7 @@ def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
 
 def doubt(turn: Turn, name: str | None) -> None:
     """Poll Slurm at once whether a job still runs, because a step in it was ended from outside."""
-    known = job(turn.state, name)
+    known = job(turn, name)
     if known is not None and known.state == "RUNNING":
         update(turn, known.name, doubted=turn.now)
         poll_by(turn, turn.now)
@@ -138,24 +136,24 @@ def doubt(turn: Turn, name: str | None) -> None:
 def holds(turn: Turn, step: StepId) -> bool:
     """Return whether the cause of an ended step waits for Slurm's state of the job."""
     unit = turn.table.living(step)
-    if unit is None or not turn.goes_on or unit.place is None:
+    if unit is None or not turn.goes_on:
         return False
     if unit.current.told is None or unit.current.intent is not None:
         return False
-    known = job(turn.state, unit.place.allocation)
+    known = job(turn, unit.place.allocation)
     return (known is None or known.doubted is not None) and not turn.due(unit.current.told + TOLD_S)
 
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:
     """Return whether the evidence shows that Slurm has told a running step to end."""
-    there = unit.phase is Phase.RUNNING and unit.place is not None
-    return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
+    orders = (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT)
+    return unit.phase is Phase.RUNNING and evidence.cause in orders and not unit.is_standby
 
 
 def explained(turn: Turn) -> None:
     """Let the verdicts fall that wait for Slurm's answer about the controller's own job, which has shown no reason."""
     for unit in turn.table.in_phase(Phase.STOPPING) if turn.goes_on else ():
-        if unit.current.told is not None and unit.place is not None and unit.place.allocation is None:
+        if unit.current.told is not None and unit.place.allocation is None:
             turn.attempt(unit, told=None)
 
 
@@ -175,7 +173,7 @@ def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | No
 
 def _submitted(turn: Turn, event: Submitted) -> None:
     if event.error:
-        old = asking_of(turn.state, event.pool)
+        old = asking_of(turn, event.pool)
         wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
         put_asking(turn, event.pool, Asking(event.pool, 0, old.refusals + 1, turn.now + wait, event.error))
         if event.error != old.error:
@@ -188,7 +186,7 @@ def _submitted(turn: Turn, event: Submitted) -> None:
 
 
 def _leaving(turn: Turn, name: str, cause: Cause, why: str) -> None:
-    known = job(turn.state, name)
+    known = job(turn, name)
     if known is None or known.leaving is not None or not known.alive:
         return
     early = known.ends is None or turn.now < known.ends - turn.config.cluster.signal_s - WARNS_EARLY_S
@@ -207,7 +205,7 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
     jobs = dict(turn.state.job_pool.by_name)
     for name, new in shown.items():
         if name not in jobs:
-            jobs[name] = Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(turn.state, new))
+            jobs[name] = Job(name, new.pool, "", born=now, since=now)
     for old in list(jobs.values()):
         seen = shown.get(old.name)
         if seen is None and event.whole and old.born < event.asked and old.state != "GONE":
@@ -223,7 +221,7 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
         turn.set_job_pool(by_name=jobs)
         return
     jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
-    busy = any(unsettled(one, now) for one in jobs.values())
+    busy = any(_unsettled(one, now) for one in jobs.values())
     wait = max(BUSY_S if busy else turn.config.poll_s, SLOW * event.took_s)
     turn.set_job_pool(polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
     slurm_answered(turn)
@@ -243,24 +241,15 @@ def _cannot_write(turn: Turn, one: Job) -> None:
         turn.do(records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None))
 
 
-def _was_leaving(state: RunState, new: Job) -> Cause | None:
-    """Return why a job known to an earlier controller is about to end; None: it is not, or it has restarted since."""
-    return next(
-        (j.leaving for j in state.job_pool.leaving if j.name == new.name and new.began and new.began <= j.since), None
-    )
-
-
-def unsettled(one: Job, now: float) -> bool:
+def _unsettled(one: Job, now: float) -> bool:
     """Return whether a job is between two states, so that Slurm is polled more often."""
     between = job_state(one.state).between or (one.state == "PENDING" and one.reason == "BeginTime")
-    waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
+    waits = between or one.leaving is not None or one.tried > -inf or one.doubted is not None
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
 
 def _changed(turn: Turn, old: Job, new: Job) -> Job:
     """Return the known job `old` updated to what squeue shows (`new`), and journal the changes."""
-    if _unchanged(old, new):
-        return old
     runs = new.state == "RUNNING" and bool(new.nodes)
     job = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends, doubted=None)
     if old.state != new.state:
@@ -276,21 +265,13 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
     if old.state == "RUNNING" and old.nodes and job_state(new.state).between:
         job = replace(job, doubted=turn.now)
     elif _has_lost_its_nodes(old, new):
-        job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
+        job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None)
         if old.dismissed is None:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
             turn.do(lost(old, how, new.state))
     if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
         turn.do(records.AllocationPending(allocation=new.name, reason=new.reason, pool=old.pool))
     return job
-
-
-def _unchanged(old: Job, new: Job) -> bool:
-    """Return whether squeue shows a job unchanged, as it does for most jobs in most polls."""
-    same = (old.state, old.nodes, old.reason) == (new.state, new.nodes, new.reason) and new.id in ("", old.id)
-    return (
-        same and new.ends in (None, old.ends) and old.doubted is None and not new.preempted and _is_same_run(old, new)
-    )
 
 
 def _is_same_run(old: Job, new: Job) -> bool:
@@ -306,14 +287,12 @@ def _has_lost_its_nodes(old: Job, new: Job) -> bool:
 
 def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
     """Return a job that has received nodes, for the first time or again, and journal it."""
-    job = replace(job, nodes=new.nodes, began=new.began or turn.now, ends=new.ends, unheld=None, piloted=-inf)
-    job = replace(job, leaving=None if old.state else old.leaving, left=None, asked=None, preempted=False)
     if old.dismissed is None:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
         turn.do(granted)
-    if job.leaving is not None:
-        turn.do(leaves(old, job.leaving, "as the controller before knew"))
-    return job
+    began = new.began or turn.now
+    job = replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, preempted=False)
+    return replace(job, leaving=None, unheld=None, piloted=-inf)
 
 
 def _bring_down(turn: Turn, old: Job, new: Job) -> None:
@@ -321,7 +300,7 @@ def _bring_down(turn: Turn, old: Job, new: Job) -> None:
     cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or job_state(new.state).cause
     cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    for unit in living(turn.state, old.name):
+    for unit in living(turn, old.name):
         sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True)
         if unit.phase is Phase.STOPPING:
             turn.attempt(unit, evidence=(*unit.current.evidence, sign))

@@ -10,17 +10,17 @@ and so do jobs that Slurm has requeued: their requeue and a new submission never
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
 from ftslurm.core.state.actions import AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import LIVE, OVER, Allocation, Job, Node, Out, Phase, Unit
-from ftslurm.core.state.run_state import JOBS, RunState
+from ftslurm.core.state.model import JOBS, LIVE, OVER, Allocation, Job, Node, Out, Phase, Trait, Unit, replace
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
@@ -56,10 +56,10 @@ def may_come(turn: Turn, unit: Unit) -> bool:
     if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
         free = (one for one in jobs if one.alive or job_state(one.state).between or not turn.due(one.since + BETWEEN_S))
-        return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in free)
+        return not state.job_pool.polled or not jobs or any(not any(living(turn, one.name)) for one in free)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
-    return asking_of(state, pool).refusals < HOPELESS
+    return asking_of(turn, pool).refusals < HOPELESS
 
 
 def handover_at(one: Job, config: Config) -> float | None:
@@ -77,8 +77,8 @@ def lasts(turn: Turn, one: Job) -> bool:
         return False
     if job_state(one.state).between and not turn.due(one.since + BETWEEN_S, JOBS):
         return True
-    nodes, back = [state.nodes.of(name) for name in one.nodes], _gives_back(config) and not any(living(state, one.name))
-    if not one.alive or not all(node.usable and not (back and node.shunned) for node in nodes):
+    bad = state.nodes.unusable if any(living(turn, one.name)) else state.nodes.unusable | given_back(turn)
+    if not one.alive or not bad.isdisjoint(one.nodes):
         return False
     if one.leaving is not None:
         return _requeues(one, config)
@@ -92,13 +92,10 @@ def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
     return tuple(one for one in turn.state.allocations(pool) if one.own or lasts(turn, known[one.name]))
 
 
-def given_back(state: RunState, config: Config) -> frozenset[str]:
+def given_back(turn: Turn) -> frozenset[str]:
     """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
-    return state.nodes.those(lambda node: node.shunned) if _gives_back(config) else frozenset()
-
-
-def _gives_back(config: Config) -> bool:
-    return array(config) and may_ask(config)
+    gives_back = array(turn.config) and may_ask(turn.config)
+    return turn.nodes.those(lambda node: node.shunned) if gives_back else frozenset()
 
 
 def _requeues(one: Job, config: Config) -> bool:
@@ -114,42 +111,38 @@ def may_ask(config: Config) -> bool:
 def wanted(turn: Turn, pool: int) -> int:
     """Return how many jobs a pool needs."""
     state, config = turn.state, turn.config
-    groups = _open_groups(state, pool, config)
+    groups = _open_groups(turn, pool)
     if array(config):
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return groups + (standbys if groups else 0)
     there = (one.name for one in state.job_pool.by_name.values() if one.alive)
-    names = {name for job in there for name in state.table.in_job.get(job, ())}
-    units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
+    names = {unit.name for job in there for unit in state.table.of_job(job)}
+    units = state.table.named({*names, *state.table.names(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
-    away += _stuck(state, config) if pool == 0 else 0
+    away += _stuck(turn) if pool == 0 else 0
     return max(away, _instead(turn, groups) if pool == 0 else 0)
 
 
-def _open_groups(state: RunState, pool: int, config: Config) -> int:
+def _open_groups(turn: Turn, pool: int) -> int:
     """Return the number of groups of a pool that have not finished, failed or been retired."""
-    if config.cluster.ranges:
-        return sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in state.table.all_groups())
-    retired = state.table.named(state.table.having_trait(Trait.RETIRED))
-    gone = sum(unit.phase not in OVER for unit in retired)
-    return state.table.groups - state.table.count(*OVER) - gone if pool == 0 else 0
+    return sum(_is_open(unit) and pool_of(unit.group, turn.config) == pool for unit in turn.table.all_groups())
 
 
 def _is_open(unit: Unit) -> bool:
     return unit.group is not None and unit.phase not in OVER and not unit.retired
 
 
-def _stuck(state: RunState, config: Config) -> int:
+def _stuck(turn: Turn) -> int:
     """Return how many groups on drained nodes of the controller's allocation find no other place in it."""
-    drained = state.nodes.drained
-    near = {unit.name: unit for node in drained for unit in state.table.near(node)}.values()
-    stay = sum(u.phase in LIVE and _is_open(u) and u.place is not None and u.place.allocation is None for u in near)
-    if stay == 0 or state.allocation is None:
+    state, groups, drained = turn.state, turn.config.groups, turn.nodes.drained
+    near = {unit.name: unit for node in drained for unit in turn.table.near(node)}.values()
+    stay = sum(u.phase in LIVE and _is_open(u) and u.place.allocation is None for u in near)
+    if stay == 0:
         return 0
     sound = [node for node in state.allocation.nodes if node not in state.nodes.unusable]
-    own = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place and unit.place.allocation is None]
+    own = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place.allocation is None]
     taken = sum(drained.isdisjoint(place.nodes) for place in own)
-    shares = len(sound) // config.groups.nodes * config.groups.per_node
+    shares = len(sound) // groups.nodes * groups.per_node
     return max(0, stay - max(0, shares - taken))
 
 
@@ -159,7 +152,7 @@ def _instead(turn: Turn, groups: int) -> int:
     A lost node counts as missing after SHORT_S, a suspected one at once.
     """
     state, config = turn.state, turn.config
-    if config.cluster.spare_nodes == 0 or state.allocation is None:
+    if config.cluster.spare_nodes == 0:
         return 0
     sound = sum(not _is_missing(turn, state.nodes.of(name)) for name in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
@@ -185,7 +178,7 @@ def nodes_left(turn: Turn, event: NodesLeft) -> None:
     pending jobs no longer exclude it.
     """
     own = turn.state.allocation
-    if own is None or own.nodes == event.nodes:
+    if own.nodes == event.nodes:
         return
     gone = [node for node in own.nodes if node not in event.nodes]
     why = "Slurm has taken it out of the job"
@@ -214,17 +207,16 @@ def _recover(turn: Turn) -> None:
 
 def supply(turn: Turn) -> None:
     """Submit missing jobs, cancel unneeded ones, and poll Slurm about all."""
-    if not turn.goes_on or turn.state.allocation is None or not uses_jobs(turn.config):
+    if not turn.goes_on or not turn.state.allocation.name or not uses_jobs(turn.config):
         return
     if turn.state.job_pool.polled and turn.attends(JOBS):
         for pool in range(len(turn.config.cluster.ranges) + 1):
             _balance(turn, pool)
         _requeue(turn)
-    busy = _is_busy(turn.state, turn.config)
-    doubtful = busy and any(
-        not look.slurm for look in turn.nodes.looks.values()
-    )  # no node is judged until Slurm answers
-    if busy and (doubtful or turn.due(turn.state.job_pool.next_poll)):
+    known = turn.state.job_pool
+    busy = array(turn.config) or any(one.alive for one in turn.jobs) or not known.polled
+    doubtful = any(not look.slurm for look in turn.nodes.looks.values())  # no node is judged until Slurm answers
+    if busy and (doubtful or turn.due(known.next_poll)):
         turn.do(AskJobs())
         turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
 
@@ -243,7 +235,7 @@ def _note_left(turn: Turn) -> None:
         job = one
         if job.alive and job.doubted is not None and turn.due(job.doubted + queue.DOUBT_S, JOBS):
             job = replace(job, doubted=None)
-        if job.leaving is not None and job.left is None and not any(living(turn.state, job.name)):
+        if job.leaving is not None and job.left is None and not any(living(turn, job.name)):
             job = replace(job, left=turn.now)
         if job is not one:
             changed.append(job)
@@ -255,24 +247,24 @@ def _balance(turn: Turn, pool: int) -> None:
     mine = [one for one in turn.jobs if one.pool == pool]
     have = [one for one in mine if lasts(turn, one)]
     surplus = len(have) - wanted(turn, pool)
-    asking = asking_of(turn.state, pool)
+    asking = asking_of(turn, pool)
     missing = -surplus - asking.count
-    may = may_ask(turn.config) or (not mine and _asks_first(turn.config))
-    if missing > 0 and may and turn.due(asking.again, JOBS):
+    if missing > 0 and may_ask(turn.config) and turn.due(asking.again, JOBS):
         bad = _bad(turn.state)
         asking = replace(asking, count=asking.count + missing, again=turn.now)
         queue.put_asking(turn, pool, asking)
         turn.do(records.AllocationRequested(pool=pool, count=missing, exclude=bad), RequestJobs(pool, missing, bad))
     out: dict[str, str] = {}
     if surplus > 0 and asking.count == 0:
-        homes = _homes(turn.state, pool, turn.config)
-        idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn.state, one.name))]
+        waiting = (unit for unit in turn.table.in_phase(Phase.PENDING) if not unit.retired)
+        homes = {u.place.allocation for u in waiting if pool_of(u.group, turn.config) == pool}  # they return there
+        idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn, one.name))]
         idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
         out = {one.name: "it is not needed any more" for one in idle[:surplus]}
     lasting = {one.name for one in have}
     for one in mine:
         ends = one.alive and one.name not in lasting and one.state == "RUNNING"
-        if ends and not any(living(turn.state, one.name)):
+        if ends and not any(living(turn, one.name)):
             why = _why_ended(turn, one, enough=surplus >= 0)
             if why is not None:
                 out[one.name] = why
@@ -288,24 +280,13 @@ def _why_ended(turn: Turn, one: Job, enough: bool) -> str | None:
         enough: whether its pool has the jobs that it needs without this one.
     """
     config = turn.config
-    drained = turn.nodes.drained | given_back(turn.state, config)
+    drained = turn.nodes.drained | given_back(turn)
     gone = sorted((turn.nodes.unusable | drained).intersection(one.nodes))
     if gone and may_ask(config):
         return f"{', '.join(gone)} is {'drained' if drained.issuperset(gone) else 'lost or bad'}"
     if one.leaving is not None and not _requeues(one, config):
         return f"its group has left it ({one.leaving.value})"
     return "its time limit is near, and its successor is there" if not gone and enough else None
-
-
-def _asks_first(config: Config) -> bool:
-    """Return whether the controller submits the first jobs of the run."""
-    return array(config) and config.internal.pilots is None
-
-
-def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
-    """Return the jobs to which pending groups of this pool return, because they ran there."""
-    waiting = (u for u in state.table.in_phase(Phase.PENDING) if u.place is not None and not u.retired)
-    return {u.place.allocation for u in waiting if u.place is not None and pool_of(u.group, config) == pool}
 
 
 def _dismiss(turn: Turn, out: dict[str, str]) -> None:
@@ -326,13 +307,13 @@ def _requeue(turn: Turn) -> None:
             if turn.due(max(one.left + LEAVES_S, again), JOBS):
                 cause = None if one.leaving is None else one.leaving.value
                 turn.do(records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name))
-                tried.append(replace(one, asked="requeue", tried=now))
+                tried.append(replace(one, tried=now))
                 queue.poll_by(turn, now + queue.BUSY_S)
         elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime"):
             if not turn.due(max(one.since + SETTLED_S, again), JOBS):
                 continue
             turn.do(StartNow(one.name))
-            tried.append(replace(one, asked="start", tried=now))
+            tried.append(replace(one, tried=now))
     queue.put(turn, tried)
 
 
@@ -344,32 +325,31 @@ def over(state: RunState) -> tuple[str, ...]:
 class ComingJobs:
     """The job that each group without a place may get next. Not a value: used within one decision only."""
 
-    def __init__(self, state: RunState, config: Config) -> None:
-        self._state, self._config = state, config
-        waiting: dict[int, list[str]] = {}
-        for unit in state.table.in_phase(Phase.PENDING):
-            waiting.setdefault(pool_of(unit.group, config), []).append(unit.name)
-        self._turn = {name: turn for names in waiting.values() for turn, name in enumerate(names)}
-        self._jobs: dict[int, list[Job]] = {}  # by pool, in the order of the waiting groups
-        for one in state.job_pool.jobs:
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        waiting = defaultdict[int, list[str]](list)
+        for unit in turn.table.in_phase(Phase.PENDING):
+            waiting[pool_of(unit.group, turn.config)].append(unit.name)
+        self._place = {name: place for names in waiting.values() for place, name in enumerate(names)}
+        self._jobs = defaultdict[int, list[Job]](list)  # by pool, in the order of the waiting groups
+        for one in turn.jobs:
             if one.alive and not one.usable:
-                self._jobs.setdefault(one.pool, []).append(one)
+                self._jobs[one.pool].append(one)
         for pool, jobs in self._jobs.items():  # unusable running jobs may be ending: only if there are no others
             self._jobs[pool] = [one for one in jobs if one.state != "RUNNING"] or jobs
 
     def job_for(self, unit: Unit) -> Job | None:
         """Return the job that a group may get next; the first waiting group gets the oldest. None: there is none."""
-        jobs = self._jobs.get(pool_of(unit.group, self._config), [])
-        return jobs[min(self._turn.get(unit.name, 0), len(jobs) - 1)] if jobs else None
+        jobs = self._jobs[pool_of(unit.group, self._turn.config)]
+        return jobs[min(self._place.get(unit.name, 0), len(jobs) - 1)] if jobs else None
 
     def reason(self, unit: Unit) -> str | None:
         """Return what a group without a place waits for, with Slurm's reason; None: for no job."""
-        job, config = self.job_for(unit), self._config
+        job, config = self.job_for(unit), self._turn.config
         if job is None and config.internal.pilots is not None:
             return "a task of the array, of which none is left for it"
         if job is None:
-            pool = pool_of(unit.group, config)
-            asking = asking_of(self._state, pool)
+            asking = asking_of(self._turn, pool_of(unit.group, config))
             if asking.error:
                 return f"a job that sbatch refuses: {asking.error}"
             return "a job of its own" if array(config) or asking.count else None
@@ -377,8 +357,3 @@ class ComingJobs:
             return f"the requeue of Slurm job {job.name}"
         why = f": {job.reason}" if job.reason not in ("", "None") else ""
         return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})"
-
-
-def _is_busy(state: RunState, config: Config) -> bool:
-    """Return whether there may be jobs to poll."""
-    return array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled

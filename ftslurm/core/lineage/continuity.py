@@ -11,14 +11,12 @@ from __future__ import annotations
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.events import Granted
-from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Unit
+from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Trait, Unit
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import is_move, stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -61,7 +59,6 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
     if not turn.local:  # lost nodes are probed at once
         turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
     turn.set_lineage(restarted=turn.now)
-    turn.set_job_pool(leaving=tuple(past.leaving.values()))
     takeover.opened(turn, past, homes)
     idle = (u for u in turn.state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
     moved = sum(u.name not in past.scheduled and not is_move(u) for u in idle)  # which its launch counts
@@ -71,6 +68,8 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
 def reached(state: RunState, config: Config) -> int:
     """Return the lowest step that a quorum may have; 0 while unknown: at the first start, during a full restart.
 
+    If it is known, a group whose script begins now must heal from a live group, because a newer state exists.
+
     It is one less than the run has reached: each group commits a step by its own vote, so a survivor may be one step
     behind the group that reported the step and died.
     """
@@ -79,17 +78,7 @@ def reached(state: RunState, config: Config) -> int:
     return max(1, state.lineage.step - 1)
 
 
-def heals(state: RunState, config: Config) -> bool:
-    """Return whether a group whose script begins now must heal from a live group, because a newer state exists."""
-    return reached(state, config) > 0
-
-
-def floor(state: RunState, config: Config) -> int:
-    """Return the lowest step that a quorum may have in which a group whose script begins now takes part."""
-    return reached(state, config) or (state.lineage.resume_step if state.lineage.resuming else 0)
-
-
-def is_new_history(said: messages.Progress, unit: Unit, state: RunState) -> bool:
+def is_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> bool:
     """Return whether a group's first committed step shows that it neither healed nor resumed.
 
     Either the step is not above the floor given to the group when its script began. Or the group joined late, has
@@ -98,8 +87,8 @@ def is_new_history(said: messages.Progress, unit: Unit, state: RunState) -> bool
     """
     if said.step <= unit.current.floor:
         return True
-    comes_late = unit.attempt > 0 or bool(state.table.count(Phase.SUCCEEDED))
-    return comes_late and said.step <= said.committed and said.step < state.lineage.step
+    comes_late = unit.attempt > 0 or turn.table.count(Phase.SUCCEEDED) > 0
+    return comes_late and said.step <= said.committed and said.step < turn.lineage.step
 
 
 def guard(turn: Turn) -> None:
@@ -111,13 +100,18 @@ def guard(turn: Turn) -> None:
     if not turn.goes_on or turn.independent:
         return
     _use_older_checkpoint(turn)
-    if _nobody_resumed(turn.state):
-        turn.fail(_not_resumed(turn.state))
+    if _nobody_resumed(turn):
+        where = turn.lineage.checkpoint.path if turn.lineage.checkpoint else "checkpoint.dir"
+        turn.fail(
+            f"{where} has the training at step {turn.lineage.resume_step}, and no group has resumed from it: the run "
+            "would have begun anew. Let the script load it before its first step (ftslurm help checkpoints), or name "
+            "another checkpoint.dir"
+        )
         return
     lineage = turn.lineage
     if lineage.step == 0 or turn.table.count(Phase.SUCCEEDED):
         return
-    there = turn.table.having_trait(Trait.JOINED) or turn.table.having_trait(Trait.ADOPTING)
+    there = turn.table.names(Trait.JOINED) or turn.table.names(Trait.ADOPTING)
     if lineage.lost is None and not there and not lineage.resuming:
         last = max(turn.state.groups, key=_failed_at)
         words = f"no group is left that holds the state of step {lineage.step}"
@@ -172,16 +166,11 @@ def why_no_restart(saved: Saved | None, config: Config) -> str | None:
     )
 
 
-def unsaved(state: RunState, said: messages.Progress, config: Config) -> str | None:
-    """Return a warning if checkpoints are configured but none is saved; None: all is well, or it is too early."""
-    every = config.checkpoint.every
-    if (
-        every == 0
-        or said.committed < PATIENT * every
-        or state.lineage.saved
-        or config.restart.on_state_loss == "checkpoint"
-    ):
-        return None
+def unsaved(turn: Turn, said: messages.Progress) -> str:
+    """Return a warning if checkpoints are configured but none is saved; empty: all is well, or it is too early."""
+    every, own = turn.config.checkpoint.every, turn.config.restart.on_state_loss == "checkpoint"
+    if every == 0 or said.committed < PATIENT * every or turn.lineage.saved or own:
+        return ""
     return (
         f"checkpoint.every={every}, and {PATIENT} times as many steps later no checkpoint has been heard of: does the "
         f"script save with ftslurm.checkpoint? (ftslurm help checkpoints; if in a way of its own, say so with "
@@ -189,15 +178,15 @@ def unsaved(state: RunState, said: messages.Progress, config: Config) -> str | N
     )
 
 
-def restored(unit: Unit, said: messages.Restored, state: RunState) -> Unit:
+def restored(turn: Turn, said: messages.Restored, unit: Unit) -> None:
     """Record the checkpoint that a group has loaded; an older one of the run's own checkpoints lowers its floor.
 
     A checkpoint from elsewhere is the script's choice and does not lower the floor.
     """
-    saved = state.lineage.checkpoint
-    if saved is None or (said.path or "").rpartition("/")[0] != saved.path.rpartition("/")[0]:
-        return unit
-    return replace(unit, current=replace(unit.current, restored=said.step, floor=min(unit.current.floor, said.step)))
+    saved = turn.lineage.checkpoint
+    if saved is not None and (said.path or "").rpartition("/")[0] == saved.path.rpartition("/")[0]:
+        turn.attempt(unit, restored=said.step, floor=min(unit.current.floor, said.step))
+    turn.do(records.CheckpointRestored(**unit.of_group, step=said.step, path=said.path))
 
 
 def _use_older_checkpoint(turn: Turn) -> None:
@@ -214,17 +203,15 @@ def _use_older_checkpoint(turn: Turn) -> None:
         turn.set_lineage(resume_step=best, allowed_by=None)
 
 
-def _nobody_resumed(state: RunState) -> bool:
+def _nobody_resumed(turn: Turn) -> bool:
     """Return whether all groups request a quorum with a step below that of the run's checkpoint.
 
     Our Lighthouse refuses them, and they would repeat the request until torchft's time-out.
     """
-    if not state.lineage.resuming or state.lineage.resume_step == 0:
+    step = turn.lineage.resume_step
+    if not turn.lineage.resuming or step == 0 or turn.table.count(Phase.FAILED) == turn.table.groups:
         return False
-    if state.table.count(Phase.FAILED) == state.table.groups:
-        return False
-    units = (unit for unit in state.table.all_groups() if unit.phase is not Phase.FAILED)
-    return all(_asks_below(unit, state.lineage.resume_step) for unit in units)
+    return all(unit.phase is Phase.FAILED or _asks_below(unit, step) for unit in turn.table.all_groups())
 
 
 def _asks_below(unit: Unit, step: int) -> bool:
@@ -232,15 +219,6 @@ def _asks_below(unit: Unit, step: int) -> bool:
     if unit.phase is not Phase.RUNNING or pulse is None or begun is None or pulse.time <= begun:
         return False
     return pulse.stage == Stage.SEEKING_QUORUM and pulse.step is not None and pulse.step < step
-
-
-def _not_resumed(state: RunState) -> str:
-    path = state.lineage.checkpoint.path if state.lineage.checkpoint else "checkpoint.dir"
-    return (
-        f"{path} has the training at step {state.lineage.resume_step}, and no group has resumed from it: the run would "
-        f"have begun anew. Let the script load it before its first step (ftslurm help checkpoints), or name another "
-        f"checkpoint.dir"
-    )
 
 
 def _failed_at(unit: Unit) -> float:

@@ -11,29 +11,17 @@ from immutables import Map
 
 from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
-from ftslurm.core.groups.exits import distrust, ended
-from ftslurm.core.groups.reports import phases, recovery_s, since
+from ftslurm.core.groups.exits import distrust, ended, exited
+from ftslurm.core.groups.reports import recovery
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import (
-    LIVE,
-    Adoption,
-    Evidence,
-    Exit,
-    Job,
-    Marks,
-    Phase,
-    Place,
-    Pulse,
-    Unit,
-)
+from ftslurm.core.state.model import LIVE, Adoption, Evidence, Exit, Job, Marks, Phase, Place, Pulse, Unit, replace
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import STANDBY, group_unit
 from ftslurm.core.state.units import tasks_of
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
@@ -93,29 +81,10 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
         cause, error = Cause.CANCELLED, "it has ended with the controller before"
     elif beside in step.place.nodes:
         cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
-    now = turn.now
-    exit_ = Exit(step.attempt, now, cause, step.place.nodes, node=node, error=error, launched=True)
-    record = records.StepExited(
-        unit=unit.name,
-        group=unit.group,
-        attempt=step.attempt,
-        code=None,
-        signal=None,
-        cause=cause.value,
-        node=node,
-        rank=None,
-        error=error,
-        step=None,
-        launched=True,
-        healthy_s=0.0,
-        noticed=round(now, 3),
-        with_job=True,
-        away_since=round(now, 3) if step.joined is not None or step.away is None else step.away,
-        evidence=(),
-        traceback=None,
-        phases=None,
-    )
-    turn.do(record)
+    now, place = turn.now, step.place
+    away = round(now, 3) if step.joined is not None or step.away is None else step.away
+    exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error)
+    turn.do(exited(unit, exit_, now, with_job=True, away_since=away, evidence=(), phases=None))
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
     if step.diverged:
         distrust(turn, unit.group_id, step.attempt, 0)
@@ -126,7 +95,7 @@ def scaled(turn: Turn, past: Past) -> None:
     if past.groups is None:
         return
     last, count = past.attempts, min(past.groups, most_groups(turn.config))
-    turn.set(parked=tuple((unit.name, last.get(unit.name, -1)) for unit in turn.state.groups[count:]))
+    turn.set(parked=Map({unit.name: last.get(unit.name, -1) for unit in turn.state.groups[count:]}))
     while turn.table.groups > count:
         turn.set(table=turn.table.without_last_group())
     for group in range(turn.table.groups, count):
@@ -172,12 +141,12 @@ def attach(turn: Turn) -> None:
     """Attach to the steps to adopt once Slurm has confirmed that their jobs run."""
     for unit in turn.attended():
         adoption, place = unit.current.adoption, unit.place
-        if adoption is None or adoption.asked or place is None or not turn.due(adoption.again, unit.name):
+        if adoption is None or adoption.asked or not turn.due(adoption.again, unit.name):
             continue
         if place.allocation is None:  # in the controller's own job or on its machine
             _attach(turn, unit, adoption, place)
             continue
-        job = queue.job(turn.state, place.allocation)
+        job = queue.job(turn, place.allocation)
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
         if job is not None and job.id and job.state == "RUNNING" and not moved:
             _attach(turn, unit, adoption, place)
@@ -213,22 +182,9 @@ def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
     late = turn.now >= adoption.since + turn.config.orphan_after_s  # by now the step has ended itself
     if late or event.no_job:
         return False
-    queue.doubt(turn, unit.place.allocation if unit.place else None)
+    queue.doubt(turn, unit.place.allocation)
     turn.attempt(unit, adoption=replace(adoption, asked=False, again=turn.now + AGAIN_S))
     return True
-
-
-def never_reached(unit: Unit) -> Unit:
-    """Note that an earlier controller's Lighthouse ended while no controller led, so that it is no failed start."""
-    if not unit.is_lighthouse or unit.current.adoption is None:
-        return unit
-    words = "it had ended before this controller came"
-    return replace(
-        unit,
-        current=replace(
-            unit.current, evidence=(*unit.current.evidence, Evidence(None, None, error=words, cause=Cause.UNKNOWN))
-        ),
-    )
 
 
 def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
@@ -244,10 +200,10 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     unit = _as_it_was(turn, unit, adoption)
     adopted = records.StepAdopted(
         **unit.names,
-        nodes=unit.place.nodes if unit.place else (),
+        nodes=unit.place.nodes,
         step=unit.current.step,
         slurm_step=unit.current.slurm_step,
-        allocation=unit.place.allocation if unit.place else None,
+        allocation=unit.place.allocation,
         seconds=round(turn.now - adoption.since, 3),
         standby=None if unit.current.ran_as is None else str(unit.current.ran_as),
     )
@@ -268,9 +224,7 @@ def joined(
         step=step,
         quorum_id=quorum_id,
         participants=participants,
-        seconds=since(unit.marks.launched, now),
-        recovery_s=recovery_s(unit.marks, now),
-        phases=phases(unit.marks),
+        **recovery(unit.marks, now),
     )
 
 

@@ -5,8 +5,8 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 
 from __future__ import annotations
 
-from ftslurm.core.state.model import Place, Rank, RunOutcome, StepId
-from ftslurm.protocol.messages import Message
+from ftslurm.core.state.model import Place, RunOutcome, StepId
+from ftslurm.protocol.messages import Message, Rank
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.protocol.value_class import Value
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from immutables import Map
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.core.state.values import replace
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
@@ -24,9 +23,31 @@ from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.traces import Traces
 from ftslurm.protocol.value_class import Value
 
+if TYPE_CHECKING:  # mypy checks the names and types of what is changed
+    from dataclasses import replace as replace
+else:
+
+    def replace(value: Any, /, **changes: Any) -> Any:
+        """Return a copy of a frozen dataclass with some fields changed.
+
+        `dataclasses.replace` runs `__init__`, which takes 12 us for a Unit; copying its dictionary takes 1 us. The
+        values of the core have no `__post_init__` and no slots, so both give the same.
+        """
+        copy = object.__new__(type(value))
+        fields = copy.__dict__
+        fields.update(value.__dict__)
+        fields.update(changes)
+        return copy
+
+
+# What the rules look at, beside units by their names.
+ALL = "*"  # every unit and the jobs
+JOBS = "jobs"  # the Slurm jobs of the run
+RUN = "run"  # what the rules look at in every decision
+
 
 class Phase(str, Enum):
-    """The phase of a unit; transitions.py lists the changes of phase."""
+    """The phase of a unit; docs/architecture.md lists the changes of phase."""
 
     PENDING = "PENDING"  # no step; will be launched when it is due and has nodes
     STARTING = "STARTING"  # launched; not every worker runs the script yet
@@ -38,6 +59,20 @@ class Phase(str, Enum):
 
 LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})  # phases in which a step exists
 OVER = frozenset({Phase.SUCCEEDED, Phase.FAILED})  # phases in which no further step will exist
+
+
+class Trait(Enum):
+    """A property by which the rules select units: of a group, beside its phase; the last three are of any unit."""
+
+    JOINED = "it has committed a step and runs"
+    ADOPTING = "an earlier controller has launched it, and this one has yet to hear from it"
+    WAITING = "it is due and has no place"
+    HAS_FAILED = "an attempt of it has ended"
+    RETIRED = "`ftslurm scale` takes it out of the run"
+    TOLD = "Slurm has told its step to end: the rules about jobs look at it"
+    STANDBY = "it is a standby, in this phase, which is being adopted or not"
+    ON_NODE = "its last place is on this node"
+    IN_JOB = "its last place is in this Slurm job"
 
 
 class RunOutcome(str, Enum):
@@ -53,25 +88,9 @@ class RunOutcome(str, Enum):
         return self.value
 
 
-class Source(Enum):
-    """The kind of a requester."""
-
-    USER = "a user's command"
-    SIGNAL = "a signal"
-    SLURM = "slurmctld"
-    SRUN = "srun"
-
-
-class Requester(Value):
-    """The origin of a request: of a command, or of the end of the run."""
-
-    source: Source
-    name: str | int  # as in the journal: a user's id, a signal, slurm or srun
-
-
-SLURM = Requester(Source.SLURM, "slurm")
-SRUN = Requester(Source.SRUN, "srun")
-SIGTERM = Requester(Source.SIGNAL, "SIGTERM")
+# The origin of a request, of a command or of the end of the run, as the journal has it: a user's id, or one of these.
+Requester: TypeAlias = int | str
+SLURM, SRUN, SIGTERM = "slurm", "srun", "SIGTERM"
 
 
 class StepId(Value):
@@ -100,6 +119,9 @@ class Place(Value):
     allocation: str | None = None  # name of the job (Job) whose nodes they are; None: the controller's own
 
 
+NOWHERE = Place(())  # of a unit that was never launched
+
+
 class Job(Value):
     """A Slurm job of this run that provides nodes for a group, now or later: a pilot or a satellite."""
 
@@ -117,8 +139,7 @@ class Job(Value):
     left: float | None = None  # since when it has been empty, after its group left it
     doubted: float | None = None  # when a step of it was ended from outside: Slurm is asked whether it still runs
     dismissed: str | None = None  # why it is cancelled
-    asked: str | None = None  # the request to Slurm about it: requeue, release
-    tried: float = -inf  # when that request was made
+    tried: float = -inf  # when Slurm was asked last, in this state, to requeue it or to start it at once
     began: float | None = None  # when it was first seen running, since it was last requeued
     unheld: float | None = None  # since when it has run without its pilot
     piloted: float = -inf  # when another pilot was last started in it
@@ -132,15 +153,6 @@ class Job(Value):
     def usable(self) -> bool:
         """Whether a step may be started in the job."""
         return self.alive and self.state == "RUNNING" and bool(self.nodes) and not (self.leaving or self.doubted)
-
-
-class Rank(Value):
-    """The ranks of one task of a step within its group, with torchrun's names."""
-
-    rank: int
-    node: str
-    local_rank: int
-    node_rank: int
 
 
 class Evidence(Value):
@@ -251,7 +263,6 @@ class Attempt(Value):
     """What is known of the current or last attempt of a unit; each attempt begins with an empty one."""
 
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
-    begin_after: float = 0.0  # earliest start of the script
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
     checking: frozenset[str] = frozenset()  # nodes whose check (health.preflight) this attempt has begun with
     ready: Map[int, str] = Map()  # tasks that have imported everything (the Lighthouse: has an address) -> its torchft
@@ -301,7 +312,7 @@ class Unit(Value):
     group: int | None  # None: the Lighthouse, or a standby
     phase: Phase = Phase.PENDING
     attempt: int = -1  # the current or last launch
-    place: Place | None = None
+    place: Place = NOWHERE
     reason: str = "start"  # reason for the next launch, or the current one
     due: float = 0.0  # PENDING: earliest launch; STARTING: when it must be ready; STOPPING: when to kill (again)
     current: Attempt = Attempt()
@@ -443,7 +454,6 @@ class JobPool(Value):
     """The Slurm jobs that provide nodes for groups, beside the controller's own."""
 
     by_name: Mapping[str, Job] = field(default_factory=dict)  # submitted jobs, oldest first; never modified
-    leaving: tuple[Job, ...] = ()  # jobs that an earlier controller knew, at `since`, to be about to end
     asking: tuple[Asking, ...] = ()
     had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has reported the run's jobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftslurm.core.state.model import Evidence, Exit, Job, Nodes, Place, StepId
+from ftslurm.core.state.model import Evidence, Exit, Nodes, Place, StepId
 from ftslurm.protocol.value_class import Value
 
 
@@ -52,7 +52,6 @@ class Past:
     exits: dict[str, tuple[Exit, ...]] = field(default_factory=dict)  # of a group's or standby's attempts, oldest first
     nodes: Nodes = field(default=Nodes())
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
-    leaving: dict[str, Job] = field(default_factory=dict)  # jobs about to end, and why; `since`: when that was known
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
     host: str = ""  # the machine where the last controller ran
     node: str = ""  # the first node of its allocation, where it ran, if it had one

@@ -10,6 +10,7 @@ from immutables import Map
 
 from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import (
+    ALL,
     Allocation,
     Comparisons,
     Drills,
@@ -24,18 +25,14 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.protocol.value_class import Value
 
-ALL = "*"  # every unit and the jobs
-JOBS = "jobs"  # the Slurm jobs of the run
-RUN = "run"  # what the rules look at in every decision
-
 
 class RunState(Value):
     """Everything the controller knows."""
 
     table: UnitTable
-    allocation: Allocation | None = None  # the controller's own; without nodes in array mode: jobs provide all
+    allocation: Allocation = Allocation("", ())  # the controller's own; without nodes in array mode: jobs provide all
     held: tuple[object, ...] = ()  # Ended events whose verdict waits (rules._holds)
-    parked: tuple[tuple[str, int], ...] = ()  # (unit, last attempt) of groups that `ftslurm scale` has removed
+    parked: Map[str, int] = Map()  # the last attempts of groups that `ftslurm scale` has removed
     lineage: Lineage = field(default=Lineage())
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
@@ -71,7 +68,7 @@ class RunState(Value):
 
     @property
     def standbys(self) -> tuple[Unit, ...]:
-        return self.table.others()[1:]
+        return tuple(self.table.by_name[name] for name in self.table.standbys)
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -80,6 +77,5 @@ class RunState(Value):
 
     def allocations(self, pool: int | None = None) -> tuple[Allocation, ...]:
         """Return where steps may be started: the controller's own allocation, then jobs (only of `pool`, if given)."""
-        own = () if self.allocation is None else (self.allocation,)
         jobs = (job for job in self.job_pool.jobs if job.usable and pool in (None, job.pool))
-        return own + tuple(Allocation(job.name, job.nodes, own=False) for job in jobs)
+        return (self.allocation, *(Allocation(job.name, job.nodes, own=False) for job in jobs))

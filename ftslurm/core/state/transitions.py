@@ -1,50 +1,15 @@
-"""The transitions between the phases of a unit, and the functions that change the phase.
+"""The functions that change the phase of a unit.
 
-TRANSITIONS lists every change of phase. The tests of the core check the code against it; docs/architecture.md shows
-it. No other module sets a unit's phase.
+docs/architecture.md lists every change of phase; the tests of the core check the code against it. No other module sets
+a unit's phase.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit
+from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit, replace
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
-
-_NEXT_ATTEMPT = "the step ended, and another attempt is allowed"
-_ENDED_WELL = "the step ended with exit code 0, not told to stop"
-_NO_MORE = "the step ended, and there is no further attempt"
-_BROUGHT_DOWN = "a failure, a limit, a lost node, a hang, or a request"
-TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
-    Phase.PENDING: {
-        Phase.STARTING: "it has nodes or a standby, or it is adopted",
-        Phase.SUCCEEDED: "an earlier controller has written that it succeeded",
-        Phase.FAILED: "the run ends, it waited too long, or it was given up",
-    },
-    Phase.STARTING: {
-        Phase.RUNNING: "its script begins, all is imported, or its address is known",
-        Phase.STOPPING: _BROUGHT_DOWN,
-        Phase.PENDING: _NEXT_ATTEMPT,
-        Phase.SUCCEEDED: _ENDED_WELL,
-        Phase.FAILED: _NO_MORE,
-    },
-    Phase.RUNNING: {
-        Phase.STOPPING: _BROUGHT_DOWN,
-        Phase.PENDING: _NEXT_ATTEMPT + ", or a standby left",
-        Phase.SUCCEEDED: _ENDED_WELL,
-        Phase.FAILED: _NO_MORE,
-    },
-    Phase.STOPPING: {
-        Phase.PENDING: _NEXT_ATTEMPT,
-        Phase.SUCCEEDED: _ENDED_WELL,
-        Phase.FAILED: _NO_MORE,
-    },
-    Phase.SUCCEEDED: {},
-    Phase.FAILED: {},
-}
 
 
 def is_move(unit: Unit) -> bool:
@@ -62,22 +27,20 @@ def launch(unit: Unit, place: Place, due: float, now: float, current: Attempt) -
         now: the time.
         current: an empty attempt, with one host for each task.
     """
-    return Unit(
-        name=unit.name,
-        group=unit.group,
+    return replace(
+        unit,
         phase=Phase.STARTING,
         attempt=unit.attempt + 1,
         place=place,
-        reason=unit.reason,
         due=due,
         marks=replace(unit.marks, launched=now),
         pulses=(None,) * len(current.hosts),
-        exits=unit.exits,
         current=current,
+        waits_for=None,
     )
 
 
-def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float, begin_after: float) -> Unit:
+def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float) -> Unit:
     """Begin the next attempt of a group with the step of a warm standby.
 
     Args:
@@ -86,10 +49,8 @@ def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float
         place: the standby's nodes, and the group's share of them.
         due: when the group must have its store.
         now: the time.
-        begin_after: earliest start of the script.
     """
-    current = replace(standby.current, ran_as=standby.id, begin_after=begin_after)
-    group = launch(unit, place, due, now, current)
+    group = launch(unit, place, due, now, replace(standby.current, ran_as=standby.id))
     return replace(group, marks=replace(group.marks, hello=now, ready=now), pulses=standby.pulses)
 
 

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, Send
-from ftslurm.core.state.model import Ending, Job, Lineage, Node, Nodes, RunOutcome, Unit
-from ftslurm.core.state.run_state import ALL, JOBS, RUN, RunState
-from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.model import ALL, JOBS, RUN, Ending, Job, Lineage, Node, Nodes, RunOutcome, Trait, Unit, replace
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent
-from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.messages import Message
 from ftslurm.protocol.value_class import Value
@@ -30,7 +29,6 @@ OF_ALL = frozenset(
         *("asking", "by_name", "polled"),
     }
 )
-OF_JOBS = ("phases", "having", "standbys_in")  # fields of the table on which the rules about jobs depend
 
 
 class Turn:
@@ -102,7 +100,7 @@ class Turn:
 
     def having(self, trait: Trait) -> list[Unit]:
         """Return the groups that have a trait, in order."""
-        return self.table.named(self.table.having_trait(trait))
+        return self.table.named(self.table.names(trait))
 
     # --- when the rules look again ------------------------------------------------------------------------------------
 
@@ -161,13 +159,10 @@ class Turn:
             return unit
         self.set(table=before.put(unit))
         self.wake(unit.name)
-        if _differ(before, self.table, OF_JOBS):
+        if self.table.index is not before.index:  # the rules about jobs depend on it
             self.wake(JOBS)
-        if old is None:
-            concerns_all = unit.group is not None
-        else:
-            concerns_all = unit.is_lighthouse and _differ(old, unit, ("phase", "attempt"))
-        if concerns_all:
+        is_new = old is None and unit.group is not None
+        if is_new or (old is not None and unit.is_lighthouse and _differ(old, unit, ("phase", "attempt"))):
             self.wake(ALL)
         return unit
 

@@ -43,4 +43,4 @@ def pool_of(group: int | None, config: Config) -> int:
 def places(units: Iterable[Unit], *, but: Unit, phases: frozenset[Phase] = LIVE) -> list[Place]:
     """Return the places of these units without `but`, as far as they are in one of these phases."""
     others = (u for u in units if u.phase in phases and u.name != but.name)
-    return [u.place for u in others if u.place is not None]
+    return [u.place for u in others if u.place.nodes]

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from steps import A0, B0, LIGHT0
 
 from ftslurm.config.schema import Fault
-from ftslurm.controller.translate import inject_asked, translate
+from ftslurm.controller.translate import asked, translate
 from ftslurm.core.rules import decide
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import StepId
 from ftslurm.protocol import messages
+from ftslurm.protocol.field_types import MOST_TEXT
 from ftslurm.protocol.messages import BadMessage, Lines, parse
 
 KNOWN: dict[str, dict[str, Any]] = {
@@ -151,9 +152,16 @@ def test_a_line_without_an_end_fills_no_memory_and_what_follows_is_heard() -> No
 
 
 @tried(150)
-@given(command=spoilt({"what": "inject", "fault": "kill", "group": 0, "rank": 0, "by": 1000}))
-def test_a_drill_from_the_inbox_is_one_or_none(command: dict[str, Any]) -> None:
-    drill = inject_asked(command)
-    if drill is not None:
-        assert type(drill.rank) is int
-        assert type(drill.group) in (int, type(None))
+@given(
+    what=st.sampled_from(["stop", "scale", "inject", "restart", "stacks", "save", "drain", "undrain", "pilot", ""]),
+    command=spoilt({"fault": "kill", "group": 0, "rank": 0, "groups": 2, "node": "n1", "id": "7", "by": 1000}),
+)
+def test_a_command_from_the_inbox_is_one_or_none(what: str, command: dict[str, Any]) -> None:
+    event = asked({**command, "what": what})
+    if isinstance(event, ev.InjectAsked | ev.Asked):
+        assert type(event.rank) in (int, type(None))
+        assert type(event.group) in (int, type(None))
+    if isinstance(event, ev.Asked):
+        assert len(event.node) <= MOST_TEXT
+    if isinstance(event, ev.ScaleAsked):
+        assert type(event.groups) is int

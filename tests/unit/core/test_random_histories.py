@@ -27,6 +27,7 @@ from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, SLURM, Allocation, Evidence, Phase, RunOutcome, StepId, Unit
+from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
@@ -370,12 +371,12 @@ def check_state(story: Story, world: World, doomed: set[StepId]) -> None:
         assert unit.phase is not Phase.RUNNING or unit.id not in doomed, f"back from the dead: {unit.id}"
         if unit.phase is Phase.STOPPING:
             doomed.add(unit.id)
-        if unit.group is not None and unit.phase is Phase.PENDING and state.allocation and not state.ending:
-            reason = story.now < unit.due or unit.waits_for or state.lineage.lost or over_from(state, story.config)
-            reason = reason or state.nodes.unanswered
+        if unit.group is not None and unit.phase is Phase.PENDING and state.allocation.name and not state.ending:
+            reason = story.now < unit.due or unit.waits_for or state.lineage.lost or state.nodes.unanswered
+            reason = reason or over_from(Turn(state, story.now, story.config))
             assert reason, f"forgotten: {unit}"
         assert len(unit.current.hosts) in (0, tasks_of(unit, story.config))
-    places = [unit.place for unit in state.groups if unit.phase in LIVE and unit.place is not None]
+    places = [unit.place for unit in state.groups if unit.phase in LIVE]
     shares = [(node, place.slot) for place in places for node in place.nodes]
     assert len(set(shares)) == len(shares) == len(places) * story.config.groups.nodes, f"two in one place: {places}"
     assert all(place.slot < story.config.groups.per_node for place in places)

@@ -28,8 +28,9 @@ from steps import A0, B0, B1, LIGHT0, LIGHT1, LIGHT2, URL
 from ftslurm.core.groups.launching import FINISH_TOGETHER_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Phase, Place, Rank
+from ftslurm.core.state.model import Phase, Place
 from ftslurm.protocol import messages as msg
+from ftslurm.protocol.messages import Rank
 from ftslurm.protocol.records import JournalRecord
 
 

@@ -32,7 +32,7 @@ def grown() -> Story:
 
 def test_new_groups_start_on_free_nodes_and_heal_in_while_the_others_go_on() -> None:
     story = grown()
-    assert story.records("scaled") == [{"groups": 4, "by": ANN.name}]
+    assert story.records("scaled") == [{"groups": 4, "by": ANN}]
     assert story.ids(act.Launch)[-2:] == [C0, D0]
     assert story.phases() == [Phase.RUNNING] * 4
     assert story.all(msg.Stop) == story.all(act.Kill) == []
@@ -120,7 +120,7 @@ def test_it_is_too_late_when_a_group_has_finished_or_the_run_is_ending() -> None
     assert "has finished already" in late.records("scale_refused")[0]["reason"]
     ending = play(*AT_WORK, (11, stop()), (11.5, to(3)), config=FOUR)
     (told,) = ending.records("scale_refused")
-    assert (told["groups"], told["by"]) == (3, ANN.name)
+    assert (told["groups"], told["by"]) == (3, ANN)
     assert told["reason"] == "the run is ending: stopped by ann"
     assert len(ending.state.groups) == 2
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from statistics import median
 
 import pytest
 import said
-from histories import RUNNING, Moment, Story, config, granted, killed, play, ready, store
+from histories import LIGHTHOUSE_UP, RUNNING, Moment, Story, config, granted, killed, play, ready, store
 from steps import A0, B0, B1, C0
 
 from ftslurm.config.schema import Config
-from ftslurm.core.slow import median_without
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Place, StepId
@@ -114,11 +112,7 @@ def test_a_new_attempt_is_measured_anew() -> None:
     assert told(story) == []
 
 
-def test_the_median_of_the_others_is_that_of_the_rest() -> None:
-    dice = random.Random(3)
-    for _ in range(300):
-        times = sorted(dice.choice([0.1, 0.2, dice.random()]) for _ in range(dice.randrange(2, 12)))
-        one = dice.choice(times)
-        rest = list(times)
-        rest.remove(one)
-        assert median_without(one, times) == pytest.approx(median(rest))
+def test_of_two_groups_the_slow_one_is_told_and_not_the_fast_one() -> None:
+    pair = (0, granted(2)), (1, LIGHTHOUSE_UP), (2, ready(A0), ready(B0)), (3, store(A0), store(B0))
+    story = play(*pair, *steps({A0: 0.2, B0: 0.28}, 60, 200))
+    assert told(story) == [(1, True)]

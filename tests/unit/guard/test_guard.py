@@ -466,7 +466,7 @@ def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_
     )
     guard = Guard(task, worker=0, requests=pair()[0], orders=-1)
     guard.orders = None
-    place = messages.Place(**RANK0)
+    place = messages.Rank(**RANK0)
     assign = messages.Assign(0, 0, "http://127.0.0.1:1", "x.py", None, (), (place,), "x", 1, 3)
     guard.receive(encode(messages.Ping(41)))
     assert task.position.reached == 41

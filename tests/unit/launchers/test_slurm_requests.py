@@ -26,8 +26,7 @@ from ftslurm.core.state.actions import (
     StartPilot,
 )
 from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, RequeueRefused
-from ftslurm.core.state.model import Job
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.model import Job, replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep, SubmitSuccessor
 from ftslurm.launchers.slurm_requests import REQUESTS

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ftslurm.protocol import messages
-from ftslurm.protocol.messages import LONGEST, Lines, Place, encode, encode_report, encode_trace, parse
+from ftslurm.protocol.messages import LONGEST, Lines, Rank, encode, encode_report, encode_trace, parse
 
 TEXTS = {
     "ascii": "x" * 5000,
@@ -60,7 +60,7 @@ ASSIGN = messages.Assign(
     script=None,
     module="größer",
     args=("--note", "größer\n\U0001f600", "", "x" * 100_000),
-    ranks=(Place(0, "n1", 0, 0), Place(1, "n2", 0, 1)),
+    ranks=(Rank(0, "n1", 0, 0), Rank(1, "n2", 0, 1)),
     run_id="x",
     groups=4,
     max_restarts=3,

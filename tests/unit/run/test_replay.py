@@ -12,7 +12,7 @@ import pytest
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.loop import UNSYNCED
-from ftslurm.core.state.model import Evidence, Exit, Job, Node, Out, Place, StepId
+from ftslurm.core.state.model import Evidence, Exit, Node, Out, Place, StepId
 from ftslurm.core.state.past import Live, Scheduled
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.checkpoint_owner import claim
@@ -152,20 +152,15 @@ def test_the_checks_of_nodes_are_read_as_long_as_the_allocation_is_the_same(tmp_
     assert past.nodes.passed == frozenset()
 
 
-MOVES = [("leaving", "81_1"), ("leaving", "81_2"), ("leaving", "81_3"), ("granted", "81_1"), ("lost", "81_3")]
-
-
 def test_how_attempts_ended_and_which_nodes_were_left_out_are_read_too(tmp_path: Path) -> None:
     out = line("node_excluded", node="n1", group=1, reason="x")
     more = [out, line("node_excluded", node="n2", reason="x"), line("node_excluded", node="n3", reason="x")]
     failed = line("step_exited", unit="group-0001", group=1, attempt=1, cause="user_error", node="n7", error="E")
     failed |= {"healthy_s": 4.5, "code": 1, "step": 9}
-    more += [line(f"allocation_{what}", allocation=n, cause="preempted") for what, n in MOVES]
     never = line("step_exited", unit="group-0000", attempt=1, cause="start_failed", launched=False)
     past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, *more, line("node_restored", node="n2"), failed, never]))
     assert past is not None
     assert past.nodes.by_name == {"n1": Node(Out.BLAMED, ex.START, group=1), "n3": Node(Out.LOST, ex.START)}
-    assert past.leaving == {"81_2": Job("81_2", leaving=Cause.PREEMPTED, since=ex.START)}
     exits = past.exits
     assert [e.cause for unit in sorted(exits) for e in exits[unit]] == [
         Cause.START_FAILED,

@@ -15,9 +15,8 @@ from slurm_answers import read, read_node_fates, read_queue
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.translate import read_attach
-from ftslurm.controller.user_commands import user_request
 from ftslurm.core.state.actions import AskJobs, RequestJobs
-from ftslurm.core.state.events import JobsSeen, JobsUnknown, ScaleAsked, Submitted
+from ftslurm.core.state.events import JobsSeen, JobsUnknown, Submitted
 from ftslurm.launchers.srun import Slurm
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
@@ -170,15 +169,13 @@ def test_what_sbatch_did_not_print_is_no_job(slurm: Slurm, text: str) -> None:
 
 
 def test_what_lies_in_the_inbox_is_a_command_or_none(slurm: Slurm) -> None:
-    known = {"name": "90_0", "groups": 2, "nodes": "n1", "job": "91", "ends": 1.0, "signal": "SIGTERM", "by": 1000}
+    known = {"name": "90_0", "nodes": "n1", "job": "91", "ends": 1.0, "signal": "SIGTERM", "by": 1000}
 
     @tried(300)
-    @given(what=st.sampled_from(["scale", "leaving", "pilot"]), command=spoilt(known, st.one_of(VALUES, HOSTS)))
+    @given(what=st.sampled_from(["leaving", "pilot"]), command=spoilt(known, st.one_of(VALUES, HOSTS)))
     def commanded(what: str, command: dict[str, Any]) -> None:
         slurm.pools, told = {"90_0": 0}, {**command, "what": what}
-        for event in [user_request(told)] if what == "scale" else slurm.reported(told, 1000.0):
-            if isinstance(event, ScaleAsked):
-                assert type(event.groups) is int
+        for event in slurm.reported(told, 1000.0):
             if isinstance(event, JobsSeen):
                 assert all(is_job(job.id) and all(map(is_node, job.nodes)) for job in event.jobs)
 

@@ -17,7 +17,7 @@ from ftslurm.protocol import messages, outbox
 from ftslurm.protocol.position import Position
 from ftslurm.worker import session
 
-RANKS = tuple(messages.Place(rank, "n1", rank, 0) for rank in range(2))
+RANKS = tuple(messages.Rank(rank, "n1", rank, 0) for rank in range(2))
 
 
 def assigned(**fields: Any) -> messages.Assign:
@@ -65,7 +65,7 @@ def test_a_standby_learns_its_share_of_the_gpus_when_it_is_assigned(
 ) -> None:
     with_cuda(monkeypatch, initialized=False)
     monkeypatch.setenv("FTSLURM_CLUSTER", cluster)
-    assert session.share(assigned(gpus=gpus), messages.Place(0, "n1", 0, node_rank)) == share
+    assert session.share(assigned(gpus=gpus), messages.Rank(0, "n1", 0, node_rank)) == share
 
 
 def test_a_cuda_context_that_is_there_already_must_be_on_the_right_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ftslurm.config.schema import Config, Fault, RandomFaults
-from ftslurm.core.groups.fault_drills import PlannedDrill, RandomDrill, draw, plan
+from ftslurm.core.groups.fault_drills import Drill, draw, plan
 
 LITERAL = [
     (23.478891, "kill", 1, 0),
@@ -30,7 +30,7 @@ def config(groups: int = 3, nodes: int = 2, workers: int = 2, total_steps: int |
     return made
 
 
-def drawn(settings: Config, count: int) -> list[RandomDrill]:
+def drawn(settings: Config, count: int) -> list[Drill]:
     drills = [draw(settings, index) for index in range(count)]
     return [drill for drill in drills if drill is not None]
 
@@ -50,29 +50,29 @@ def drawn(settings: Config, count: int) -> list[RandomDrill]:
 )
 def test_a_planned_fault_has_its_step(at: float, total_steps: int | None, step: int) -> None:
     fault = Fault(kind="term", group=1, at=at, rank=3)
-    assert plan(config(total_steps=total_steps, plan=[fault])) == (PlannedDrill(step, "term", 1, 3),)
+    assert plan(config(total_steps=total_steps, plan=[fault])) == (Drill(step, "term", 1, 3),)
 
 
 def test_planned_faults_keep_their_order_which_is_how_they_are_told_apart() -> None:
     faults = [Fault(group=g, at=at) for g, at in ((2, 9), (0, 3), (2, 9))]
-    assert [(p.group, p.step) for p in plan(config(plan=faults))] == [(2, 9), (0, 3), (2, 9)]
+    assert [(p.group, p.at) for p in plan(config(plan=faults))] == [(2, 9), (0, 3), (2, 9)]
 
 
 def test_the_same_seed_draws_the_same_stream_on_every_python() -> None:
     """These numbers must never change: a drill is repeated by its seed."""
     first = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["kill", "term", "stop"], seed=7)), 4)
-    assert [(round(d.after_s, 6), d.kind, d.group, d.rank) for d in first] == LITERAL
+    assert [(round(d.at, 6), d.kind, d.group, d.rank) for d in first] == LITERAL
 
 
 def test_another_seed_draws_another_stream() -> None:
     one, two = (drawn(config(random=RandomFaults(mean_s=60.0, seed=seed)), 5) for seed in (0, 1))
-    assert all(a.after_s != b.after_s for a, b in zip(one, two, strict=True))
+    assert all(a.at != b.at for a, b in zip(one, two, strict=True))
 
 
 def test_the_mean_only_stretches_time_and_the_kinds_only_name() -> None:
     one = drawn(config(random=RandomFaults(mean_s=1.0, kinds=["kill", "stop"])), 50)
     two = drawn(config(random=RandomFaults(mean_s=60.0, kinds=["term", "node"])), 50)
-    assert [d.after_s * 60 for d in one] == pytest.approx([d.after_s for d in two])
+    assert [d.at * 60 for d in one] == pytest.approx([d.at for d in two])
     assert [(d.group, d.rank) for d in one] == [(d.group, d.rank) for d in two]
 
 
@@ -85,7 +85,7 @@ def test_asking_again_or_out_of_order_gives_the_same() -> None:
 def test_times_are_exponential_and_everything_else_uniform() -> None:
     kinds = ["kill", "term", "stop", "lighthouse"]
     drills = drawn(config(random=RandomFaults(mean_s=60.0, kinds=kinds, seed=3)), 6000)
-    gaps = [after.after_s - before.after_s for before, after in pairwise(drills)]
+    gaps = [after.at - before.at for before, after in pairwise(drills)]
     assert min(gaps) > 0
     assert mean(gaps) == pytest.approx(60, rel=0.06)
     assert sum(gap > 60 for gap in gaps) / len(gaps) == pytest.approx(0.3679, abs=0.03)  # 1/e

@@ -21,14 +21,13 @@ from histories import (
 )
 from steps import A0, B0, B1, B2, B3, C0, C1, LIGHT0, URL
 
-from ftslurm.core.groups.launching import LOOKS_S
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, Phase, Place, Rank
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.model import Evidence, Phase, Place, replace
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause, Says
+from ftslurm.protocol.messages import Rank
 
 THREE = config(groups={"count": 3})
 
@@ -106,15 +105,7 @@ def test_a_restarted_group_begins_alone_with_its_new_ranks() -> None:
     assert story.all(msg.Begin, since=30) == [act.Send(B1, msg.Begin("n2", 29500, heals=True, floor=9))]
 
 
-def test_a_quick_group_begins_when_the_lighthouse_has_forgotten_its_last_attempt() -> None:
-    stock = config(lighthouse={"kind": "torchft"})
-    story = play(*RUNNING, (30, killed(B0)), (30.1, ready(B1)), (30.2, store(B1)), (40,), config=stock)
-    forgotten = 30 + story.config.silent_after_s + LOOKS_S
-    assert story.times(act.Assign, B1) == [30.1]
-    assert story.times(msg.Begin, B1) == [pytest.approx(forgotten)]
-
-
-def test_a_slow_group_begins_when_its_store_is_up() -> None:
+def test_a_group_begins_when_its_store_is_up() -> None:
     story = play(*RUNNING, (30, killed(B0)), (32, ready(B1)), (33, store(B1)), (35,))
     assert story.times(msg.Begin, B1) == [33]
 

@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.core.groups.placement import place, suspect
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Exit, Place, StepId
+from ftslurm.core.state.model import NOWHERE, Allocation, Evidence, Exit, Place, StepId
 from ftslurm.protocol.causes import Cause
 from ftslurm.slurm.evidence import node_fate
 
@@ -90,7 +90,7 @@ def test_whatever_is_taken_a_place_is_free_sound_and_of_the_right_size() -> None
         spots = [Place((n,), s) for n in allocation.nodes for s in range(per_node)]
         taken = dice.sample(spots, dice.randint(0, len(spots)))
         avoid = frozenset(dice.sample(allocation.nodes, dice.randint(0, 1)))
-        prefer = dice.choice([None, Place(tuple(dice.sample(allocation.nodes, 1)))])
+        prefer = dice.choice([NOWHERE, Place(tuple(dice.sample(allocation.nodes, 1)))])
         got = place(size, per_node, [allocation], taken, avoid, prefer)
         free = {s: [n for n in allocation.nodes if n not in avoid and Place((n,), s) not in taken] for s in range(3)}
         if got is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.core.groups.ranks import expected, table
-from ftslurm.core.state.model import Place, Rank
+from ftslurm.core.state.model import Place
+from ftslurm.protocol.messages import Rank
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from steps import B0, B1
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups import restart
-from ftslurm.core.groups.placement import suspect
-from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, unexplained, wait
+from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, wait
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Cause, Says
@@ -73,15 +72,6 @@ def test_a_lost_node_counts_but_is_not_waited_for() -> None:
     lost = exits(10, 20, 30, cause=Cause.NODE_LOST)
     assert judge(lost, CONFIG, PATIENCE_S) == RestartAt(30)
     assert isinstance(judge(lost, RestartConfig(max_per_group=2), PATIENCE_S), GiveUp)
-
-
-def test_an_error_that_the_loss_of_a_node_explains_a_moment_later_is_no_failure() -> None:
-    closed = replace(exits(10, cause=Cause.USER_ERROR)[0], nodes=("n1", "n2"), error="connection closed by peer")
-    lost = replace(exits(20, cause=Cause.NODE_LOST)[0], node="n1", nodes=("n1", "n2"))
-    later = replace(exits(30, cause=Cause.USER_ERROR)[0], nodes=("n2", "n3"), error="connection closed by peer")
-    assert unexplained([closed, lost, later]) == [lost, later]
-    assert suspect([closed, lost, later], 3600.0) is None
-    assert judge([closed, lost, later], CONFIG, PATIENCE_S) == RestartAt(30)
 
 
 def test_asking_twice_gives_the_same_answer() -> None:

@@ -13,6 +13,7 @@ from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.rules import begin
 from ftslurm.core.state.model import Allocation, Look, Node, Out, Phase, Place, Pulse
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import Turn
 
 
 def warm(count: int = 1, **sections: dict[str, Any]) -> Config:
@@ -86,7 +87,7 @@ def test_a_standby_waits(
 ) -> None:
     settings = warm(len(others) + 1, groups={"count": len(groups), "nodes": size, "per_node": per_node})
     state = state_of(settings, nodes, groups, others, avoid)
-    assert home(state, state.standbys[-1], settings) == expected
+    assert home(Turn(state, 0.0, settings), state.standbys[-1]) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_the_next_attempt_of_group_a_is(
     size = len(groups["A"][0].nodes)
     settings = warm(2, groups={"count": len(groups), "nodes": size, "per_node": per_node})
     state = state_of(settings, 4, groups, standbys, avoid)
-    picked = pick(state, state.groups[0], settings)
+    picked = pick(Turn(state, 0.0, settings), state.groups[0])
     if expected is None:
         assert picked is None
     else:
@@ -131,18 +132,18 @@ def test_the_next_attempt_of_group_a_is(
 def test_one_that_is_not_ready_is_not_picked(phase: Phase) -> None:
     state = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
     state = with_units(state, replace(state.standbys[0], phase=phase))
-    assert pick(state, state.groups[0], warm()) is None
+    assert pick(Turn(state, 0.0, warm()), state.groups[0]) is None
 
 
 def test_one_on_a_node_that_has_just_fallen_silent_is_not_picked() -> None:
     base = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
     state = replace(base, nodes=replace(base.nodes, by_name={"n3": Node(look=Look(20.0, 25.0))}))
-    assert pick(state, state.groups[0], warm()) is None
+    assert pick(Turn(state, 0.0, warm()), state.groups[0]) is None
 
 
 def test_one_that_is_stopped_is_not_picked_until_it_goes_on() -> None:
     base = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
     stopped = with_units(base, replace(base.standbys[0], pulses=(Pulse(20.0, "T"),)))
     goes_on = with_units(base, replace(base.standbys[0], pulses=(Pulse(22.0, "S"),)))
-    assert pick(stopped, stopped.groups[0], warm()) is None
-    assert pick(goes_on, goes_on.groups[0], warm()) is not None
+    assert pick(Turn(stopped, 0.0, warm()), stopped.groups[0]) is None
+    assert pick(Turn(goes_on, 0.0, warm()), goes_on.groups[0]) is not None

@@ -28,8 +28,9 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups.standby import REFILL_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, Phase, Place, Rank, StepId
+from ftslurm.core.state.model import Evidence, Phase, Place, StepId
 from ftslurm.protocol import messages as msg
+from ftslurm.protocol.messages import Rank
 from ftslurm.protocol.records import JournalRecord
 
 OTHER = StepId("standby-001", 0)

@@ -7,8 +7,7 @@ import pytest
 from ftslurm.controller.translate import classified
 from ftslurm.core.groups.verdict import LONGEST, classify, describe, signal_name
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Attempt, Evidence, Exit, Phase, Place, Pulse, StepId, Unit
-from ftslurm.core.state.values import replace
+from ftslurm.core.state.model import Attempt, Evidence, Exit, Phase, Place, Pulse, StepId, Unit, replace
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.traces import Traces
 

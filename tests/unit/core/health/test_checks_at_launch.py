@@ -58,8 +58,7 @@ def checks(story: Story) -> dict[StepId, tuple[str, ...]]:
 
 
 def on(story: Story, unit: Any) -> tuple[str, ...]:
-    place = story.unit(unit).place
-    return () if place is None else place.nodes
+    return story.unit(unit).place.nodes
 
 
 def test_the_first_step_on_each_node_checks_it_and_no_later_one() -> None:

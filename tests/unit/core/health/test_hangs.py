@@ -16,6 +16,7 @@ from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Pulse, StepId
+from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.stages import Stage
 
@@ -48,12 +49,10 @@ def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | 
             )
         )
     state = with_units(state, *units)
-    long_ago = tuple(replace(one, since=100.0) for one in overtaken(state, now, settings(len(groups))))
-    found = (
-        hung(replace(state, standstill=replace(state.standstill, overtaken=long_ago)), now, settings(len(groups)))
-        if len(groups) > 1
-        else ()
-    )
+    turn = Turn(state, now, settings(len(groups)))
+    long_ago = tuple(replace(one, since=100.0) for one in overtaken(turn))
+    turn.set(standstill=replace(state.standstill, overtaken=long_ago))
+    found = hung(turn) if len(groups) > 1 else ()
     return " ".join(f"{NAMES[one.unit.group or 0]}{one.task}" for one in found)
 
 
@@ -119,7 +118,7 @@ def test_groups_that_have_not_joined_are_not_compared() -> None:
         )
         for u, s, joined in zip(state.groups, (1, 2), (9, None), strict=True)
     ]
-    assert hung(with_units(state, *running), 200.0, settings(2)) == ()
+    assert hung(Turn(with_units(state, *running), 200.0, settings(2))) == ()
 
 
 # --- in the life of a run ---------------------------------------------------------------------------------------------

@@ -53,14 +53,6 @@ def test_halfway_to_lost_a_probe_goes_to_the_silent_node_and_nothing_else_happen
     assert story.phases() == [Phase.RUNNING] * 2
 
 
-def test_of_a_first_step_it_is_told_what_it_may_be_busy_with() -> None:
-    made = listening()
-    made.internal.staged_python = "/runs/.python/k.tar:python"
-    story = play((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)), (8,), config=made)
-    (first, *_) = story.records("node_silent")
-    assert "job.stage_python" in first["reason"]
-
-
 def test_nobody_is_asked_about_while_all_are_heard() -> None:
     story = play(*merged(STARTED, beats({LIGHT0: 600, A0: 600, B0: 600}, every=4)), config=listening())
     assert story.all(act.Probe) == []

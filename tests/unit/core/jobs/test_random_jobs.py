@@ -177,7 +177,7 @@ def live_through(seed: int) -> Story:
                 there = sum(lasts(turn, job) for job in turn.jobs)
                 asked = sum(asking.count for asking in story.state.job_pool.asking)
                 assert there + asked <= wanted(turn, 0), f"at {now}: two jobs for one group"
-        places = [u.place for u in story.state.groups if u.phase in LIVE and u.place is not None]
+        places = [u.place for u in story.state.groups if u.phase in LIVE]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)
     if story.outcome() is not None:  # no group held the state any more, or sbatch refused too often
         assert "checkpoint" in story.reason() or "no job will bring one" in story.reason() or "lost" in story.reason()
@@ -185,7 +185,7 @@ def live_through(seed: int) -> Story:
     phases = {u.name: (u.phase, u.waits_for, u.place) for u in story.state.groups}
     assert all(u.phase is Phase.RUNNING and u.current.step is not None for u in story.state.groups), phases
     there = sorted(job.name for job in slurm.jobs.values() if job.state in ("RUNNING", "PENDING"))
-    used = sorted(str(u.place.allocation) for u in story.state.groups if u.place is not None)
+    used = sorted(str(u.place.allocation) for u in story.state.groups if u.place.nodes)
     assert there == used, f"jobs for nobody: {there}, {used}"
     return story
 

@@ -373,7 +373,7 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
     assert [unit.name for unit in story.state.groups] == ["group-0000", "group-0001", "group-0002"]
     assert story.state.drills.injected == {0, 1}
     fewer = play((10, opening(past(live(A0), groups=1))), config=array())
-    assert (len(fewer.state.groups), fewer.state.parked) == (1, (("group-0001", 0),))
+    assert (len(fewer.state.groups), dict(fewer.state.parked)) == (1, {"group-0001": 0})
 
 
 def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -> None:
@@ -441,11 +441,10 @@ def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while
     assert story.state.nodes.out() == frozenset()
 
 
-@pytest.mark.parametrize(("began", "launched"), [(5.0, []), (11.0, [B1])])
-def test_a_job_that_is_about_to_end_gets_no_group_until_it_was_requeued(began: float, launched: list[Any]) -> None:
-    known = past(live(A0), leaving={"81_1": Job("81_1", leaving=Cause.PREEMPTED, since=9.0)})
-    seen = ev.JobsSeen((pilot("81_0", "n1"), replace(pilot("81_1", "n2"), began=began)), asked=10.5)
-    story = play((10, opening(known)), (12, seen), (12.5, word(A0)), (13, *UP[1:]), (30,), config=array())
+@pytest.mark.parametrize(("preempted", "launched"), [(True, []), (False, [B1])])
+def test_a_job_that_is_about_to_end_gets_no_group_until_it_was_requeued(preempted: bool, launched: list[Any]) -> None:
+    seen = ev.JobsSeen((pilot("81_0", "n1"), replace(pilot("81_1", "n2"), preempted=preempted)), asked=10.5)
+    story = play((10, opening(past(live(A0)))), (12, seen), (12.5, word(A0)), (13, *UP[1:]), (30,), config=array())
     assert story.ids(act.Launch)[1:] == launched
     assert [ask.name for ask in story.all(act.RequeueJob)] == ([] if launched else ["81_1"])
     assert len(story.records("allocation_leaving")) == len(story.all(act.RequeueJob))

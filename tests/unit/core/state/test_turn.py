@@ -13,10 +13,9 @@ from histories import config, granted
 
 from ftslurm.core import rules
 from ftslurm.core.state.events import Event
-from ftslurm.core.state.model import JobPool, Lineage, Phase
-from ftslurm.core.state.run_state import JOBS, RunState
-from ftslurm.core.state.turn import OF_ALL, OF_JOBS, Turn
-from ftslurm.core.state.unit_table import UnitTable
+from ftslurm.core.state.model import JOBS, JobPool, Lineage, Phase
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.turn import OF_ALL, Turn
 
 CONFIG = config(groups={"count": 3})
 
@@ -126,4 +125,3 @@ def takes_fields(method: object) -> bool:
 
 def test_what_concerns_all_exists() -> None:
     assert {name for kind in (RunState, Lineage, JobPool) for name in kind.__annotations__} >= OF_ALL
-    assert {*UnitTable.__annotations__} >= {*OF_JOBS}

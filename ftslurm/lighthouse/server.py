@@ -398,7 +398,7 @@ async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pul
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report(messages.LighthouseUp(url))
     listen_to(orders, server.order)
-    await asyncio.gather(beat(pulse), server.server.check(), server.tick())
+    await asyncio.gather(beat(pulse), server.tick())
 
 
 def prepare(options: dict[str, Any], report: Report) -> Server:

@@ -395,7 +395,7 @@ class Guard:
             self.say_alive()  # the step that it has reached
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.close()  # other groups must see at once that the worker is gone
-        self.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
+        processes.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
         self.channel.finish(self.task.options.orphan_after_s)
         if not killed:
             os._exit(code)
@@ -413,7 +413,7 @@ class Guard:
 
     def exit_orphaned(self, why: str) -> NoReturn:
         complain(f"{self.task.node} task {self.task.index}: {why}; ending the worker")
-        self.kill_descendants()
+        processes.kill_descendants()
         options = self.task.options
         if options.ends_job and self.task.index == 0:
             from ftslurm.guard import orphan
@@ -451,22 +451,8 @@ class Guard:
         return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None
 
     def end_tree(self, code: int) -> NoReturn:
-        self.kill_descendants()
+        processes.kill_descendants()
         os._exit(code)
-
-    def kill_descendants(self, grace_s: float = 0.0) -> None:
-        """Send SIGKILL to all descendants until there are none. Orphans become children of the guard: none escapes."""
-        start = time.monotonic()
-        while time.monotonic() < start + grace_s + 5.0:  # a process in uninterruptible sleep ends later
-            below = processes.descendants(os.getpid())
-            if not below:
-                return
-            if time.monotonic() >= start + grace_s:
-                for pid in below:
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
-            self.reap()
-            time.sleep(0.005)
 
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""

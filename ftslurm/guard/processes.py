@@ -7,11 +7,13 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
+END_S = 5.0  # a killed process in uninterruptible sleep ends later
 STUCK_S = 1.0  # longest wait for the environment of one process
 
 
@@ -60,6 +62,31 @@ def descendants(root: int, depth: int = 1 << 20) -> list[int]:
         below += generation
         depth -= 1
     return below
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to a process, if it is there and this user's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_descendants(grace_s: float = 0.0) -> None:
+    """Send SIGKILL to all descendants of this process until there are none, after a time to end by themselves.
+
+    Orphans become children of a subreaper: none escapes.
+    """
+    start = time.monotonic()
+    while time.monotonic() < start + grace_s + END_S:
+        below = descendants(os.getpid())
+        if not below:
+            return
+        if time.monotonic() >= start + grace_s:
+            for pid in below:
+                kill(pid)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.005)
 
 
 def ancestors(pid: int) -> Iterator[tuple[int, str]]:
@@ -165,8 +192,7 @@ def fence(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, st
         again = number == mine and None not in (step := _slurm_step(theirs)) and step != _slurm_step(environ)
         earlier = number is not None and (number < mine or again)
         if earlier or theirs.get("FTSLURM_STEP") in named:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            kill(pid)
 
 
 def _slurm_step(environ: Mapping[str, str]) -> tuple[str | None, str | None]:

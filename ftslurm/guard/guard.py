@@ -93,7 +93,6 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
     parser.add_argument("--check", default=None, metavar="JSON", help="nodes to check first (ftslurm.guard.node_check)")
     parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
-    parser.add_argument("--paced", action="store_true", help="a standby warms up slowly: groups train beside it")
     parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")
     return parser.parse_args(argv)
 

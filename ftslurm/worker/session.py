@@ -36,7 +36,6 @@ from ftslurm.worker import (
     cpu_binding,
     group_end,
     nccl_names,
-    pacing,
     parameter_sessions,
     patch_fit,
     script,
@@ -245,7 +244,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
         if task.local_index == 0:
             complain(f"{task.node} is announced as {reach.host}, and has {told} (cluster.interface)")
     bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
-    with no_garbage(), pacing.paced() if task.options.paced else contextlib.nullcontext():
+    with no_garbage():
         watchers = import_everything(task, channel, reach)
         watchers.bound = bound
         if task.options.standby:

@@ -17,7 +17,6 @@ from ftslurm.lighthouse.quorum import Member, Quorum
 
 SERVICE = "torchft.LighthouseService"
 LONGEST_NAME = 1024  # of a replica id or an address, in characters
-LARGEST_REQUEST = 65536  # bytes; a real one has some 200
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _MESSAGES: dict[str, tuple[tuple[int, str, int | str], ...]] = {

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
-from ftslurm.lighthouse import endpoint, order_text, protobuf
+from ftslurm.lighthouse import endpoint, protobuf
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
@@ -295,7 +295,7 @@ class Server:
                 self.keep.forget_quorum()
             case _:
                 return
-        log(f"order: {order_text.order(message)}")
+        log(f"order: {message}")
         self.decide_soon()
         self.save()
 
@@ -303,7 +303,9 @@ class Server:
         """Set silent attempts aside, or let them take part again; tell the controller."""
         changes = self.book.set_aside(moment)
         for change in changes:
-            log(order_text.aside(change))
+            silence = f"was silent for {change.seconds:.1f} s"
+            what = f"{silence}: quorums are formed without it" if change.aside else f"{silence}, and is heard again"
+            log(f"group {change.group} attempt {change.attempt} {what}")
             self.report(change)
         if any(change.aside for change in changes) and (broken := self.book.broken()) is not None:
             self.report(messages.QuorumBroken(broken))

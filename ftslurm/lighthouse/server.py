@@ -40,42 +40,10 @@ MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 Report = Callable[[messages.Report], None]
 Waits = Unknown | Taken
 
-
 STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
 
 
-class Refusals:
-    """Explains why a manager is refused; logs and reports the reason once for each store.
-
-    Args:
-        book: knows the stores of the run's attempts.
-        report: takes a message to the controller.
-    """
-
-    def __init__(self, book: Book, report: Callable[[messages.Report], None]) -> None:
-        self._book = book
-        self._report = report
-        self._told: set[str] = set()
-        self._strangers = 0
-
-    def reason(self, answer: Refused | Unknown | Taken, store: str) -> str:
-        """Return why the manager with this store is refused. Also report it if a person should know."""
-        reason = _words(answer)
-        tell = not isinstance(answer, Refused) or answer.tell
-        if tell and store not in self._told and self._may_tell(store):
-            self._told.add(store)
-            log(reason)
-            self._report(messages.QuorumRefused(reason, self._book.memory.highest))
-        return reason
-
-    def _may_tell(self, store: str) -> bool:
-        if store in self._book.memory.stores:
-            return True
-        self._strangers += 1
-        return self._strangers <= STRANGERS_TOLD
-
-
-def _words(answer: Refused | Unknown | Taken) -> str:
+def _words(answer: Refused | Waits) -> str:
     if isinstance(answer, Refused):
         return answer.reason
     if isinstance(answer, Unknown):
@@ -100,7 +68,8 @@ class Server:
         self.report = report
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
         self.strangers = 0  # requests in the waiting room
-        self.refusals = Refusals(book, report)
+        self.told: set[str] = set()  # the stores whose refusal is reported
+        self.strangers_told = 0
         self.announced: dict[str, asyncio.Event] = {}  # by store: set when the controller has announced it
         self.decision_due = False
         self.next_decision_at = 0.0  # no decision before this time
@@ -126,11 +95,23 @@ class Server:
         if isinstance(answer, Waits):
             answer = await self._hold(member, answer)
         if isinstance(answer, Refused | Waits):
-            status = Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION
-            raise CallError(status, self.refusals.reason(answer, member.store_address))
+            raise self._refusal(answer, member.store_address)
         if isinstance(answer, Quorum):
             return protobuf.write_quorum(answer, time.time())
         return await self._answer(answer)
+
+    def _refusal(self, answer: Refused | Waits, store: str) -> CallError:
+        """Return why a manager is refused; log and report it, once for each store, if a person should know."""
+        reason, known = _words(answer), store in self.book.memory.stores
+        tell = (not isinstance(answer, Refused) or answer.tell) and store not in self.told
+        if tell and (known or self.strangers_told < STRANGERS_TOLD):
+            self.told.add(store)
+            self.strangers_told += not known
+            log(reason)
+            self.report(messages.QuorumRefused(reason, self.book.memory.highest))
+        return CallError(
+            Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION, reason
+        )
 
     async def _answer(self, ask: Ask) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -11,7 +11,7 @@ from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, Book, Memory, Refused, Taken, Unknown
-from ftslurm.lighthouse.server import STRANGERS_TOLD, Refusals
+from ftslurm.lighthouse.server import STRANGERS_TOLD, Server
 from ftslurm.protocol import messages
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)
@@ -274,19 +274,19 @@ def test_where_no_controller_tells_of_stores_they_may_be_the_same() -> None:
 # --- reports ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are() -> None:
+def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are(tmp_path: Path) -> None:
     it, told = running("ab"), []
     it.announce(1, 1, "host:b2")
-    refusals = Refusals(it, told.append)
+    server = Server(it, Keep(str(tmp_path)), 1.0, told.append)
     for number in range(10):
         name = f"x{number}"
-        assert "lighthouse=torchft" in refusals.reason(Unknown(f"host:{name}"), f"host:{name}")
+        assert "lighthouse=torchft" in server._refusal(Unknown(f"host:{name}"), f"host:{name}").reason
     assert len(told) == STRANGERS_TOLD
     for number in range(10):  # also after many strangers
-        assert str(20 + number) in refusals.reason(Refused(f"step {20 + number}", tell=True), "host:b2")
+        assert str(20 + number) in server._refusal(Refused(f"step {20 + number}", tell=True), "host:b2").reason
     assert told[STRANGERS_TOLD:] == [messages.QuorumRefused("step 20", 10)]
-    assert "'a1'" in refusals.reason(Taken("host:a1", "a1", 6.0), "host:a1")
-    assert refusals.reason(Refused("this attempt is over"), "host:a0") == "this attempt is over"
+    assert "'a1'" in server._refusal(Taken("host:a1", "a1", 6.0), "host:a1").reason
+    assert server._refusal(Refused("this attempt is over"), "host:a0").reason == "this attempt is over"
     assert len(told) == STRANGERS_TOLD + 2
 
 

@@ -107,9 +107,9 @@ def main(worker: str) -> NoReturn:
     env = os.environ
     requests, questions = pair()
     task = Task(
-        index=int(env.get("FTSLURM_TASK") or env.get("SLURM_PROCID") or 0),
-        local_index=int(env.get("FTSLURM_LOCAL_TASK") or env.get("SLURM_LOCALID") or 0),
-        node=env.get("FTSLURM_NODE") or env.get("SLURMD_NODENAME") or os.uname().nodename,
+        index=processes.task_of(env),
+        local_index=processes.task_of(env, "FTSLURM_LOCAL_TASK", "SLURM_LOCALID"),
+        node=processes.node_of(env) or os.uname().nodename,
         options=options(sys.argv[1:]),
         gateway=Gateway(questions),
     )
@@ -117,8 +117,7 @@ def main(worker: str) -> NoReturn:
     there = processes.beside(env)  # one look at /proc for both
     _end_if_late(task, processes.newer_attempt(env, there))
     processes.fence(env, there)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker handles signals itself
+    processes.leave_signals_to_the_script()
     orders_out, orders_in = os.pipe()
     reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
     guard_pid = os.getpid()

@@ -207,12 +207,8 @@ def _attempt(environ: Mapping[str, str]) -> tuple[str, int | None]:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal; without one, a real-time signal would end it."""
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            caught = next(line for line in status if line.startswith("SigCgt:"))
-    except (OSError, StopIteration):
-        return False
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    _, _, caught = read(f"/proc/{pid}/status").partition("SigCgt:")
+    return bool(caught) and bool(int(caught.split()[0], 16) >> (number - 1) & 1)
 
 
 def threads(pid: int) -> list[str]:
@@ -222,7 +218,7 @@ def threads(pid: int) -> list[str]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             found = _stat(f"{pid}/task/{thread}")
             if found is not None:
-                seen[found[0], found[1], _read(f"/proc/{pid}/task/{thread}/wchan").strip() or "0"] += 1
+                seen[found[0], found[1], read(f"/proc/{pid}/task/{thread}/wchan").strip() or "0"] += 1
     return [
         f"{count} x {name}: {letter}" + (f" in {wchan}" if wchan != "0" else "")
         for (name, letter, wchan), count in seen.most_common()
@@ -234,14 +230,14 @@ def oom_kills() -> int:
     kills = 0
     for base in memory_cgroups()[:1]:
         for name in ("memory.events", "memory.oom_control"):
-            lines = _read(f"{base}/{name}").splitlines()
+            lines = read(f"{base}/{name}").splitlines()
             kills += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
     return kills
 
 
 def memory_cgroups(root: str = "/sys/fs/cgroup") -> list[str]:
     """Return the folders of the memory cgroups (v1 or v2) of this process, the innermost first."""
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         base = root if controllers == "" else f"{root}/memory"
         if controllers not in ("", "memory") or not os.path.isdir(base + path):
@@ -256,9 +252,21 @@ def _pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
-def _read(path: str) -> str:
+def read(path: str | os.PathLike[str]) -> str:
+    """Return the text of a file in /proc or /sys; "": it cannot be read."""
     try:
         with open(path, errors="replace") as file:
             return file.read()
     except OSError:
         return ""
+
+
+def task_of(environ: Mapping[str, str], name: str = "FTSLURM_TASK", slurm: str = "SLURM_PROCID") -> int:
+    """Return the index of a task in its step."""
+    return int(environ.get(name) or environ.get(slurm) or 0)
+
+
+def leave_signals_to_the_script() -> None:
+    """Ignore signals from now on: Slurm signals the whole step."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)

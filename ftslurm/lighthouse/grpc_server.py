@@ -420,4 +420,3 @@ class Connection(asyncio.Protocol):
                 del self.sending[stream]
                 self._out.append(frame(_HEADERS, _END_STREAM | _END_HEADERS, stream.number, _OK))
                 self._forget(stream)
-

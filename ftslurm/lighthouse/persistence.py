@@ -26,7 +26,6 @@ from ftslurm.lighthouse.registry import MOST_STEPS, Memory
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import MOST, brief, is_whole, read_object
 
-_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no named pipe blocks
 _LARGEST = 1 << 26  # bytes that are read of a file; none of ours is larger
 BLOCK = 1000  # quorum ids that are reserved at a time
 _HEAD = struct.Struct("!16sII")  # of lighthouse.quorum: the boot, the length and the checksum of what follows
@@ -47,7 +46,7 @@ class Keep:
 
     def _open_quorum(self) -> None:
         if self._quorum is None:
-            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
+            self._quorum = owned_files.open_fd(Path(self._quorum_path), os.O_RDWR | os.O_CREAT)
 
     def load(self) -> Memory:
         """Return the memory of the predecessor, an empty one if there was none.
@@ -58,9 +57,7 @@ class Keep:
             ValueError: lighthouse.json cannot be read, is damaged or holds impossible values; a person must decide.
         """
         try:
-            with open(os.open(self._state, os.O_RDONLY | _CAREFULLY), "rb") as file:
-                text = file.read(_LARGEST)
-            memory, issued = _read(text)
+            memory, issued = _read(owned_files.read_text(Path(self._state)))
         except FileNotFoundError:
             return Memory()
         except OSError as error:
@@ -144,19 +141,12 @@ class Keep:
             OSError: it could not be written, and the old one is still there; or lighthouse.quorum cannot be made.
         """
         with self._writing:
-            self._replace(text)
+            owned_files.replace_file(Path(self._state), text.encode(), durable=True)
             self.reserved = max(self.reserved, int(json.loads(text)["reserved"]))
             self._open_quorum()
 
-    def _replace(self, text: str) -> None:
-        owned_files.replace_file(Path(self._state), text.encode(), durable=True)
-        folder = os.open(os.path.dirname(self._state), os.O_RDONLY)
-        with contextlib.suppress(OSError):  # not every file system can
-            os.fsync(folder)
-        os.close(folder)
 
-
-def _read(text: bytes) -> tuple[Memory, int]:
+def _read(text: str) -> tuple[Memory, int]:
     """Parse lighthouse.json. Return the memory, and the next quorum id at the time it was written.
 
     Raises:

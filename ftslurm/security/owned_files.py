@@ -151,6 +151,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int | 
     """Replace a file atomically: readers, also on other nodes, see either the old data or the new.
 
     The temporary file has a random name, so that nobody can place a file or link there; arguments as of `write_file`.
+    A durable one is still there after a crash of the machine.
 
     Raises:
         OSError: it cannot be written.
@@ -159,9 +160,27 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int | 
     try:
         write_file(part, data, durable=durable, mode=mode)
         part.replace(path)
+        if durable:
+            sync(path.parent)
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def sync(folder: Path) -> None:
+    """Flush the entries of a folder to disk, where the file system can.
+
+    Raises:
+        OSError: that failed.
+    """
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(number)
 
 
 def make_folders(path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ftslurm.checks import shipped_check
-from ftslurm.guard import node_check, processes
+from ftslurm.guard import processes
 
 PROGRAM = """
 import json, sys

@@ -268,7 +268,10 @@ def test_who_violates_the_protocol_is_disconnected(bad: bytes) -> None:
 
 def test_the_kernel_watches_for_a_client_that_vanishes() -> None:
     async def run(client: Client) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as far:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()) as far,
+        ):
             near, _ = listener.accept()
             with near.dup() as copy:
                 client.connection.server.adopt(near)

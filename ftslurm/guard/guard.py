@@ -76,24 +76,22 @@ class Task:
 
 def options(argv: list[str]) -> argparse.Namespace:
     """Parse the command line, which only launchers write."""
-    parser = argparse.ArgumentParser(prog="python -m ftslurm.worker", description="One task of a step of ftslurm.")
-    parser.add_argument("--log-dir", required=True, help="where rank-N.log goes")
-    parser.add_argument("--log-max-mb", type=int, default=0, help="no log grows beyond this (0: no cap)")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--log-dir", required=True)  # where rank-N.log goes
+    parser.add_argument("--log-max-mb", type=int, default=0)  # no log grows beyond this (0: no cap)
     parser.add_argument("--heartbeat-s", type=float, required=True)
     parser.add_argument("--orphan-after-s", type=float, required=True)
-    parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
-    parser.add_argument("--adoptable", action="store_true", help="another controller may attach to the step")
-    parser.add_argument(
-        "--pilot", action="store_true", help="the step is in a job that a pilot holds: report whether it is there"
-    )
-    parser.add_argument("--keeper", type=int, default=None, help="end when this process ends")
-    parser.add_argument("--ends-job", action="store_true", help="cancel the Slurm job if the controller is gone")
-    parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
-    parser.add_argument("--bind", type=int, metavar="N", help="bind each of the N workers to the CPUs near its GPU")
-    parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
-    parser.add_argument("--check", default=None, metavar="JSON", help="nodes to check first (ftslurm.guard.node_check)")
-    parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
-    parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")
+    parser.add_argument("--eof-ends", action="store_true")  # end-of-file on stdin ends everything at once
+    parser.add_argument("--adoptable", action="store_true")  # another controller may attach to the step
+    parser.add_argument("--pilot", action="store_true")  # a pilot holds the step's job: report whether it is there
+    parser.add_argument("--keeper", type=int)  # end when this process ends
+    parser.add_argument("--ends-job", action="store_true")  # cancel the Slurm job if the controller is gone
+    parser.add_argument("--gpus")  # FIRST:COUNT: which of the visible GPUs are this step's
+    parser.add_argument("--bind", type=int)  # bind each of so many workers to the CPUs near its GPU
+    parser.add_argument("--lighthouse")  # the Lighthouse's settings as JSON, in its own step
+    parser.add_argument("--check")  # nodes to check first, as JSON (node_check.py)
+    parser.add_argument("--standby", action="store_true")  # warm up before saying ready; assigned late
+    parser.add_argument("--imports", default="")  # further modules a standby imports: A,B
     return parser.parse_args(argv)
 
 
@@ -184,9 +182,8 @@ class Guard:
     ) -> None:
         self.task = task
         self.worker = worker
-        self.orders: int | None = orders
+        self.orders = orders
         self.reports = reports  # pipe of the worker's messages; None: they do not pass through the guard
-        self.lines = messages.Lines()
         self.log: RankLog | None = None
         self.over = False  # the worker has ended, and only its end is still to be reported
         self.rank: int | None = None
@@ -198,7 +195,8 @@ class Guard:
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
         self.stack_files = StackFiles()
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
-        self.channel = ControlChannel(self.selector, self.receive, time.monotonic if local else boottime)
+        clock = time.monotonic if local else boottime
+        self.channel = ControlChannel(self.selector, self.obey, self.end_of_input, clock)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
         self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
@@ -214,10 +212,9 @@ class Guard:
         self.channel.say(self.hello())
         options = self.task.options
         if self.reports is not None:
-            self.channel.be_adoptable(
-                *(self.reports, self.adopted, self.takeover, end_file(options.log_dir, self.task.index)),
-                hardware=lambda: self.broken_hardware(broken_hardware.RECENT_S),
-            )
+            end = end_file(options.log_dir, self.task.index)
+            hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
+            self.channel.be_adoptable(self.reports, self.takeover, end, hardware)
         if options.keeper is not None:
             pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0
@@ -250,23 +247,15 @@ class Guard:
             for key, events in self.selector.select(wait_s):
                 key.data(events)
 
-    def receive(self, data: bytes) -> None:
-        """Carry out the controller's messages; b"": its end of stdin is closed."""
-        if not data:
-            if self.task.options.eof_ends:
-                self.exit_orphaned("the controller is gone")
-            return
-        for line in self.lines.feed(data):
-            try:
-                order = messages.ORDERS.decode(messages.parse(line))
-            except messages.BadMessage as error:
-                complain(f"a bad message of the controller is ignored: {error}")
-                continue
-            if order is not None and not self.over:
-                self.obey(order)
+    def end_of_input(self) -> None:
+        """Handle that the controller's end of stdin is closed."""
+        if self.task.options.eof_ends:
+            self.exit_orphaned("the controller is gone")
 
     def obey(self, order: messages.ToWorker) -> None:
         """Carry out one message of the controller, or forward it to the worker."""
+        if self.over:
+            return
         match order:
             case messages.Ping(reached):
                 self.task.position.reached = reached
@@ -341,7 +330,7 @@ class Guard:
 
     def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""
-        if self.orders is None or (may_drop and not writable(self.orders)):
+        if may_drop and not writable(self.orders):
             return
         with contextlib.suppress(BrokenPipeError):  # the worker has ended, or reads no more messages
             os.write(self.orders, messages.encode(order))
@@ -500,12 +489,6 @@ class Guard:
             *told.kept.values(),
             *([] if self.room is None else [self.line(self.room)]),
         ]
-
-    def adopted(self) -> None:
-        """Handle that another controller has attached."""
-        self.lines = messages.Lines()
-        for line in self.takeover():
-            self.channel.say(line)
 
 
 def _drain(pipe: int) -> None:

@@ -148,7 +148,7 @@ def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Ba
     ).finish(warns=True)
     (warning,) = run.named("warning")
     said = str(warning["text"])
-    assert said.startswith("the script trains with torch.distributed but without torchft (it has made no Manager)")
+    assert said.startswith("the script trains without torchft (it has made no Manager)")
     assert ("its 2 groups train a model each" in said) == (count == 2)
     assert "ftslurm help fault-tolerant" in said
     assert f"warning: {said}" in run.text  # as it was followed

@@ -25,7 +25,6 @@ from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
 MOST = 512  # simultaneous connections, a manager has two; more wait in the queue of the kernel
-SILENT_FOR_S = 10.0  # after this time a client that has sent nothing is disconnected
 DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
 DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
 RESOLVE_AGAIN_S = 0.5
@@ -110,9 +109,7 @@ class Forwarder(Listener):
         client = End()
         await client.attach(inbound)
         self.clients[client] = False
-        loop = asyncio.get_running_loop()
-        loop.call_later(SILENT_FOR_S, lambda: None if client.has_spoken else client.abort())
-        loop.call_later(TELL_S, self._tell_if_out_of_reach, client, time.monotonic())
+        asyncio.get_running_loop().call_later(TELL_S, self._tell_if_out_of_reach, client, time.monotonic())
         try:
             outbound = await self._reach(client)
             if outbound is not None:

@@ -149,7 +149,7 @@ class End(asyncio.Protocol):
     def __init__(self, other: End | None = None) -> None:
         self.other = other
         self.held = bytearray()
-        self.has_spoken = self.has_ended = False
+        self.has_ended = False
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def attach(self, connection: socket.socket) -> None:
@@ -178,7 +178,6 @@ class End(asyncio.Protocol):
         first.held.clear()
 
     def data_received(self, data: bytes) -> None:
-        self.has_spoken = True
         if self.other is not None:
             self.other.transport.write(data)
             return

@@ -2,12 +2,12 @@
 
 It serves one process and one event loop, and costs a fifth of the CPU time of grpc.aio for each call (a thousand
 managers send heartbeats; benchmarks/scale_lighthouse.py). It has what torchft's client (tonic) needs: unary methods,
-flow control, cancelled calls, answers to pings. It has no compression, no streaming, no TLS and no priorities. A client
+flow control, cancelled calls, answers to pings. It has no compression, streaming, TLS, padding or priorities. A client
 whose deadline has passed cancels its call, so the server has no deadlines.
 
 A client is bounded in what it can make the server keep: one frame, MOST_STREAMS requests of LARGEST_REQUEST bytes; a
-client that does not read its answers is not read from. A violation of the protocol, headers that do not fit into one
-frame, and more requests at a time close the connection.
+client that does not read its answers is not read from. A violation of the protocol, what the server does not have,
+headers that do not fit into one frame, and more requests at a time close the connection.
 """
 
 from __future__ import annotations
@@ -79,22 +79,6 @@ Handler = Callable[[bytes], "bytes | Coroutine[Any, Any, bytes]"]
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> bytes:
     """Return one frame."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
-
-
-def fragment(payload: bytes, flags: int) -> bytes:
-    """Return the payload of a frame without its padding and priority.
-
-    Raises:
-        NotHTTP2: there is more padding than payload.
-    """
-    pad, begin = 0, 0
-    if flags & _PADDED:
-        pad, begin = (payload[0] if payload else 0), 1
-    if flags & _PRIORITY:
-        begin += 5
-    if begin + pad > len(payload):
-        raise NotHTTP2("more padding than frame")
-    return payload[begin : len(payload) - pad]
 
 
 @functools.lru_cache(100)
@@ -240,10 +224,12 @@ class Connection(asyncio.Protocol):
         return at
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if kind in (_DATA, _HEADERS) and flags & (_PADDED | _PRIORITY):
+            raise NotHTTP2("padding and priorities, which tonic never sends")
         if kind == _DATA:
             self._data(number, flags, payload)
         elif kind == _HEADERS:
-            self._headers(number, flags, fragment(payload, flags))
+            self._headers(number, flags, payload)
         elif kind == _WINDOW_UPDATE:
             self._widen(number, payload)
         elif kind == _RST_STREAM:
@@ -337,8 +323,6 @@ class Connection(asyncio.Protocol):
             return
         if stream.ended:
             raise NotHTTP2("data after a request's end")
-        if flags & _PADDED:
-            payload = fragment(payload, flags & _PADDED)
         stream.body += payload
         if len(stream.body) > 5 + LARGEST_REQUEST:
             self._refuse(stream, CallError(Status.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes"))

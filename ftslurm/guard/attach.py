@@ -28,13 +28,11 @@ LOOK_S = 1.0
 
 
 def main() -> NoReturn:
-    parser = argparse.ArgumentParser(prog="python -m ftslurm.guard.attach", description=__doc__)
-    parser.add_argument("--step", required=True, help="the name under which the step was launched, UNIT/ATTEMPT")
-    parser.add_argument("--log-dir", required=True, help="the log folder of the step")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--step", required=True)  # the name under which the step was launched, UNIT/ATTEMPT
+    parser.add_argument("--log-dir", required=True)  # of the step
     parser.add_argument("--orphan-after-s", type=float, required=True)
-    parser.add_argument(
-        "--patience-s", type=float, default=10.0, help="how long to wait for a guard that has just been launched"
-    )
+    parser.add_argument("--patience-s", type=float, default=10.0)  # for a guard that has just been launched
     options = parser.parse_args()
     task, node = processes.task_of(os.environ), processes.node_of(os.environ) or os.uname().nodename
     who, left_behind = f"task {task} of step {options.step} on {node}", end_file(options.log_dir, task)

@@ -83,17 +83,23 @@ def run_shell(guard: int, environ: dict[str, str], name: str) -> int:
 
 
 def _become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
-    words, enter = ["/bin/sh", "-c", 'test -x "$SHELL" && exec "$SHELL"; exec /bin/sh'], _way_into(guard)
-    tried = subprocess.run([*enter, "/bin/sh", "-c", ":"], stderr=subprocess.PIPE, text=True, check=False)
-    if tried.returncode:
-        _say(f"this shell is not in the container of the rank, which cannot be entered: {tried.stderr.strip()}")
+    try:
+        enter = _way_into(guard)
+        subprocess.run([*enter, "/bin/sh", "-c", ":"], stderr=subprocess.PIPE, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = getattr(error, "stderr", None) or str(error)
+        _say(f"this shell is not in the container of the rank, which cannot be entered: {why.strip()}")
         enter = []
-    words = [*enter, *words]
+    words = [*enter, "/bin/sh", "-c", 'test -x "$SHELL" && exec "$SHELL"; exec /bin/sh']
     os.execve(words[0], words, environ)  # noqa: S606 an argument list
 
 
 def _way_into(pid: int) -> list[str]:
-    """Return the command that runs another where a process is: in its working directory and container, if it has one."""
+    """Return the command that runs another where a process is: in its working directory, and in its container.
+
+    Raises:
+        OSError: the process is gone.
+    """
     options = {"user": ["--user", "--preserve-credentials"], "mnt": ["--mount", "--root"]}
     differ = [kind for kind in options if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")]
     words = [shutil.which("nsenter") or "nsenter", f"--target={pid}", "--wd"]

@@ -30,16 +30,9 @@ def keep(found: Survey, run: Path) -> CodeRecord:
         EnvironmentProblem: it cannot be read or written.
     """
     try:
-        linked = _copy(found, run / record.FOLDER) if found.kind == record.COPY else 0
-        made = CodeRecord(
-            kind=found.kind,
-            root=found.root,
-            script=found.script,
-            why=found.why,
-            files=len(found.files),
-            bytes=found.size,
-            linked=linked,
-        )
+        if found.kind == record.COPY:
+            _copy(found, run / record.FOLDER)
+        made = CodeRecord(found.kind, found.root, found.script, found.why)
         record.write(run, made)
     except OSError as error:
         raise EnvironmentProblem(
@@ -92,19 +85,19 @@ def _contents(root: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(folder, name), root)
 
 
-def _copy(found: Survey, target: Path) -> int:
-    """Copy the files and link the rest. Return the number of links."""
+def _copy(found: Survey, target: Path) -> None:
+    """Copy the files and link the rest."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         _lay_out(found.root, found.files, part)
         if found.script is not None:
             os.lstat(part / found.script)
-        linked = _link_rest(found, str(part)) if found.links else 0
+        if found.links:
+            _link_rest(found, str(part))
         part.rename(target)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    return linked
 
 
 def _lay_out(root: str, paths: frozenset[str], target: Path, keep_links: bool = False) -> None:
@@ -190,12 +183,11 @@ def _is_copied(real: str) -> bool:
     return os.stat(real).st_size <= selection.MOST_FILE_MB << 20
 
 
-def _link_rest(found: Survey, part: str) -> int:
+def _link_rest(found: Survey, part: str) -> None:
     """Link what lies beside copied files and is not copied. Modules that git ignores are copied."""
     around = os.path.realpath(part)
     real = {""} | {folder for path in found.files for folder in _above(path)}
     copied = found.files | real
-    linked = 0
     for folder in sorted(real):
         links = 0
         for entry in _scan(os.path.join(found.root, folder)):
@@ -212,8 +204,6 @@ def _link_rest(found: Survey, part: str) -> int:
             elif links < MOST_LINKS and _leads_somewhere(entry):
                 links += 1
                 os.symlink(entry.path, target)
-        linked += links
-    return linked
 
 
 def _leads_somewhere(entry: os.DirEntry[str]) -> bool:

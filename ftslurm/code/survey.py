@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.code import git_tree, module_file, record
+from ftslurm.code.record import CodeRecord
 from ftslurm.code.selection import MOST_FILES, Rules, choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
 from ftslurm.words import plural
@@ -21,13 +22,9 @@ _NO_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-pack
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The code of a run that is not submitted yet. `files` are paths in `root`; the rest is as in CodeRecord."""
+class Survey(CodeRecord):
+    """The code of a run that is not submitted yet. `files` are paths in `root`."""
 
-    kind: str
-    root: str = ""
-    script: str | None = None
-    why: str = ""
     files: frozenset[str] = frozenset()
     size: int = 0
     links: bool = True  # whether what is not copied is linked to the original

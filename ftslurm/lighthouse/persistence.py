@@ -66,13 +66,6 @@ class Keep:
             ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{self._state} is damaged ({error!r}): the run's quorum ids are not known") from error
-        if not 0 <= memory.highest < MOST_STEPS:
-            raise ValueError(
-                f'{self._state} says "highest": {memory.highest!s:.40}, and no training takes so many steps: one '
-                "request has spoilt it, which older versions of ftslurm believed. No group would be let in any more. "
-                "Write there the step that the run has reached instead (`ftslurm status` shows it), and start the run "
-                "again"
-            )
         self.reserved = memory.next_id
         last = self._load_quorum()
         memory.last = last if last is not None and last.id + 1 >= issued else None
@@ -155,16 +148,14 @@ def _read(text: str) -> tuple[Memory, int]:
     kept = read_object(text)
     if kept is None:
         raise ValueError("it holds no JSON of ours")
-    if isinstance(kept["highest"], bool) or not isinstance(kept["highest"], int):
-        raise TypeError(f"not a step: {brief(kept['highest'])}")
-    memory = Memory(next_id=_count(kept["reserved"]), highest=kept["highest"])  # load refuses an impossible one
+    memory = Memory(next_id=_count(kept["reserved"]), highest=_count(kept["highest"]))
     if not all(isinstance(kept[name], list) for name in ("stores", "over", "fenced")):
         raise TypeError("stores, over and fenced are lists")
     memory.checked = bool(kept["checked"])
     memory.stores = {str(store): (_count(group), _count(attempt)) for store, group, attempt in kept["stores"]}
     memory.over = {_count(group): _count(attempt, -1) for group, attempt in kept["over"]}
     memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
-    return memory, _count(kept.get("issued", 0))
+    return memory, _count(kept["issued"])
 
 
 def _count(value: object, least: int = 0) -> int:

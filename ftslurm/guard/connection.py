@@ -37,6 +37,7 @@ KEPT = tuple(
         messages.SessionOpened,
         messages.CanSave,
         messages.NodeCheck,
+        messages.Room,
         messages.Done,
         messages.Failed,
         messages.Exited,

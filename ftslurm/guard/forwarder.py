@@ -24,7 +24,7 @@ from ftslurm.guard.sockets import End, Host, Listener, Refusals, TimeLimit, exac
 from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
-MOST = 512  # simultaneous connections, a manager has two; more wait in the queue of the kernel
+BACKLOG = 512
 DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
 DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
 RESOLVE_AGAIN_S = 0.5
@@ -57,7 +57,6 @@ class Forwarder(Listener):
         moves: bool = True,
     ) -> None:
         super().__init__(refusals)
-        self.most = MOST
         self.key = key
         self.warn = warn
         self.moves = moves
@@ -67,7 +66,7 @@ class Forwarder(Listener):
         self.moved = asyncio.get_running_loop().create_future()  # done when the server has another address
         self.target: str | None = None
         self.go_to(url)
-        listener = socket.create_server(("127.0.0.1", 0), backlog=MOST)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self.address = listener.getsockname()
         self.listen(listener)
 
@@ -93,10 +92,6 @@ class Forwarder(Listener):
         self.next_dial = 0.0
         self.moved.set_result(None)
         self.moved = asyncio.get_running_loop().create_future()
-
-    def make_room(self) -> None:
-        """Close a connection whose client has hung up, but whose server has not noticed."""
-        next((client.abort for client in self.clients if client.has_ended), lambda: None)()
 
     async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Connect a client of this user to the server."""

@@ -189,7 +189,7 @@ class Guard:
         self.rank: int | None = None
         self.kernel = broken_hardware.KernelWatch(Tail())
         self.imported_mb = 0  # private memory of the worker when it had imported everything
-        self.room: messages.Room | None = None
+        self.told_room = False
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
@@ -458,10 +458,10 @@ class Guard:
 
     def tell_room(self) -> None:
         """Report, after the first committed step, how much memory the node has left: for a standby beside the group."""
-        place = self.task.position.read() if self.room is None and self.task.local_index == 0 else None
+        place = None if self.told_room or self.task.local_index else self.task.position.read()
         if place is not None and place.step > 0:
-            self.room = messages.Room(memory.available_mb(), self.imported_mb)
-            self.say(self.room)
+            self.told_room = True
+            self.say(messages.Room(memory.available_mb(), self.imported_mb))
 
     def hello(self) -> bytes:
         return self.line(messages.Hello(self.task.node, self.worker, slurm_step()))
@@ -487,7 +487,6 @@ class Guard:
             self.hello(),
             self.line(told.adopted(self.task.node, self.rank, place and place.step)),
             *told.kept.values(),
-            *([] if self.room is None else [self.line(self.room)]),
         ]
 
 

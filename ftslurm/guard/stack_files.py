@@ -8,14 +8,14 @@ guard, which goes on serving the channel meanwhile.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
+import queue
 import shutil
-import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
+from functools import partial
 
 from ftslurm.guard import processes, stacks
 from ftslurm.protocol.position import Position
@@ -28,7 +28,7 @@ class StackFiles:
     """The files that are being written."""
 
     def __init__(self) -> None:
-        self._spies: list[Callable[[], bool]] = []  # each returns whether its py-spy has ended
+        self._taken: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # those that are complete
 
     def take(self, pid: int, position: Position, log: str, rank: int, by: str, taken: Callable[[str], None]) -> None:
         """Write the stacks of a worker into a new file beside its log. Takes at most a second, py-spy not counted.
@@ -52,28 +52,22 @@ class StackFiles:
             return
         os.write(file, b"\nftslurm: the same from outside, by py-spy:\n")
         # It cannot pause a process that is stopped already (py-spy 0.4).
-        still = ["--nonblocking"] if stopped else []
-        command = [spy, "dump", *still, "--pid", str(pid)]
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file).pid  # the guard reaps it
-        due = time.monotonic() + SPY_S
+        command = [spy, "dump", *(["--nonblocking"] if stopped else []), "--pid", str(pid)]
 
-        def has_ended() -> bool:
-            nonlocal due
-            if processes.state(child) in (None, "Z"):
-                os.close(file)
-                taken(name)
-                return True
-            if time.monotonic() >= due:
-                due = math.inf
+        def wait() -> None:
+            try:
+                subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=SPY_S, check=False)
+            except subprocess.TimeoutExpired:
                 os.write(file, f"ftslurm: py-spy was killed after {SPY_S:g} s\n".encode())
-                os.kill(child, signal.SIGKILL)
-            return False
+            os.close(file)
+            self._taken.put(partial(taken, name))
 
-        self._spies.append(has_ended)
+        threading.Thread(target=wait, daemon=True).start()
 
     def update(self) -> None:
-        """Complete the files whose py-spy has ended, and kill one that takes too long."""
-        self._spies = [spy for spy in self._spies if not spy()]
+        """Say which files are complete."""
+        while not self._taken.empty():
+            self._taken.get()()
 
 
 def find_spy() -> str | None:

@@ -373,26 +373,19 @@ async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pul
         pulse: beats while the event loop runs.
         gateway: connects to the guard, which lets only the run in.
     """
-    server = prepare(options, report)
+    join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
+    keep = Keep(options["folder"])
+    book = Book(Rules(options["min_replicas"], join_s, silence_s), keep.load(), now())
+    server = Server(book, keep, options["quorum_tick_ms"] / 1000, report)
+    server.save()
     url = endpoint.reserve(gateway, options["port"])
     serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
-    memory = server.book.memory
+    memory = book.memory
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report(messages.LighthouseUp(url))
     listen_to(orders, server.order)
     await asyncio.gather(beat(pulse), server.tick())
-
-
-def prepare(options: dict[str, Any], report: Report) -> Server:
-    """Make a server with its predecessor's state."""
-    join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
-    rules = Rules(options["min_replicas"], join_s, silence_s)
-    keep = Keep(options["folder"])
-    memory = keep.load()
-    server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
-    server.save()
-    return server
 
 
 def serve_from(channel: socket.socket, server: GrpcServer) -> None:

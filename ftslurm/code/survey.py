@@ -35,8 +35,7 @@ class Survey(CodeRecord):
     def sentence(self) -> str:
         """Return what happens with the code, for a person."""
         if self.kind == record.COPY:
-            why = "" if self.root == str(shipped("examples")) else " (no git tree)"  # its folder is all that it needs
-            where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it{why}"
+            where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it"
             size = f"{plural(len(self.files), 'file')}, {self.size / (1 << 20):.1f} MB"
             return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory"
         return f"not copied: {self.why}. Attempts run what the files contain when they start"

@@ -19,12 +19,13 @@ from typing import Any, NoReturn
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
-from ftslurm.lighthouse import endpoint, protobuf
+from ftslurm.lighthouse import endpoint, protobuf, stock
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
+from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
 from ftslurm.protocol.readiness import writable
 from ftslurm.security import process_title
@@ -37,7 +38,6 @@ SAVE_EVERY_S = 10.0  # between two saves of the highest step
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
-Report = Callable[[messages.Report], None]
 Waits = Unknown | Taken
 
 STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
@@ -342,7 +342,7 @@ def now() -> float:
 
 
 def main(task: Task, orders: int, reports: int) -> NoReturn:
-    """Serve until killed. The options are LighthouseConfig's, and those that launchers/program.py adds."""
+    """Serve until killed, with ftslurm's Lighthouse or torchft's. The launcher writes the options (step_command.py)."""
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
     redirect(task)
     raise_file_limit()
@@ -354,8 +354,12 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         with contextlib.suppress(OSError):  # the guard reads no more reports and will end this process
             os.write(reports, messages.encode_report(message, task.index))
 
+    async def live() -> None:
+        chosen = stock.serve if options["kind"] == "torchft" else serve
+        await asyncio.gather(beat(Pulse(task.position)), chosen(options, orders, report, task.gateway))
+
     try:
-        asyncio.run(serve(options, orders, report, Pulse(task.position), task.gateway))
+        asyncio.run(live())
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
         report(messages.Failed(str(error), None, None, started=False))
@@ -363,14 +367,13 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     os._exit(1)
 
 
-async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pulse, gateway: Gateway) -> None:
+async def serve(options: dict[str, Any], orders: int, report: Report, gateway: Gateway) -> None:
     """Serve until cancelled, with the state of the predecessor.
 
     Args:
         options: port, folder (where the state is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
-        pulse: beats while the event loop runs.
         gateway: connects to the guard, which lets only the run in.
     """
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
@@ -385,7 +388,7 @@ async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pul
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report(messages.LighthouseUp(url))
     listen_to(orders, server.order)
-    await asyncio.gather(beat(pulse), server.tick())
+    await server.tick()
 
 
 def serve_from(channel: socket.socket, server: GrpcServer) -> None:

@@ -143,7 +143,10 @@ def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
             return
         mode = 0o400
     try:
-        number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        there = os.stat(source)
+        if not stat.S_ISREG(there.st_mode):
+            raise OSError(errno.EINVAL, "it is no file", source)
+        shutil.copyfile(source, target)
     except FileNotFoundError:
         if keep_links:
             raise
@@ -151,22 +154,12 @@ def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
     except PermissionError:
         os.symlink(source, target)  # who cannot read it here does not read it in the run
         return
-    try:
-        there = os.fstat(number)
-        if not stat.S_ISREG(there.st_mode):
-            raise OSError(errno.EINVAL, "it is no file", source)
-        mode = there.st_mode & 0o550 if keep_links else mode | (mode >> 2 if there.st_mode & stat.S_IXUSR else 0)
-        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            at = 0
-            while sent := os.sendfile(copy, number, at, 1 << 30):
-                at += sent
-            os.utime(copy, ns=(there.st_atime_ns, there.st_mtime_ns))
-            os.fchmod(copy, mode)
-        finally:
-            os.close(copy)
-    finally:
-        os.close(number)
+    os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))
+    if keep_links:
+        mode = there.st_mode & 0o550
+    elif there.st_mode & stat.S_IXUSR:
+        mode |= mode >> 2
+    os.chmod(target, mode)
 
 
 def _real(path: str) -> str:

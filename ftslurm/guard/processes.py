@@ -29,23 +29,19 @@ def state(pid: int) -> str | None:
 
 def is_ending(pid: int) -> bool:
     """Return whether a process is exiting, or has exited and is not reaped yet."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            flags = stat.read().rpartition(b")")[2].split()[6]
-    except OSError:
-        return False
-    return bool(int(flags) & PF_EXITING)
+    found = _stat(pid)
+    return found is not None and bool(found[3] & PF_EXITING)
 
 
-def _stat(pid: int | str) -> tuple[str, str, int] | None:
-    """Return name, state and parent of a process; None: it is gone."""
+def _stat(pid: int | str) -> tuple[str, str, int, int] | None:
+    """Return name, state, parent and flags of a process; None: it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
     except OSError:
         return None  # it never existed, or has been reaped meanwhile
-    letter, parent = rest.split()[:2]
-    return name.decode(errors="replace"), letter.decode(), int(parent)
+    letter, parent, _, _, _, _, flags = rest.split()[:7]
+    return name.decode(errors="replace"), letter.decode(), int(parent), int(flags)
 
 
 def descendants(root: int, depth: int = 1 << 20) -> list[int]:

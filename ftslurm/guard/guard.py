@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import importlib
 import os
 import resource
@@ -33,19 +32,20 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
 from ftslurm.errors import complain
-from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stacks
+from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stack_files, stacks
 from ftslurm.guard.connection import ControlChannel, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_log import Tail
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from ftslurm.guard.rank_log import RankLog
-from ftslurm.guard.stack_files import StackFiles
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
@@ -193,7 +193,7 @@ class Guard:
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
-        self.stack_files = StackFiles()
+        self.taken: deque[messages.StacksTaken] = deque()  # the stacks that are complete
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
         clock = time.monotonic if local else boottime
         self.channel = ControlChannel(self.selector, self.obey, self.end_of_input, clock)
@@ -236,7 +236,8 @@ class Guard:
                 next_mark = now + 1.0
                 if self.log is not None:
                     self.channel.files.start(self.log.update)
-                self.stack_files.update()
+                while self.taken:
+                    self.say(self.taken.popleft())
                 self.kernel.update()
                 self.tell_room()
                 while self.network.warnings:
@@ -299,15 +300,17 @@ class Guard:
         if order.task not in (None, self.task.index) or self.log is None or self.rank is None:
             return
 
-        def taken(file: str) -> None:
-            self.say(messages.StacksTaken(order.command, file))
+        worker, position, log, rank = self.worker, self.task.position, self.log.path, self.rank
 
-        try:
-            if self.channel.files.result(partial(os.stat, self.log.path), None) is None:
-                raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer", self.log.path)
-            self.stack_files.take(self.worker, self.task.position, self.log.path, self.rank, order.by, taken)
-        except OSError as error:
-            self.say(messages.StacksTaken(order.command, "", f"{error.filename or 'the file'}: {error.strerror}"))
+        def take() -> None:
+            file, error = "", None
+            try:
+                file = stack_files.take(worker, position, log, rank, order.by)
+            except OSError as failure:
+                error = f"{failure.filename or 'the file'}: {failure.strerror}"
+            self.taken.append(messages.StacksTaken(order.command, file, error))
+
+        threading.Thread(target=take, daemon=True).start()  # py-spy and the file system may take long
 
     def assign(self, assign: messages.Assign) -> None:
         """Give the worker its assignment, and maintain its log from now on."""

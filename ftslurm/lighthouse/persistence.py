@@ -20,6 +20,7 @@ import threading
 import zlib
 from pathlib import Path
 
+from ftslurm.guard.processes import read
 from ftslurm.lighthouse.protobuf import Malformed, read_quorum
 from ftslurm.lighthouse.quorum import Quorum
 from ftslurm.lighthouse.registry import MOST_STEPS, Memory
@@ -36,7 +37,7 @@ class Keep:
 
     def __init__(self, folder: str) -> None:
         self._state = os.path.join(folder, "lighthouse.json")
-        self._boot = _boot_id()
+        self._boot = bytes.fromhex(read("/proc/sys/kernel/random/boot_id").strip().replace("-", ""))
         self._writing = threading.Lock()
         self.reserved = 0  # quorum ids below this one may be issued
         self._quorum_path = os.path.join(folder, "lighthouse.quorum")
@@ -162,11 +163,3 @@ def _count(value: object, least: int = 0) -> int:
     if not is_whole(value) or value < least:
         raise ValueError(f"not a number of ours: {brief(value)}")
     return value
-
-
-def _boot_id() -> bytes:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return bytes.fromhex(file.read().strip().replace("-", ""))
-    except (OSError, ValueError):
-        return b""

@@ -46,7 +46,6 @@ class Taken:
 
     store: str
     holder: str  # replica id of the other manager
-    free_at: float  # when this one is let in if the other stays silent
 
 
 @dataclass(frozen=True)
@@ -168,9 +167,8 @@ class Book:
         other = self.holder.get(store, name)
         if other == name or not self.memory.checked:
             return None
-        free_at = self.beats.get(other, now) + SILENT * self.rules.heartbeat_timeout_s
-        if other in self.asking or now < free_at:
-            return Taken(store, other, free_at)
+        if other in self.asking or now < self.beats.get(other, now) + SILENT * self.rules.heartbeat_timeout_s:
+            return Taken(store, other)
         self._forget(other)
         return None
 

@@ -31,6 +31,7 @@ from ftslurm.protocol.readiness import writable
 from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
+ASK_AGAIN_S = 0.02  # such a request is tried again
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
@@ -70,7 +71,6 @@ class Server:
         self.strangers = 0  # requests in the waiting room
         self.told: set[str] = set()  # the stores whose refusal is reported
         self.strangers_told = 0
-        self.announced: dict[str, asyncio.Event] = {}  # by store: set when the controller has announced it
         self.decision_due = False
         self.next_decision_at = 0.0  # no decision before this time
         self.evicted = False  # an attempt has been evicted since the last decision
@@ -136,24 +136,14 @@ class Server:
         if self.strangers >= WAITING_ROOM:
             return answer
         self.strangers += 1
+        result: Ask | Quorum | Refused | Waits = answer
         try:
-            while now() < until:
-                wake = until if isinstance(answer, Unknown) else max(answer.free_at, now() + 0.05)
-                announced = self.announced.setdefault(member.store_address, asyncio.Event())
-                await _wait(announced, min(wake, until) - now())
+            while isinstance(result, Waits) and now() < until:
+                await asyncio.sleep(ASK_AGAIN_S)
                 result = self.book.ask(member, now())
-                if not isinstance(result, Waits):
-                    return result
-                answer = result
         finally:
             self.strangers -= 1
-            self._wake(member.store_address)  # another request with this store makes a new entry
-        return answer
-
-    def _wake(self, store: str) -> None:
-        """Wake the requests that wait for the announcement of a store: they ask again."""
-        if (event := self.announced.pop(store, None)) is not None:
-            event.set()
+        return result
 
     def heartbeat(self, request: bytes) -> bytes:
         """Handle a heartbeat. The answer is an empty message."""
@@ -265,7 +255,6 @@ class Server:
         match message:
             case messages.Member(group, attempt, store):
                 self.book.announce(group, attempt, store)
-                self._wake(store)
             case messages.Evict(group, attempt, evicted, finished):
                 self.book.evict(group, attempt, evicted, finished)
                 self.evicted = True
@@ -325,15 +314,6 @@ class Server:
         self.decide_soon()
         if self.save_again:
             self.save()
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event for so long. (Python 3.11's asyncio.wait_for swallows a cancellation beside the event.)"""
-    waiting = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait([waiting], timeout=seconds)
-    finally:
-        waiting.cancel()
 
 
 def now() -> float:

@@ -247,7 +247,7 @@ def test_a_second_manager_with_the_same_store_waits_until_the_first_is_silent() 
     assert step(it, 6.1, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")  # it is not disturbed
     it.beat("b1", 10.0)
     assert step(it, 11.0, second, m("b1", 12)).ids == ("a1-second", "b1")
-    assert it.ask(m("a1", 12), 11.3) == Taken("host:a1", "a1-second", 15.5)  # the first is not accepted beside it
+    assert it.ask(m("a1", 12), 11.3) == Taken("host:a1", "a1-second")  # the first is not accepted beside it
 
 
 def test_a_manager_whose_request_waits_lives_however_long_it_is_silent() -> None:

@@ -30,7 +30,7 @@ class Member:
     wire: bytes = field(default=b"", compare=False)  # ours: its message, with fields that only a later torchft knows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Ask:
     """A request that waits for its quorum. Two requests of one manager are different ones."""
 

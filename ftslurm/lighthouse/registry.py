@@ -131,14 +131,6 @@ class Book:
         ask = self.asking[name] = Ask(member, now)
         return ask
 
-    def ask_again(self, ask: Ask, now: float) -> Ask | Refused:
-        """Renew a request after a quorum without this manager (T: "not in quorum, retrying", no heartbeat)."""
-        name = ask.member.replica_id
-        if self.known.get(name) != ask.member.store_address:
-            return Refused("this attempt is over, or was silent for too long")
-        again = self.asking[name] = Ask(ask.member, now)
-        return again
-
     def _beyond(self, member: Member) -> str | None:
         """Return why no member can have reached this step, None if one can.
 
@@ -198,7 +190,11 @@ class Book:
         self.beats[name] = now
 
     def form(self, now: float) -> Quorum | None:
-        """Issue a quorum if the rules allow one. Removes all requests; `ask_again` renews those left out."""
+        """Issue a quorum if the rules allow one.
+
+        The requests of its members are answered. Those left out go on waiting, as new ones without a heartbeat (T: "not
+        in quorum, retrying").
+        """
         if not self.asking:
             return None
         least = max(1, self.rules.min_replicas - len(self.finished))
@@ -213,7 +209,9 @@ class Book:
         for name in quorum.ids:
             _remember(self.holders, name)
         self.missed.clear()
-        self.asking = {}
+        self.asking = {name: ask for name, ask in self.asking.items() if name not in quorum.ids}
+        for ask in self.asking.values():
+            ask.since = now
         return quorum
 
     def view(self) -> View:

@@ -192,23 +192,13 @@ class Server:
         self.next_decision_at = 0.0
         answer = protobuf.write_quorum(quorum, time.time())
         self.keep.write_quorum(answer)
-        waiting, self.waiting = self.waiting, {}
         ids = set(quorum.ids)
-        for future, ask in waiting.items():
-            if future.done():
-                continue
+        for future, ask in list(self.waiting.items()):
             if ask.member.replica_id in ids:
-                future.set_result(answer)
-            else:
-                self._ask_again(ask, future, moment)
+                del self.waiting[future]
+                if not future.done():
+                    future.set_result(answer)
         self._report(quorum, moment)
-
-    def _ask_again(self, ask: Ask, future: asyncio.Future[bytes], moment: float) -> None:
-        again = self.book.ask_again(ask, moment)
-        if isinstance(again, Refused):
-            future.set_exception(CallError(Status.FAILED_PRECONDITION, again.reason))
-        else:
-            self.waiting[future] = again
 
     def _report_refusal(self) -> None:
         """Report once that a quorum is refused because none of its members has the training's state."""

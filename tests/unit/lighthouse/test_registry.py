@@ -467,11 +467,9 @@ def test_a_group_that_was_set_aside_takes_part_again_as_soon_as_its_manager_is_h
 
 def test_a_request_that_waits_is_kept_while_its_group_is_set_aside() -> None:
     it = running("abc")
-    waits = it.ask(m("c1", 11), 1.0)
-    assert isinstance(waits, Ask)
+    assert isinstance(it.ask(m("c1", 11), 1.0), Ask)
     heard(it, SILENT_AT, "a1", "b1")
     step(it, SILENT_AT, m("a1", 11), m("b1", 11))
-    assert isinstance(it.ask_again(waits, SILENT_AT), Ask)
     heard(it, SILENT_AT + 1, "a1", "b1", "c1")
     assert step(it, SILENT_AT + 1, m("a1", 12), m("b1", 12)).ids == ("a1", "b1", "c1")
 

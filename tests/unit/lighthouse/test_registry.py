@@ -409,10 +409,10 @@ def test_a_successor_that_knows_no_quorum_takes_the_run_as_far_as_it_is(keep: Ke
 
 
 @pytest.mark.parametrize("highest", [MOST_STEPS, 2**62, -1])
-def test_a_step_that_an_older_version_has_believed_is_named_and_what_to_do(keep: Keep, highest: int) -> None:
+def test_a_step_that_no_training_takes_is_damage(keep: Keep, highest: int) -> None:
     memory = Memory(highest=highest)
     keep.write_state(keep.snapshot(memory))
-    with pytest.raises(ValueError, match=rf'lighthouse.json says "highest": {highest}.*ftslurm status'):
+    with pytest.raises(ValueError, match=rf"lighthouse.json is damaged .*{highest}"):
         keep.load()
 
 

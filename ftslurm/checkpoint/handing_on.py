@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftslurm.checkpoint import layout
-from ftslurm.checkpoint.places import Folders, sync
+from ftslurm.checkpoint.places import Folders
 from ftslurm.checkpoint.store import Store
+from ftslurm.security import owned_files
 
 
 def hand_on(source: Path, target: Path) -> list[int]:
@@ -38,4 +39,4 @@ def _give(source: Path, target: Path, give: Callable[..., object]) -> None:
     target.mkdir(mode=0o700, exist_ok=True)
     for file in Folders().ls(str(source), detail=True):
         give(file["name"], target / Path(file["name"]).name, follow_symlinks=False)
-    sync(target)
+    owned_files.sync(target)

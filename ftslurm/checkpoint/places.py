@@ -19,15 +19,6 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.security import owned_files
 
 
-def sync(folder: Path) -> None:
-    """Flush the entries of a folder to disk."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 class Folders:
     """The file system of this machine."""
 
@@ -51,9 +42,8 @@ class Folders:
 
     def pipe_file(self, path: str, content: bytes) -> None:
         """Write a file: others see all of it, or the one before."""
-        folder = self._made(path)
+        self._made(path)
         owned_files.replace_file(Path(path), content, durable=True)
-        sync(folder)
 
     @contextlib.contextmanager
     def open(self, path: str, mode: str) -> Iterator[IO[bytes]]:
@@ -67,7 +57,7 @@ class Folders:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        sync(folder)
+        owned_files.sync(folder)
 
     def _made(self, path: str) -> Path:
         """Return the folder of a file, and make it."""

@@ -30,16 +30,9 @@ def keep(found: Survey, run: Path) -> CodeRecord:
         EnvironmentProblem: it cannot be read or written.
     """
     try:
-        linked = _copy(found, run / record.FOLDER) if found.kind == record.COPY else 0
-        made = CodeRecord(
-            kind=found.kind,
-            root=found.root,
-            script=found.script,
-            why=found.why,
-            files=len(found.files),
-            bytes=found.size,
-            linked=linked,
-        )
+        if found.kind == record.COPY:
+            _copy(found, run / record.FOLDER)
+        made = CodeRecord(found.kind, found.root, found.script, found.why)
         record.write(run, made)
     except OSError as error:
         raise EnvironmentProblem(
@@ -76,12 +69,9 @@ def _differs(copy: Path, original: Path) -> bool:
     if copy.is_symlink():
         return False
     try:
-        one, other = copy.stat(), original.stat()
+        return not cmp(copy, original)  # reads those whose times differ
     except OSError:
         return True
-    if one.st_size != other.st_size:
-        return True
-    return one.st_mtime_ns != other.st_mtime_ns and not cmp(copy, original, shallow=False)
 
 
 def _contents(root: str) -> Iterator[str]:
@@ -92,19 +82,19 @@ def _contents(root: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(folder, name), root)
 
 
-def _copy(found: Survey, target: Path) -> int:
-    """Copy the files and link the rest. Return the number of links."""
+def _copy(found: Survey, target: Path) -> None:
+    """Copy the files and link the rest."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         _lay_out(found.root, found.files, part)
         if found.script is not None:
             os.lstat(part / found.script)
-        linked = _link_rest(found, str(part)) if found.links else 0
+        if found.links:
+            _link_rest(found, str(part))
         part.rename(target)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    return linked
 
 
 def _lay_out(root: str, paths: frozenset[str], target: Path, keep_links: bool = False) -> None:
@@ -150,7 +140,10 @@ def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
             return
         mode = 0o400
     try:
-        number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        there = os.stat(source)
+        if not stat.S_ISREG(there.st_mode):
+            raise OSError(errno.EINVAL, "it is no file", source)
+        shutil.copyfile(source, target)
     except FileNotFoundError:
         if keep_links:
             raise
@@ -158,22 +151,12 @@ def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
     except PermissionError:
         os.symlink(source, target)  # who cannot read it here does not read it in the run
         return
-    try:
-        there = os.fstat(number)
-        if not stat.S_ISREG(there.st_mode):
-            raise OSError(errno.EINVAL, "it is no file", source)
-        mode = there.st_mode & 0o550 if keep_links else mode | (mode >> 2 if there.st_mode & stat.S_IXUSR else 0)
-        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            at = 0
-            while sent := os.sendfile(copy, number, at, 1 << 30):
-                at += sent
-            os.utime(copy, ns=(there.st_atime_ns, there.st_mtime_ns))
-            os.fchmod(copy, mode)
-        finally:
-            os.close(copy)
-    finally:
-        os.close(number)
+    os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))
+    if keep_links:
+        mode = there.st_mode & 0o550
+    elif there.st_mode & stat.S_IXUSR:
+        mode |= mode >> 2
+    os.chmod(target, mode)
 
 
 def _real(path: str) -> str:
@@ -190,12 +173,11 @@ def _is_copied(real: str) -> bool:
     return os.stat(real).st_size <= selection.MOST_FILE_MB << 20
 
 
-def _link_rest(found: Survey, part: str) -> int:
+def _link_rest(found: Survey, part: str) -> None:
     """Link what lies beside copied files and is not copied. Modules that git ignores are copied."""
     around = os.path.realpath(part)
     real = {""} | {folder for path in found.files for folder in _above(path)}
     copied = found.files | real
-    linked = 0
     for folder in sorted(real):
         links = 0
         for entry in _scan(os.path.join(found.root, folder)):
@@ -212,8 +194,6 @@ def _link_rest(found: Survey, part: str) -> int:
             elif links < MOST_LINKS and _leads_somewhere(entry):
                 links += 1
                 os.symlink(entry.path, target)
-        linked += links
-    return linked
 
 
 def _leads_somewhere(entry: os.DirEntry[str]) -> bool:

@@ -55,18 +55,17 @@ def _run(folder: str | Path, words: Sequence[str]) -> bytes:
     # A partial clone fetches what it lacks, with programs of its configuration.
     environ |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
     command = ["git", "-C", str(folder), *words]
-    verb = next(word for word in words if word != "-c" and "=" not in word)
     try:
         done = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise GitError(f"git {verb} took longer than {PATIENCE_S:g} s in {folder}") from None
+        raise GitError(f"git took longer than {PATIENCE_S:g} s in {folder}") from None
     except (OSError, ValueError) as error:
         raise GitError(f"git cannot be run: {error}") from error
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise GitError(said[0] if said else f"git {verb} failed")
+        raise GitError(said[0] if said else "git failed")
     return done.stdout
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 
 from ftslurm.config.schema import Config
 
@@ -15,16 +15,17 @@ def find(config: Config) -> str | None:
     given = config.job.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     places += [part for part in str(given).split(os.pathsep) if part]
     own = config.job.python in (None, sys.executable)
-    spec: ModuleSpec | None = None
-    name = ""
-    for part in str(config.job.module).split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, places + (sys.path if own and name == part else []))
-        for finder in sys.meta_path if spec is None and own else ():
-            spec = spec or finder.find_spec(name, None if name == part else places)
-        if spec is None:
-            return None
-        places = list(spec.submodule_search_locations or [])
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = PathFinder.find_spec(f"{name}.__main__", places)
-    return spec.origin if spec is not None and spec.has_location else None
+    head, *rest = str(config.job.module).split(".")
+    spec = PathFinder.find_spec(head, places + (sys.path if own else []))
+    for finder in sys.meta_path if spec is None and own else ():
+        spec = spec or finder.find_spec(head, None)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations is None:
+        return spec.origin if not rest and spec.has_location else None
+    for folder in spec.submodule_search_locations:
+        below = os.path.join(folder, *rest)
+        for file in (os.path.join(below, "__main__.py"), *([f"{below}.py"] if rest else [])):
+            if os.path.isfile(file):
+                return file
+    return None

@@ -28,9 +28,6 @@ class CodeRecord:
     root: str = ""
     script: str | None = None
     why: str = ""
-    files: int = 0
-    bytes: int = 0
-    linked: int = 0
 
 
 def write(run: str | Path, record: CodeRecord) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.code import git_tree, module_file, record
+from ftslurm.code.record import CodeRecord
 from ftslurm.code.selection import MOST_FILES, Rules, choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
 from ftslurm.words import plural
@@ -21,13 +22,9 @@ _NO_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-pack
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The code of a run that is not submitted yet. `files` are paths in `root`; the rest is as in CodeRecord."""
+class Survey(CodeRecord):
+    """The code of a run that is not submitted yet. `files` are paths in `root`."""
 
-    kind: str
-    root: str = ""
-    script: str | None = None
-    why: str = ""
     files: frozenset[str] = frozenset()
     size: int = 0
     links: bool = True  # whether what is not copied is linked to the original
@@ -38,8 +35,7 @@ class Survey:
     def sentence(self) -> str:
         """Return what happens with the code, for a person."""
         if self.kind == record.COPY:
-            why = "" if self.root == str(shipped("examples")) else " (no git tree)"  # its folder is all that it needs
-            where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it{why}"
+            where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it"
             size = f"{plural(len(self.files), 'file')}, {self.size / (1 << 20):.1f} MB"
             return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory"
         return f"not copied: {self.why}. Attempts run what the files contain when they start"

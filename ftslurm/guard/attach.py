@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import select
-import signal
 import socket
 import time
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.errors import Distrusted, complain
+from ftslurm.guard import processes
 from ftslurm.guard.connection import address, end_file, peer_uid
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
@@ -28,16 +28,13 @@ LOOK_S = 1.0
 
 
 def main() -> NoReturn:
-    parser = argparse.ArgumentParser(prog="python -m ftslurm.guard.attach", description=__doc__)
-    parser.add_argument("--step", required=True, help="the name under which the step was launched, UNIT/ATTEMPT")
-    parser.add_argument("--log-dir", required=True, help="the log folder of the step")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--step", required=True)  # the name under which the step was launched, UNIT/ATTEMPT
+    parser.add_argument("--log-dir", required=True)  # of the step
     parser.add_argument("--orphan-after-s", type=float, required=True)
-    parser.add_argument(
-        "--patience-s", type=float, default=10.0, help="how long to wait for a guard that has just been launched"
-    )
+    parser.add_argument("--patience-s", type=float, default=10.0)  # for a guard that has just been launched
     options = parser.parse_args()
-    task = int(os.environ.get("FTSLURM_TASK") or os.environ.get("SLURM_PROCID") or 0)
-    node = os.environ.get("FTSLURM_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    task, node = processes.task_of(os.environ), processes.node_of(os.environ) or os.uname().nodename
     who, left_behind = f"task {task} of step {options.step} on {node}", end_file(options.log_dir, task)
     try:
         key = run_key.load_or_make(Path(os.environ["FTSLURM_RUN_DIR"], "key"))
@@ -51,8 +48,7 @@ def main() -> NoReturn:
         os._exit(end)
     if peer_uid(guard) != os.getuid():
         _fail(f"{who} cannot be adopted: user {peer_uid(guard)} holds the name of its socket")
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # as in the guard: Slurm's signals are for the scripts
+    processes.leave_signals_to_the_script()
     code = _pump(guard, options.orphan_after_s)
     told = _say_for(left_behind) if code == ExitCode.DETACHED else code  # the guard may have been ending already
     if told is None:

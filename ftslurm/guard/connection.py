@@ -37,6 +37,7 @@ KEPT = tuple(
         messages.SessionOpened,
         messages.CanSave,
         messages.NodeCheck,
+        messages.Room,
         messages.Done,
         messages.Failed,
         messages.Exited,
@@ -119,17 +120,25 @@ class TakeoverNotes:
 
 
 class ControlChannel:
-    """Sends lines to the controller and receives from it: `receive` gets the bytes, and b"" at the end of stdin."""
+    """Sends lines to the controller and receives its messages."""
 
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        receive: Callable[[bytes], None],
+        obey: Callable[[messages.ToWorker], None],
+        ended: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Listen on stdin. `clock` measures how long the controller is silent."""
+        """Listen on stdin.
+
+        Args:
+            obey: called with each message of the controller.
+            ended: called at the end of stdin.
+            clock: measures how long the controller is silent.
+        """
         self.selector = selector
-        self.receive = receive
+        self.obey, self.ended = obey, ended
+        self.lines = messages.Lines()
         self.clock = clock
         self.notes = TakeoverNotes()
         self.files = FileCalls()
@@ -141,7 +150,6 @@ class ControlChannel:
         self.peer: socket.socket | None = None
         self.sink: int | None = 1  # descriptor that lines go to; None: the attached process is gone
         self.unsent = bytearray()
-        self.attached: Callable[[], None] = lambda: None
         self.takeover: Callable[[], list[bytes]] = list
         self.hardware: Callable[[], str | None] = lambda: None
         self.end: str | None = None
@@ -149,23 +157,17 @@ class ControlChannel:
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
 
     def be_adoptable(
-        self,
-        reports: int,
-        attached: Callable[[], None],
-        takeover: Callable[[], list[bytes]],
-        end: str,
-        hardware: Callable[[], str | None] = lambda: None,
+        self, reports: int, takeover: Callable[[], list[bytes]], end: str, hardware: Callable[[], str | None]
     ) -> None:
         """Forward the worker's messages, and let new controllers attach once there is a name to listen at.
 
         Args:
             reports: the pipe into which the worker writes whole lines.
-            attached: called when a controller has attached.
             takeover: returns the messages that a new controller needs.
             end: the path of the end file (`end_file`).
             hardware: returns what blames the node's hardware for an exception that the worker reports.
         """
-        self.takeover, self.end, self.hardware, self.attached = takeover, end, hardware, attached
+        self.takeover, self.end, self.hardware = takeover, end, hardware
         with contextlib.suppress(OSError):
             self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
         os.set_blocking(reports, False)
@@ -289,7 +291,9 @@ class ControlChannel:
         peer.setblocking(False)
         self.peer, self.sink, self.heard = peer, peer.fileno(), self.clock()
         self.selector.register(peer, selectors.EVENT_READ, self._serve)
-        self.attached()
+        self.lines = messages.Lines()
+        for line in self.takeover():
+            self.say(line)
 
     def _serve(self, events: int) -> None:
         if self.peer is not None and events & selectors.EVENT_WRITE:
@@ -308,9 +312,18 @@ class ControlChannel:
             self._leave()
 
     def _hear(self, data: bytes) -> None:
-        if data:
-            self.heard = self.clock()
-        self.receive(data)
+        if not data:
+            self.ended()
+            return
+        self.heard = self.clock()
+        for line in self.lines.feed(data):
+            try:
+                order = messages.ORDERS.decode(messages.parse(line))
+            except messages.BadMessage as error:
+                complain(f"a bad message of the controller is ignored: {error}")
+                continue
+            if order is not None:
+                self.obey(order)
 
     def _leave(self) -> None:
         """Stop listening to the previous controller."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from typing import NoReturn
@@ -36,7 +35,7 @@ def lose_node(environ: dict[str, str]) -> NoReturn:
     me, run, node = os.getpid(), environ.get("FTSLURM_RUN_DIR", ""), processes.node_of(environ)
     if environ.get("FTSLURM_CLUSTER") == "slurm":
         for pid in _daemons(me):
-            _kill(pid)
+            processes.kill(pid)
     for _ in range(20):  # some may be forking right now
         there = {pid for pid, theirs in processes.of_run(run) if node is not None and processes.node_of(theirs) == node}
         spared = {me, *(pid for pid, _ in processes.ancestors(me))}
@@ -45,8 +44,8 @@ def lose_node(environ: dict[str, str]) -> NoReturn:
         if not doomed:
             break
         for pid in doomed:
-            _kill(pid)
-    _kill(me)
+            processes.kill(pid)
+    processes.kill(me)
     os._exit(128 + signal.SIGKILL)
 
 
@@ -55,8 +54,3 @@ def _daemons(pid: int) -> list[int]:
     chain = list(processes.ancestors(pid))
     nearest = next((n for n, (_, name) in enumerate(chain) if name == "slurmstepd"), None)
     return [] if nearest is None else [above for above, name in chain[nearest:] if name in ("slurmstepd", "slurmd")]
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

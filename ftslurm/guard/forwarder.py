@@ -24,8 +24,7 @@ from ftslurm.guard.sockets import End, Host, Listener, Refusals, TimeLimit, exac
 from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
-MOST = 512  # simultaneous connections, a manager has two; more wait in the queue of the kernel
-SILENT_FOR_S = 10.0  # after this time a client that has sent nothing is disconnected
+BACKLOG = 512
 DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
 DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
 RESOLVE_AGAIN_S = 0.5
@@ -58,17 +57,16 @@ class Forwarder(Listener):
         moves: bool = True,
     ) -> None:
         super().__init__(refusals)
-        self.most = MOST
         self.key = key
         self.warn = warn
         self.moves = moves
         self.clients: dict[End, bool] = {}  # whether they are connected to the server
         self.dials: set[TimeLimit] = set()
-        self.in_turn = asyncio.Lock()
+        self.asked: asyncio.Future[list[Resolved]] | None = None  # the name service
         self.moved = asyncio.get_running_loop().create_future()  # done when the server has another address
         self.target: str | None = None
         self.go_to(url)
-        listener = socket.create_server(("127.0.0.1", 0), backlog=MOST)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self.address = listener.getsockname()
         self.listen(listener)
 
@@ -81,8 +79,8 @@ class Forwarder(Listener):
         """Set the address of the server; "": it has none now. Close connections to the old one; clients dial again."""
         if url != self.target:
             self.target, self.where = url, addresses.read(url)
-            self.addresses: list[Resolved] = []
-            self.turn = 0  # index of the address to dial
+            self.addresses: list[Resolved] = []  # the one that answered last first
+            self.asked = None
             self.away_since: float | None = None  # when the server was first unreachable; None: it is not
             self.known_since = time.monotonic()
             self.is_settled = False  # the address has been reached, or reported
@@ -91,13 +89,8 @@ class Forwarder(Listener):
                 client.abort()
             for dial in tuple(self.dials):
                 dial.end()
-        self.next_dial = 0.0
         self.moved.set_result(None)
         self.moved = asyncio.get_running_loop().create_future()
-
-    def make_room(self) -> None:
-        """Close a connection whose client has hung up, but whose server has not noticed."""
-        next((client.abort for client in self.clients if client.has_ended), lambda: None)()
 
     async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Connect a client of this user to the server."""
@@ -110,9 +103,7 @@ class Forwarder(Listener):
         client = End()
         await client.attach(inbound)
         self.clients[client] = False
-        loop = asyncio.get_running_loop()
-        loop.call_later(SILENT_FOR_S, lambda: None if client.has_spoken else client.abort())
-        loop.call_later(TELL_S, self._tell_if_out_of_reach, client, time.monotonic())
+        asyncio.get_running_loop().call_later(TELL_S, self._tell_if_out_of_reach, client, time.monotonic())
         try:
             outbound = await self._reach(client)
             if outbound is not None:
@@ -125,58 +116,42 @@ class Forwarder(Listener):
 
     async def _reach(self, client: End) -> socket.socket | None:
         """Return a connection to the server; None: the client has hung up, or the server does not move and is down."""
-        tries = 0
         while not client.transport.is_closing():
-            if self.addresses and (self.away_since is None or not self.moves):
-                if (outbound := await self._dial()) is not None:
+            moved, addresses = self.moved, await self._look_up()
+            for address in addresses:
+                if not moved.done() and (outbound := await self._dial(address)) is not None:
                     return outbound
-                tries += 1
-                if not self.moves and tries >= len(self.addresses):
-                    return None
-                continue
-            async with self.in_turn:  # one at a time looks for a server that is away
-                if not self.addresses:
-                    await self._look_up()
-                elif self.away_since is not None:
-                    await self._pause(self.next_dial - time.monotonic())
-                    if (
-                        not client.transport.is_closing()
-                        and self.addresses
-                        and (outbound := await self._dial()) is not None
-                    ):
-                        return outbound
+            if addresses and not self.moves:
+                return None
+            now = time.monotonic()
+            self.away_since = self.away_since or now
+            pause_s = min(max(0.025, (now - self.away_since) / 40), 0.25)  # adds at most 2.5 % to the outage
+            await asyncio.wait([moved], timeout=pause_s if addresses else RESOLVE_AGAIN_S if self.where else None)
         return None
 
-    async def _pause(self, seconds: float | None) -> None:
-        """Wait so long (None: for ever), or until the server has another address."""
-        await asyncio.wait([self.moved], timeout=seconds)
-
-    async def _look_up(self) -> None:
-        """Look up the server's addresses; return when they are found, a while after a failure, or if it has moved.
+    async def _look_up(self) -> list[Resolved]:
+        """Return the server's addresses; none: there are none at the moment, or it has just moved.
 
         The machine that connects looks up the name. A numeric address announced by the other machine would be wrong
         where its own name resolves to 127.0.1.1, or where it has several networks.
         """
         where, moved = self.where, self.moved
-        if where is None:
-            await self._pause(None)
-            return
-        try:
-            found = look_up(where.host, where.port, socket.AI_NUMERICHOST)
-        except (OSError, UnicodeError):  # a name service may take a minute: in a thread
-            asked = asyncio.get_running_loop().run_in_executor(None, look_up, where.host, where.port)
+        if where is None or self.addresses:
+            return [*self.addresses]
+        found = look_up(where.host, where.port, socket.AI_NUMERICHOST)
+        if not found:  # a name service may take a minute: in a thread, once for all clients
+            loop = asyncio.get_running_loop()
+            asked = self.asked = self.asked or loop.run_in_executor(None, look_up, where.host, where.port)
             await asyncio.wait([asked, moved], return_when=asyncio.FIRST_COMPLETED)
-            found = [] if asked.cancel() or asked.exception() else asked.result()
-        if moved.done():
-            return
+            if moved.done():
+                return []
+            found, self.asked = asked.result(), None
         self.addresses = found
-        if not found:
-            await self._pause(RESOLVE_AGAIN_S)
+        return [*found]
 
-    async def _dial(self) -> socket.socket | None:
-        """Return a connection to the server's current address; None: there is none."""
-        target, address = self.target, self.addresses[self.turn % len(self.addresses)]
-        limit = TimeLimit(DIAL_FOR_S if self.moves else DIAL_ONCE_FOR_S)
+    async def _dial(self, address: Resolved) -> socket.socket | None:
+        """Return a connection to an address of the server; None: it does not answer, or the server has moved."""
+        moved, limit = self.moved, TimeLimit(DIAL_FOR_S if self.moves else DIAL_ONCE_FOR_S)
         self.dials.add(limit)
         try:
             with contextlib.ExitStack() as opened, limit:
@@ -187,13 +162,14 @@ class Forwarder(Listener):
                     raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
                 await self._prove(outbound)
                 self.is_settled, self.away_since = True, None
+                self.addresses.sort(key=lambda one: one != address)
                 opened.pop_all()
                 return outbound
         except OSError as error:
             if isinstance(error, handshake.Refused):
                 self.refusals.tell("server", str(error))
-            if self.target == target:
-                self._failed(address, os.strerror(error.errno) if error.errno else str(error))
+            if not moved.done():
+                self.problem = f"{address[1][0]}: {os.strerror(error.errno) if error.errno else error}"
             return None
         finally:
             self.dials.discard(limit)
@@ -212,15 +188,6 @@ class Forwarder(Listener):
         if not hmac.compare_digest(await exactly(outbound, handshake.PROOF), expected):
             raise handshake.Refused(f"{self.where.dialled} is held by something that is not of this run")
 
-    def _failed(self, address: Resolved, why: str) -> None:
-        """Handle that an address does not accept connections; the next address is dialled soon."""
-        now, self.problem = time.monotonic(), f"{address[1][0]}: {why}"
-        if address == self.addresses[self.turn % len(self.addresses)]:
-            self.turn += 1
-        if self.away_since is None:
-            self.away_since = now
-        self.next_dial = now + min(max(0.025, (now - self.away_since) / 40), 0.25)  # adds at most 2.5 % to the outage
-
     def _tell_if_out_of_reach(self, client: End, since: float) -> None:
         """Report, once for each address, that a client has waited for it too long."""
         if self.clients.get(client) is not False:
@@ -238,10 +205,8 @@ class Forwarder(Listener):
 
 
 def look_up(host: str, port: int, flags: int = 0) -> list[Resolved]:
-    """Return all addresses of a host.
-
-    Raises:
-        OSError: it has none.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [(int(family), (str(where[0]), port)) for family, _, _, _, where in found]
+    """Return all addresses of a host; none: it has none."""
+    with contextlib.suppress(OSError, UnicodeError):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        return [(int(family), (str(where[0]), port)) for family, _, _, _, where in found]
+    return []

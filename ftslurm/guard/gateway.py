@@ -1,8 +1,8 @@
 """The worker's requests to its guard: for a forwarder to a server of the run, or to publish a server of its own.
 
 Each question and each answer is one JSON message over a socket pair that is made before the worker is forked; the
-guard's end is network.py. An answer has the number of its question, so that a late answer to an abandoned question is
-ignored. The guard imports this module, so it imports nothing heavy.
+guard's end is network.py. An answer has the number of its question, so that the answer to one that a signal handler has
+cut short is ignored. The guard imports this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ftslurm.security import socket_owners
 
 LONGEST = 4096  # bytes of a message
 SWEEP_FOR_S = 2.0  # longest time that another user's connection takes from the kernel to the server
-PATIENCE_S = 30.0  # timeout; a guard answers at once, unless it is stopped
 
 
 class Gateway:
@@ -111,25 +110,13 @@ class Gateway:
                 raise OSError("a process that the worker has forked has no guard")
             self._asked += 1
             data = json.dumps({"question": question, "number": self._asked, **fields}).encode()
-            self._connection.settimeout(PATIENCE_S)
-            if descriptor is None:
-                self._connection.send(data)
-            else:
-                socket.send_fds(self._connection, [data], [descriptor])
-            answer = self._answer(self._connection, self._asked)
-        if "error" in answer or "value" not in answer:
+            socket.send_fds(self._connection, [data], [] if descriptor is None else [descriptor])
+            answer: dict[str, Any] = {"number": 0}
+            while answer and answer["number"] not in (self._asked, None):  # None: the question was not understood
+                answer = json.loads(self._connection.recv(LONGEST) or b"{}")
+        if "value" not in answer:
             raise OSError(answer.get("error") or "the guard is gone")
         return answer["value"]
-
-    @staticmethod
-    def _answer(connection: socket.socket, number: int) -> dict[str, Any]:
-        """Return the answer to question `number`; {}: the guard is gone."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-            answer: dict[str, Any] = json.loads(connection.recv(LONGEST) or b"{}")
-            if not answer or answer.get("number") == number:
-                return answer
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftslurm.guard.processes import read
+
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # what names NVIDIA's GPUs, and AMD's
 _INFORMATION = re.compile(r"^([^:\n]+):\s*(\S[^\n]*?)\s*$", re.MULTILINE)
 _PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
@@ -36,7 +38,7 @@ def known(root: Path = Path("/")) -> list[Gpu]:
 
 def _nvidia(root: Path) -> Iterator[Gpu]:
     for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):  # in the order of the PCI bus
-        about = dict(_INFORMATION.findall(_text(folder / "information")))
+        about = dict(_INFORMATION.findall(read(folder / "information")))
         if minor := about.get("Device Minor"):  # a GPU that is lost cannot be asked
             device = root / "sys/bus/pci/devices" / folder.name.lower()
             yield _gpu(root, device, f"nvidia{minor}", about.get("GPU UUID", ""))
@@ -45,14 +47,14 @@ def _nvidia(root: Path) -> Iterator[Gpu]:
 def _amd(root: Path) -> Iterator[Gpu]:
     folders = (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*")
     for folder in sorted(folders, key=lambda path: int(path.name)):  # in the order of the driver
-        about = dict(_PROPERTY.findall(_text(folder / "properties")))
+        about = dict(_PROPERTY.findall(read(folder / "properties")))
         if (minor := about.get("drm_render_minor", "0")) != "0":
             device = (root / f"sys/class/drm/renderD{minor}/device").resolve()
             yield _gpu(root, device, f"dri/renderD{minor}", f"GPU-{int(about.get('unique_id', '0')):016x}")
 
 
 def _gpu(root: Path, device: Path, name: str, uuid: str) -> Gpu:
-    near = numbers(_text(device / "local_cpulist"))
+    near = numbers(read(device / "local_cpulist").strip())
     return Gpu(pci(device.name), f"/dev/{name}", uuid, near, _usable(root / "dev" / name))
 
 
@@ -92,13 +94,6 @@ def numbers(text: str) -> frozenset[int]:
             first, _, last = part.partition("-")
             out.update(range(int(first), int(last or first) + 1))
     return frozenset(out)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _usable(device: Path) -> bool:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import importlib
 import os
 import resource
@@ -33,19 +32,20 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
 from ftslurm.errors import complain
-from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stacks
+from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stack_files, stacks
 from ftslurm.guard.connection import ControlChannel, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_log import Tail
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from ftslurm.guard.rank_log import RankLog
-from ftslurm.guard.stack_files import StackFiles
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
@@ -76,25 +76,22 @@ class Task:
 
 def options(argv: list[str]) -> argparse.Namespace:
     """Parse the command line, which only launchers write."""
-    parser = argparse.ArgumentParser(prog="python -m ftslurm.worker", description="One task of a step of ftslurm.")
-    parser.add_argument("--log-dir", required=True, help="where rank-N.log goes")
-    parser.add_argument("--log-max-mb", type=int, default=0, help="no log grows beyond this (0: no cap)")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--log-dir", required=True)  # where rank-N.log goes
+    parser.add_argument("--log-max-mb", type=int, default=0)  # no log grows beyond this (0: no cap)
     parser.add_argument("--heartbeat-s", type=float, required=True)
     parser.add_argument("--orphan-after-s", type=float, required=True)
-    parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
-    parser.add_argument("--adoptable", action="store_true", help="another controller may attach to the step")
-    parser.add_argument(
-        "--pilot", action="store_true", help="the step is in a job that a pilot holds: report whether it is there"
-    )
-    parser.add_argument("--keeper", type=int, default=None, help="end when this process ends")
-    parser.add_argument("--ends-job", action="store_true", help="cancel the Slurm job if the controller is gone")
-    parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
-    parser.add_argument("--bind", type=int, metavar="N", help="bind each of the N workers to the CPUs near its GPU")
-    parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
-    parser.add_argument("--check", default=None, metavar="JSON", help="nodes to check first (ftslurm.guard.node_check)")
-    parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
-    parser.add_argument("--paced", action="store_true", help="a standby warms up slowly: groups train beside it")
-    parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")
+    parser.add_argument("--eof-ends", action="store_true")  # end-of-file on stdin ends everything at once
+    parser.add_argument("--adoptable", action="store_true")  # another controller may attach to the step
+    parser.add_argument("--pilot", action="store_true")  # a pilot holds the step's job: report whether it is there
+    parser.add_argument("--keeper", type=int)  # end when this process ends
+    parser.add_argument("--ends-job", action="store_true")  # cancel the Slurm job if the controller is gone
+    parser.add_argument("--gpus")  # FIRST:COUNT: which of the visible GPUs are this step's
+    parser.add_argument("--bind", type=int)  # bind each of so many workers to the CPUs near its GPU
+    parser.add_argument("--lighthouse")  # the Lighthouse's settings as JSON, in its own step
+    parser.add_argument("--check")  # nodes to check first, as JSON (node_check.py)
+    parser.add_argument("--standby", action="store_true")  # warm up before saying ready; assigned late
+    parser.add_argument("--imports", default="")  # further modules a standby imports: A,B
     return parser.parse_args(argv)
 
 
@@ -108,9 +105,9 @@ def main(worker: str) -> NoReturn:
     env = os.environ
     requests, questions = pair()
     task = Task(
-        index=int(env.get("FTSLURM_TASK") or env.get("SLURM_PROCID") or 0),
-        local_index=int(env.get("FTSLURM_LOCAL_TASK") or env.get("SLURM_LOCALID") or 0),
-        node=env.get("FTSLURM_NODE") or env.get("SLURMD_NODENAME") or os.uname().nodename,
+        index=processes.task_of(env),
+        local_index=processes.task_of(env, "FTSLURM_LOCAL_TASK", "SLURM_LOCALID"),
+        node=processes.node_of(env) or os.uname().nodename,
         options=options(sys.argv[1:]),
         gateway=Gateway(questions),
     )
@@ -118,8 +115,7 @@ def main(worker: str) -> NoReturn:
     there = processes.beside(env)  # one look at /proc for both
     _end_if_late(task, processes.newer_attempt(env, there))
     processes.fence(env, there)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker handles signals itself
+    processes.leave_signals_to_the_script()
     orders_out, orders_in = os.pipe()
     reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
     guard_pid = os.getpid()
@@ -186,21 +182,21 @@ class Guard:
     ) -> None:
         self.task = task
         self.worker = worker
-        self.orders: int | None = orders
+        self.orders = orders
         self.reports = reports  # pipe of the worker's messages; None: they do not pass through the guard
-        self.lines = messages.Lines()
         self.log: RankLog | None = None
         self.over = False  # the worker has ended, and only its end is still to be reported
         self.rank: int | None = None
         self.kernel = broken_hardware.KernelWatch(Tail())
         self.imported_mb = 0  # private memory of the worker when it had imported everything
-        self.room: messages.Room | None = None
+        self.told_room = False
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
-        self.stack_files = StackFiles()
+        self.taken: deque[messages.StacksTaken] = deque()  # the stacks that are complete
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
-        self.channel = ControlChannel(self.selector, self.receive, time.monotonic if local else boottime)
+        clock = time.monotonic if local else boottime
+        self.channel = ControlChannel(self.selector, self.obey, self.end_of_input, clock)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
         self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
@@ -216,10 +212,9 @@ class Guard:
         self.channel.say(self.hello())
         options = self.task.options
         if self.reports is not None:
-            self.channel.be_adoptable(
-                *(self.reports, self.adopted, self.takeover, end_file(options.log_dir, self.task.index)),
-                hardware=lambda: self.broken_hardware(broken_hardware.RECENT_S),
-            )
+            end = end_file(options.log_dir, self.task.index)
+            hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
+            self.channel.be_adoptable(self.reports, self.takeover, end, hardware)
         if options.keeper is not None:
             pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0
@@ -241,7 +236,8 @@ class Guard:
                 next_mark = now + 1.0
                 if self.log is not None:
                     self.channel.files.start(self.log.update)
-                self.stack_files.update()
+                while self.taken:
+                    self.say(self.taken.popleft())
                 self.kernel.update()
                 self.tell_room()
                 while self.network.warnings:
@@ -252,23 +248,15 @@ class Guard:
             for key, events in self.selector.select(wait_s):
                 key.data(events)
 
-    def receive(self, data: bytes) -> None:
-        """Carry out the controller's messages; b"": its end of stdin is closed."""
-        if not data:
-            if self.task.options.eof_ends:
-                self.exit_orphaned("the controller is gone")
-            return
-        for line in self.lines.feed(data):
-            try:
-                order = messages.ORDERS.decode(messages.parse(line))
-            except messages.BadMessage as error:
-                complain(f"a bad message of the controller is ignored: {error}")
-                continue
-            if order is not None and not self.over:
-                self.obey(order)
+    def end_of_input(self) -> None:
+        """Handle that the controller's end of stdin is closed."""
+        if self.task.options.eof_ends:
+            self.exit_orphaned("the controller is gone")
 
     def obey(self, order: messages.ToWorker) -> None:
         """Carry out one message of the controller, or forward it to the worker."""
+        if self.over:
+            return
         match order:
             case messages.Ping(reached):
                 self.task.position.reached = reached
@@ -312,15 +300,17 @@ class Guard:
         if order.task not in (None, self.task.index) or self.log is None or self.rank is None:
             return
 
-        def taken(file: str) -> None:
-            self.say(messages.StacksTaken(order.command, file))
+        worker, position, log, rank = self.worker, self.task.position, self.log.path, self.rank
 
-        try:
-            if self.channel.files.result(partial(os.stat, self.log.path), None) is None:
-                raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer", self.log.path)
-            self.stack_files.take(self.worker, self.task.position, self.log.path, self.rank, order.by, taken)
-        except OSError as error:
-            self.say(messages.StacksTaken(order.command, "", f"{error.filename or 'the file'}: {error.strerror}"))
+        def take() -> None:
+            file, error = "", None
+            try:
+                file = stack_files.take(worker, position, log, rank, order.by)
+            except OSError as failure:
+                error = f"{failure.filename or 'the file'}: {failure.strerror}"
+            self.taken.append(messages.StacksTaken(order.command, file, error))
+
+        threading.Thread(target=take, daemon=True).start()  # py-spy and the file system may take long
 
     def assign(self, assign: messages.Assign) -> None:
         """Give the worker its assignment, and maintain its log from now on."""
@@ -343,7 +333,7 @@ class Guard:
 
     def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""
-        if self.orders is None or (may_drop and not writable(self.orders)):
+        if may_drop and not writable(self.orders):
             return
         with contextlib.suppress(BrokenPipeError):  # the worker has ended, or reads no more messages
             os.write(self.orders, messages.encode(order))
@@ -395,7 +385,7 @@ class Guard:
             self.say_alive()  # the step that it has reached
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.close()  # other groups must see at once that the worker is gone
-        self.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
+        processes.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
         self.channel.finish(self.task.options.orphan_after_s)
         if not killed:
             os._exit(code)
@@ -413,7 +403,7 @@ class Guard:
 
     def exit_orphaned(self, why: str) -> NoReturn:
         complain(f"{self.task.node} task {self.task.index}: {why}; ending the worker")
-        self.kill_descendants()
+        processes.kill_descendants()
         options = self.task.options
         if options.ends_job and self.task.index == 0:
             from ftslurm.guard import orphan
@@ -451,22 +441,8 @@ class Guard:
         return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None
 
     def end_tree(self, code: int) -> NoReturn:
-        self.kill_descendants()
+        processes.kill_descendants()
         os._exit(code)
-
-    def kill_descendants(self, grace_s: float = 0.0) -> None:
-        """Send SIGKILL to all descendants until there are none. Orphans become children of the guard: none escapes."""
-        start = time.monotonic()
-        while time.monotonic() < start + grace_s + 5.0:  # a process in uninterruptible sleep ends later
-            below = processes.descendants(os.getpid())
-            if not below:
-                return
-            if time.monotonic() >= start + grace_s:
-                for pid in below:
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
-            self.reap()
-            time.sleep(0.005)
 
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""
@@ -485,10 +461,10 @@ class Guard:
 
     def tell_room(self) -> None:
         """Report, after the first committed step, how much memory the node has left: for a standby beside the group."""
-        place = self.task.position.read() if self.room is None and self.task.local_index == 0 else None
+        place = None if self.told_room or self.task.local_index else self.task.position.read()
         if place is not None and place.step > 0:
-            self.room = messages.Room(memory.available_mb(), self.imported_mb)
-            self.say(self.room)
+            self.told_room = True
+            self.say(messages.Room(memory.available_mb(), self.imported_mb))
 
     def hello(self) -> bytes:
         return self.line(messages.Hello(self.task.node, self.worker, slurm_step()))
@@ -514,14 +490,7 @@ class Guard:
             self.hello(),
             self.line(told.adopted(self.task.node, self.rank, place and place.step)),
             *told.kept.values(),
-            *([] if self.room is None else [self.line(self.room)]),
         ]
-
-    def adopted(self) -> None:
-        """Handle that another controller has attached."""
-        self.lines = messages.Lines()
-        for line in self.takeover():
-            self.channel.say(line)
 
 
 def _drain(pipe: int) -> None:

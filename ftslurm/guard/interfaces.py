@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
+from ftslurm.guard.processes import read
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.words import listed
 
@@ -152,8 +153,8 @@ def known() -> dict[str, tuple[str, ...]]:
 
 
 def _ipv6_addresses() -> Iterable[tuple[str, str]]:
-    with contextlib.suppress(OSError, ValueError), open("/proc/net/if_inet6", encoding="ascii") as file:
-        for line in file:
+    with contextlib.suppress(ValueError):
+        for line in read("/proc/net/if_inet6").splitlines():
             digits, _, _, scope, flags, name = line.split()
             if int(scope, 16) != _LINK_LOCAL and not int(flags, 16) & _UNUSABLE:
                 yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), name
@@ -167,20 +168,14 @@ def rails(name: str) -> list[str]:
         *(
             one
             for one in hardware
-            if os.path.exists(f"{NET}/{one}/device") and _told(one, "speed") == _told(name, "speed")
+            if os.path.exists(f"{NET}/{one}/device") and read(f"{NET}/{one}/speed") == read(f"{NET}/{name}/speed")
         ),
     ]
 
 
 def has_infiniband() -> bool:
     """Return whether an interface of this node that is up is one of InfiniBand."""
-    return any(addresses and _told(name, "type") == INFINIBAND for name, addresses in known().items())
-
-
-def _told(name: str, what: str) -> str:
-    with contextlib.suppress(OSError), open(f"{NET}/{name}/{what}", encoding="ascii") as file:
-        return file.read().strip()
-    return ""
+    return any(addresses and read(f"{NET}/{name}/type").strip() == INFINIBAND for name, addresses in known().items())
 
 
 def peers(environ: Mapping[str, str]) -> list[str]:

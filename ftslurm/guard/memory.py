@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ftslurm.guard.processes import memory_cgroups
+from ftslurm.guard.processes import memory_cgroups, read
 
 
 def available_mb(root: str = "/sys/fs/cgroup", meminfo: str = "/proc/meminfo") -> int:
@@ -24,7 +24,7 @@ def _headroom_mb(folder: str) -> int:
     """Return how much a memory cgroup (v2 or v1) still takes until its limit, file caches left out."""
     for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max", there is no limit
-            room = int(_text(f"{folder}/{limit}")) - int(_text(f"{folder}/{used}"))
+            room = int(read(f"{folder}/{limit}")) - int(read(f"{folder}/{used}"))
             caches = _field(f"{folder}/memory.stat", "inactive_file", default=0, unit=1 << 20)
             return max(0, room >> 20) + caches
     return _NO_LIMIT_MB
@@ -36,12 +36,7 @@ _NO_LIMIT_MB = 1 << 40
 def _field(path: str, name: str, default: int = _NO_LIMIT_MB, unit: int = 1 << 10) -> int:
     """Return a number of a file in /proc or /sys, in MiB; `unit` is how many of the file's units make one."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in _text(path).splitlines():
+        for line in read(path).splitlines():
             if line.startswith(name):
                 return int(line.split()[1]) // unit
     return default
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
-        return file.read()

@@ -7,11 +7,13 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
+END_S = 5.0  # a killed process in uninterruptible sleep ends later
 STUCK_S = 1.0  # longest wait for the environment of one process
 
 
@@ -27,23 +29,19 @@ def state(pid: int) -> str | None:
 
 def is_ending(pid: int) -> bool:
     """Return whether a process is exiting, or has exited and is not reaped yet."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            flags = stat.read().rpartition(b")")[2].split()[6]
-    except OSError:
-        return False
-    return bool(int(flags) & PF_EXITING)
+    found = _stat(pid)
+    return found is not None and bool(found[3] & PF_EXITING)
 
 
-def _stat(pid: int | str) -> tuple[str, str, int] | None:
-    """Return name, state and parent of a process; None: it is gone."""
+def _stat(pid: int | str) -> tuple[str, str, int, int] | None:
+    """Return name, state, parent and flags of a process; None: it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
     except OSError:
         return None  # it never existed, or has been reaped meanwhile
-    letter, parent = rest.split()[:2]
-    return name.decode(errors="replace"), letter.decode(), int(parent)
+    letter, parent, _, _, _, _, flags = rest.split()[:7]
+    return name.decode(errors="replace"), letter.decode(), int(parent), int(flags)
 
 
 def descendants(root: int, depth: int = 1 << 20) -> list[int]:
@@ -60,6 +58,31 @@ def descendants(root: int, depth: int = 1 << 20) -> list[int]:
         below += generation
         depth -= 1
     return below
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to a process, if it is there and this user's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_descendants(grace_s: float = 0.0) -> None:
+    """Send SIGKILL to all descendants of this process until there are none, after a time to end by themselves.
+
+    Orphans become children of a subreaper: none escapes.
+    """
+    start = time.monotonic()
+    while time.monotonic() < start + grace_s + END_S:
+        below = descendants(os.getpid())
+        if not below:
+            return
+        if time.monotonic() >= start + grace_s:
+            for pid in below:
+                kill(pid)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.005)
 
 
 def ancestors(pid: int) -> Iterator[tuple[int, str]]:
@@ -165,8 +188,7 @@ def fence(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, st
         again = number == mine and None not in (step := _slurm_step(theirs)) and step != _slurm_step(environ)
         earlier = number is not None and (number < mine or again)
         if earlier or theirs.get("FTSLURM_STEP") in named:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            kill(pid)
 
 
 def _slurm_step(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -181,12 +203,8 @@ def _attempt(environ: Mapping[str, str]) -> tuple[str, int | None]:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal; without one, a real-time signal would end it."""
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            caught = next(line for line in status if line.startswith("SigCgt:"))
-    except (OSError, StopIteration):
-        return False
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    _, _, caught = read(f"/proc/{pid}/status").partition("SigCgt:")
+    return bool(caught) and bool(int(caught.split()[0], 16) >> (number - 1) & 1)
 
 
 def threads(pid: int) -> list[str]:
@@ -196,7 +214,7 @@ def threads(pid: int) -> list[str]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             found = _stat(f"{pid}/task/{thread}")
             if found is not None:
-                seen[found[0], found[1], _read(f"/proc/{pid}/task/{thread}/wchan").strip() or "0"] += 1
+                seen[found[0], found[1], read(f"/proc/{pid}/task/{thread}/wchan").strip() or "0"] += 1
     return [
         f"{count} x {name}: {letter}" + (f" in {wchan}" if wchan != "0" else "")
         for (name, letter, wchan), count in seen.most_common()
@@ -208,14 +226,14 @@ def oom_kills() -> int:
     kills = 0
     for base in memory_cgroups()[:1]:
         for name in ("memory.events", "memory.oom_control"):
-            lines = _read(f"{base}/{name}").splitlines()
+            lines = read(f"{base}/{name}").splitlines()
             kills += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
     return kills
 
 
 def memory_cgroups(root: str = "/sys/fs/cgroup") -> list[str]:
     """Return the folders of the memory cgroups (v1 or v2) of this process, the innermost first."""
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         base = root if controllers == "" else f"{root}/memory"
         if controllers not in ("", "memory") or not os.path.isdir(base + path):
@@ -230,9 +248,21 @@ def _pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
-def _read(path: str) -> str:
+def read(path: str | os.PathLike[str]) -> str:
+    """Return the text of a file in /proc or /sys; "": it cannot be read."""
     try:
         with open(path, errors="replace") as file:
             return file.read()
     except OSError:
         return ""
+
+
+def task_of(environ: Mapping[str, str], name: str = "FTSLURM_TASK", slurm: str = "SLURM_PROCID") -> int:
+    """Return the index of a task in its step."""
+    return int(environ.get(name) or environ.get(slurm) or 0)
+
+
+def leave_signals_to_the_script() -> None:
+    """Ignore signals from now on: Slurm signals the whole step."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)

@@ -14,6 +14,18 @@ from ftslurm.security import owned_files, sharing
 WRITE_S = 10.0  # between two writes of marks: with thousands of ranks each costs the file server something
 
 
+def take_output(path: str) -> None:
+    """Send stdout and stderr of this process to a log.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    log = owned_files.open_fd(Path(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
 class RankLog:
     """One rank's log, which the script and its children write, and the file of its time marks beside it."""
 
@@ -30,7 +42,7 @@ class RankLog:
         """Note the log's size and the time, and cut it if it is too large. Called about once a second."""
         with contextlib.suppress(OSError):
             if self._log is None:
-                self._log = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._log = owned_files.open_fd(Path(self.path))
             if self._sink is None:
                 self._sink = open(self.marks, "a")  # noqa: SIM115 kept open
                 sharing.follow(self._sink.fileno(), self.marks)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
 from typing import NoReturn
 
-from ftslurm.guard import namespaces, processes
+from ftslurm.guard import processes
 from ftslurm.guard.guard import ENVIRONMENT
 
 IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # for the shell alone
@@ -24,11 +26,11 @@ _OF_THE_STEP = ("FTSLURM_STEP", "FTSLURM_FENCE", "FTSLURM_TASK")
 
 
 def main() -> NoReturn:
-    parser = argparse.ArgumentParser(prog="python -m ftslurm.guard.shell", description=__doc__)
-    parser.add_argument("--run", required=True, help="the run directory")
-    parser.add_argument("--step", required=True, help="the name under which the step was launched, UNIT/ATTEMPT")
-    parser.add_argument("--task", required=True, help="the task of the step")
-    parser.add_argument("--name", required=True, help="the rank, for a person")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--run", required=True)  # the run directory
+    parser.add_argument("--step", required=True)  # the name under which the step was launched, UNIT/ATTEMPT
+    parser.add_argument("--task", required=True)  # of the step
+    parser.add_argument("--name", required=True)  # the rank, for a person
     options = parser.parse_args()
     found = find(options.run, options.step, options.task)
     if found is None:
@@ -82,12 +84,26 @@ def run_shell(guard: int, environ: dict[str, str], name: str) -> int:
 
 def _become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
     try:
-        namespaces.enter(guard)
-    except OSError as error:
-        _say(f"this shell is not in the container of the rank, which cannot be entered: {error.strerror}")
-    shell = environ.get("SHELL", "")
-    shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
-    os.execve(shell, [shell], environ)  # noqa: S606 an argument list
+        enter = _way_into(guard)
+        subprocess.run([*enter, "/bin/sh", "-c", ":"], stderr=subprocess.PIPE, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = getattr(error, "stderr", None) or str(error)
+        _say(f"this shell is not in the container of the rank, which cannot be entered: {why.strip()}")
+        enter = []
+    words = [*enter, "/bin/sh", "-c", 'test -x "$SHELL" && exec "$SHELL"; exec /bin/sh']
+    os.execve(words[0], words, environ)  # noqa: S606 an argument list
+
+
+def _way_into(pid: int) -> list[str]:
+    """Return the command that runs another where a process is: in its working directory, and in its container.
+
+    Raises:
+        OSError: the process is gone.
+    """
+    options = {"user": ["--user", "--preserve-credentials"], "mnt": ["--mount", "--root"]}
+    differ = [kind for kind in options if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")]
+    words = [shutil.which("nsenter") or "nsenter", f"--target={pid}", "--wd"]
+    return words + [word for kind in differ for word in options[kind]]
 
 
 def _say(words: str) -> None:

@@ -13,7 +13,6 @@ from ftslurm.errors import complain
 
 CHUNK = 65536  # bytes that are held for a connection that is not there yet; beyond it the sender has to wait
 REST_S = 0.5  # pause when there are no file descriptors or no memory, instead of a busy loop
-FULL_S = 0.05  # between two looks whether there is room for more connections
 
 Host = tuple[str, int]  # the address of a client
 
@@ -66,8 +65,6 @@ class TimeLimit:
 class Listener:
     """Accepts connections, and runs `serve` for each in a task; all in one event loop that nothing may block."""
 
-    most = 4096  # connections at a time; more wait in the queue of the kernel
-
     def __init__(self, refusals: Refusals) -> None:
         self.refusals = refusals
         self.listener: socket.socket | None = None
@@ -87,9 +84,6 @@ class Listener:
         """
         raise NotImplementedError
 
-    def make_room(self) -> None:
-        """Close a connection that can be spared, because there are too many."""
-
     async def close(self) -> None:
         """Close all connections and the port."""
         if self.listener is not None:
@@ -107,25 +101,19 @@ class Listener:
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept one connection: a flood must not keep a guard from its other work."""
-        loop, pause_s = asyncio.get_running_loop(), 0.0
-        if len(self.tasks) >= self.most:
-            self.make_room()
-            pause_s = FULL_S
-        else:
-            try:
-                inbound, peer = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError:
-                pause_s = REST_S
-            else:
-                inbound.setblocking(False)
-                task = loop.create_task(self._serve(inbound, peer))
-                self.tasks.add(task)
-                task.add_done_callback(self._ended)
-        if pause_s:
+        loop = asyncio.get_running_loop()
+        try:
+            inbound, peer = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:
             loop.remove_reader(listener)
-            loop.call_later(pause_s, self._await_next)
+            loop.call_later(REST_S, self._await_next)
+            return
+        inbound.setblocking(False)
+        task = loop.create_task(self._serve(inbound, peer))
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
 
     async def _serve(self, inbound: socket.socket, peer: Host) -> None:
         with inbound, contextlib.suppress(OSError):
@@ -149,7 +137,7 @@ class End(asyncio.Protocol):
     def __init__(self, other: End | None = None) -> None:
         self.other = other
         self.held = bytearray()
-        self.has_spoken = self.has_ended = False
+        self.has_ended = False
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def attach(self, connection: socket.socket) -> None:
@@ -178,7 +166,6 @@ class End(asyncio.Protocol):
         first.held.clear()
 
     def data_received(self, data: bytes) -> None:
-        self.has_spoken = True
         if self.other is not None:
             self.other.transport.write(data)
             return

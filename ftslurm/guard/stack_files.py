@@ -1,21 +1,16 @@
 """Takes the stacks of a worker into a file of their own, when a user asks for them (`ftslurm stacks`).
 
 The file has what faulthandler writes (stacks.py) and, where py-spy is installed, what `py-spy dump` sees from outside.
-That needs no help from the worker, so it also sees one that is stopped or holds the GIL in C. py-spy runs beside the
-guard, which goes on serving the channel meanwhile.
+That needs no help from the worker, so it also sees one that is stopped or holds the GIL in C.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 from ftslurm.guard import processes, stacks
 from ftslurm.protocol.position import Position
@@ -24,56 +19,32 @@ from ftslurm.security import owned_files
 SPY_S = 10.0  # longest time that py-spy may take
 
 
-class StackFiles:
-    """The files that are being written."""
+def take(pid: int, position: Position, log: str, rank: int, by: str) -> str:
+    """Write the stacks of a worker into a new file beside its log; return its name. Takes a second, and py-spy's time.
 
-    def __init__(self) -> None:
-        self._spies: list[Callable[[], bool]] = []  # each returns whether its py-spy has ended
+    Args:
+        log: the rank's log, which gets what faulthandler writes, too.
+        by: the requester, for the heading.
 
-    def take(self, pid: int, position: Position, log: str, rank: int, by: str, taken: Callable[[str], None]) -> None:
-        """Write the stacks of a worker into a new file beside its log. Takes at most a second, py-spy not counted.
-
-        Args:
-            log: the rank's log, which gets what faulthandler writes, too.
-            by: the requester, for the heading.
-            taken: called with the name of the file when it is complete.
-        """
-        size, stopped = os.path.getsize(log) if os.path.exists(log) else 0, processes.state(pid) == "T"
-        stacks.dump(pid, position, log, f"rank {rank}", by)
-        path, file = owned_files.open_next(os.path.dirname(log), f"stacks-rank-{rank}-{{}}.txt")
-        name = os.path.basename(path)
+    Raises:
+        OSError: the file cannot be made or written.
+    """
+    size, stopped = os.path.getsize(log) if os.path.exists(log) else 0, processes.state(pid) == "T"
+    stacks.dump(pid, position, log, f"rank {rank}", by)
+    path, number = owned_files.open_next(os.path.dirname(log), f"stacks-rank-{rank}-{{}}.txt")
+    with os.fdopen(number, "wb", 0) as file:
         with contextlib.suppress(OSError), open(log, "rb") as source:
             source.seek(size)
-            os.write(file, source.read())
-        spy = find_spy()
-        if spy is None:
-            os.close(file)
-            taken(name)
-            return
-        os.write(file, b"\nftslurm: the same from outside, by py-spy:\n")
-        # It cannot pause a process that is stopped already (py-spy 0.4).
-        still = ["--nonblocking"] if stopped else []
-        command = [spy, "dump", *still, "--pid", str(pid)]
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file).pid  # the guard reaps it
-        due = time.monotonic() + SPY_S
-
-        def has_ended() -> bool:
-            nonlocal due
-            if processes.state(child) in (None, "Z"):
-                os.close(file)
-                taken(name)
-                return True
-            if time.monotonic() >= due:
-                due = math.inf
-                os.write(file, f"ftslurm: py-spy was killed after {SPY_S:g} s\n".encode())
-                os.kill(child, signal.SIGKILL)
-            return False
-
-        self._spies.append(has_ended)
-
-    def update(self) -> None:
-        """Complete the files whose py-spy has ended, and kill one that takes too long."""
-        self._spies = [spy for spy in self._spies if not spy()]
+            file.write(source.read())
+        if (spy := find_spy()) is not None:
+            file.write(b"\nftslurm: the same from outside, by py-spy:\n")
+            # It cannot pause a process that is stopped already (py-spy 0.4).
+            command = [spy, "dump", *(["--nonblocking"] if stopped else []), "--pid", str(pid)]
+            try:
+                subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=SPY_S, check=False)
+            except subprocess.TimeoutExpired:
+                file.write(f"ftslurm: py-spy was killed after {SPY_S:g} s\n".encode())
+    return os.path.basename(path)
 
 
 def find_spy() -> str | None:

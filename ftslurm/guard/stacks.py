@@ -12,9 +12,11 @@ import faulthandler
 import os
 import signal
 import time
+from pathlib import Path
 
 from ftslurm.guard import processes
 from ftslurm.protocol.position import Position
+from ftslurm.security import owned_files
 
 SIGNAL = signal.SIGRTMIN + 7
 PATIENCE_S = 0.8  # longest wait for the stacks; the controller gets its answer within a second
@@ -43,9 +45,9 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> No
     where = f"step {place.step}, {place.stage.doing} for {place.since_s:.1f} s" if place else "before the script runs"
     heading = f"ftslurm: stacks of {who}, pid {pid}, state {letter or 'gone'}, {where}; asked for by {by}"
     kernel = "".join(f"ftslurm:   {line}\n" for line in processes.threads(pid))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
-        sink = os.dup(2) if log is None else os.open(log, flags, 0o600)
+        sink = os.dup(2) if log is None else owned_files.open_fd(Path(log), flags)
     except OSError:
         return  # the file system is gone
     with contextlib.suppress(OSError):

@@ -16,7 +16,6 @@ from ftslurm.config.schema import (
     Config,
     binds_itself,
     slurm_knows_gpus,
-    standby_each,
 )
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
@@ -69,8 +68,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     if launch.group is not None and (workers := bind(config)):
         shared += [f"--bind={workers}"]
     if is_standby(launch):  # the assignment brings its share of the GPUs and CPUs
-        own = ["--standby", *(["--paced"] if standby_each(config) else [])]
-        own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
+        own = ["--standby", *([f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else [])]
     else:
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
     if config.cluster.container_image is not None:

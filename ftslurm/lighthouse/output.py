@@ -12,9 +12,9 @@ import threading
 import time
 
 from ftslurm.guard.guard import Task
+from ftslurm.guard.rank_log import take_output
 from ftslurm.protocol.position import Position
 from ftslurm.run import log_cap
-from ftslurm.security import sharing
 
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 MOST_LINES = 1000  # lines that wait to be written; further ones are lost
@@ -34,11 +34,7 @@ def redirect(task: Task) -> None:
     """
     with contextlib.suppress(OSError):
         path = os.path.join(task.options.log_dir, "lighthouse.log")
-        log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        sharing.follow(log_file, path)
-        os.dup2(log_file, 1)
-        os.dup2(log_file, 2)
-        os.close(log_file)
+        take_output(path)
         if task.options.log_max_mb:
             _capped.append((path, task.options.log_max_mb))
             _start_writer()

@@ -20,13 +20,13 @@ import threading
 import zlib
 from pathlib import Path
 
+from ftslurm.guard.processes import read
 from ftslurm.lighthouse.protobuf import Malformed, read_quorum
 from ftslurm.lighthouse.quorum import Quorum
 from ftslurm.lighthouse.registry import MOST_STEPS, Memory
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import MOST, brief, is_whole, read_object
 
-_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no named pipe blocks
 _LARGEST = 1 << 26  # bytes that are read of a file; none of ours is larger
 BLOCK = 1000  # quorum ids that are reserved at a time
 _HEAD = struct.Struct("!16sII")  # of lighthouse.quorum: the boot, the length and the checksum of what follows
@@ -37,7 +37,7 @@ class Keep:
 
     def __init__(self, folder: str) -> None:
         self._state = os.path.join(folder, "lighthouse.json")
-        self._boot = _boot_id()
+        self._boot = bytes.fromhex(read("/proc/sys/kernel/random/boot_id").strip().replace("-", ""))
         self._writing = threading.Lock()
         self.reserved = 0  # quorum ids below this one may be issued
         self._quorum_path = os.path.join(folder, "lighthouse.quorum")
@@ -47,7 +47,7 @@ class Keep:
 
     def _open_quorum(self) -> None:
         if self._quorum is None:
-            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
+            self._quorum = owned_files.open_fd(Path(self._quorum_path), os.O_RDWR | os.O_CREAT)
 
     def load(self) -> Memory:
         """Return the memory of the predecessor, an empty one if there was none.
@@ -58,9 +58,7 @@ class Keep:
             ValueError: lighthouse.json cannot be read, is damaged or holds impossible values; a person must decide.
         """
         try:
-            with open(os.open(self._state, os.O_RDONLY | _CAREFULLY), "rb") as file:
-                text = file.read(_LARGEST)
-            memory, issued = _read(text)
+            memory, issued = _read(owned_files.read_text(Path(self._state)))
         except FileNotFoundError:
             return Memory()
         except OSError as error:
@@ -69,13 +67,6 @@ class Keep:
             ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{self._state} is damaged ({error!r}): the run's quorum ids are not known") from error
-        if not 0 <= memory.highest < MOST_STEPS:
-            raise ValueError(
-                f'{self._state} says "highest": {memory.highest!s:.40}, and no training takes so many steps: one '
-                "request has spoilt it, which older versions of ftslurm believed. No group would be let in any more. "
-                "Write there the step that the run has reached instead (`ftslurm status` shows it), and start the run "
-                "again"
-            )
         self.reserved = memory.next_id
         last = self._load_quorum()
         memory.last = last if last is not None and last.id + 1 >= issued else None
@@ -144,19 +135,12 @@ class Keep:
             OSError: it could not be written, and the old one is still there; or lighthouse.quorum cannot be made.
         """
         with self._writing:
-            self._replace(text)
+            owned_files.replace_file(Path(self._state), text.encode(), durable=True)
             self.reserved = max(self.reserved, int(json.loads(text)["reserved"]))
             self._open_quorum()
 
-    def _replace(self, text: str) -> None:
-        owned_files.replace_file(Path(self._state), text.encode(), durable=True)
-        folder = os.open(os.path.dirname(self._state), os.O_RDONLY)
-        with contextlib.suppress(OSError):  # not every file system can
-            os.fsync(folder)
-        os.close(folder)
 
-
-def _read(text: bytes) -> tuple[Memory, int]:
+def _read(text: str) -> tuple[Memory, int]:
     """Parse lighthouse.json. Return the memory, and the next quorum id at the time it was written.
 
     Raises:
@@ -165,27 +149,17 @@ def _read(text: bytes) -> tuple[Memory, int]:
     kept = read_object(text)
     if kept is None:
         raise ValueError("it holds no JSON of ours")
-    if isinstance(kept["highest"], bool) or not isinstance(kept["highest"], int):
-        raise TypeError(f"not a step: {brief(kept['highest'])}")
-    memory = Memory(next_id=_count(kept["reserved"]), highest=kept["highest"])  # load refuses an impossible one
+    memory = Memory(next_id=_count(kept["reserved"]), highest=_count(kept["highest"]))
     if not all(isinstance(kept[name], list) for name in ("stores", "over", "fenced")):
         raise TypeError("stores, over and fenced are lists")
     memory.checked = bool(kept["checked"])
     memory.stores = {str(store): (_count(group), _count(attempt)) for store, group, attempt in kept["stores"]}
     memory.over = {_count(group): _count(attempt, -1) for group, attempt in kept["over"]}
     memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
-    return memory, _count(kept.get("issued", 0))
+    return memory, _count(kept["issued"])
 
 
 def _count(value: object, least: int = 0) -> int:
     if not is_whole(value) or value < least:
         raise ValueError(f"not a number of ours: {brief(value)}")
     return value
-
-
-def _boot_id() -> bytes:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return bytes.fromhex(file.read().strip().replace("-", ""))
-    except (OSError, ValueError):
-        return b""

@@ -4,20 +4,19 @@ The numbers and types are those of proto/torchft.proto of torchft 0.2.0; they ar
 generated code, so that no protoc is needed and no second copy of torchft.proto clashes with another library's.
 
 A later torchft may give a member fields that are not written down here (torchft-nightly 2026.10: the handles by which
-process groups find each other). They are kept as bytes in `Member.unknown` and are in every answer with that member.
+process groups find each other). They are in `Member.wire`, the bytes of its message, and so in every answer with it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, timestamp_pb2, unknown_fields
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, timestamp_pb2
 
 from ftslurm.lighthouse.quorum import Member, Quorum
 
 SERVICE = "torchft.LighthouseService"
 LONGEST_NAME = 1024  # of a replica id or an address, in characters
-LARGEST_REQUEST = 65536  # bytes; a real one has some 200
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _MESSAGES: dict[str, tuple[tuple[int, str, int | str], ...]] = {
@@ -126,7 +125,8 @@ def _parse(name: str, data: bytes) -> Any:
 
 
 def _member(wire: Any) -> Member:
-    member = Member(**{name: getattr(wire, name) for name in _MEMBER_FIELDS}, unknown=_unknown(wire))
+    fields = {name: getattr(wire, name) for name in _MEMBER_FIELDS}
+    member = Member(**fields, wire=bytes(wire.SerializeToString()))
     for name in ("replica_id", "address", "store_address"):
         _name(getattr(member, name), name)
     if member.step < 0:
@@ -134,21 +134,11 @@ def _member(wire: Any) -> Member:
     return member
 
 
-def _unknown(wire: Any) -> bytes:
-    """Return the fields of a member that are not in its schema, as they were on the wire."""
-    if not len(unknown_fields.UnknownFieldSet(wire)):
-        return b""
-    rest = type(wire)()
-    rest.CopyFrom(wire)
-    for name in _MEMBER_FIELDS:
-        rest.ClearField(name)
-    return bytes(rest.SerializeToString())
-
-
 def _wire(member: Member) -> Any:
     """Convert a member to a message, with the fields that only later versions of torchft know."""
-    wire = _CLASS["QuorumMember"](**{name: getattr(member, name) for name in _MEMBER_FIELDS})
-    wire.MergeFromString(member.unknown)
+    wire = _CLASS["QuorumMember"].FromString(member.wire)
+    for name in _MEMBER_FIELDS:
+        setattr(wire, name, getattr(member, name))
     return wire
 
 

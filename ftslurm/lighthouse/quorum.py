@@ -7,7 +7,7 @@ that unmodified managers behave as they do with the stock Lighthouse. Additions 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -27,10 +27,10 @@ class Member:
     shrink_only: bool = False
     commit_failures: int = 0
     data: str = ""
-    unknown: bytes = b""  # ours: the fields that only a later torchft knows, as they were on the wire
+    wire: bytes = field(default=b"", compare=False)  # ours: its message, with fields that only a later torchft knows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Ask:
     """A request that waits for its quorum. Two requests of one manager are different ones."""
 

@@ -46,7 +46,6 @@ class Taken:
 
     store: str
     holder: str  # replica id of the other manager
-    free_at: float  # when this one is let in if the other stays silent
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,6 @@ class Book:
         self.asking: dict[str, Ask] = {}
         self.known: dict[str, str] = {}  # replica id -> store address
         self.holder: dict[str, str] = {}  # store address -> the replica id in `known` that has it
-        self._known_at: dict[str, set[str]] = {}  # store address -> all replica ids in `known` with it
-        self._stores_of: dict[int, set[str]] = {}  # group -> its addresses in memory.stores
-        for store, (group, _) in memory.stores.items():
-            self._stores_of.setdefault(group, set()).add(store)
-        self._last_stores = frozenset(m.store_address for m in memory.last.members) if memory.last else frozenset()
-        self._inherited = frozenset(memory.last.ids) if memory.last else frozenset()  # ids of the predecessor's quorum
         self.gone: dict[str, None] = {}  # replica ids whose attempt is over
         self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
         self.aside: dict[str, Aside] = {}  # replica ids of silent managers, without which quorums are formed
@@ -138,14 +131,6 @@ class Book:
         ask = self.asking[name] = Ask(member, now)
         return ask
 
-    def ask_again(self, ask: Ask, now: float) -> Ask | Refused:
-        """Renew a request after a quorum without this manager (T: "not in quorum, retrying", no heartbeat)."""
-        name = ask.member.replica_id
-        if self.known.get(name) != ask.member.store_address:
-            return Refused("this attempt is over, or was silent for too long")
-        again = self.asking[name] = Ask(ask.member, now)
-        return again
-
     def _beyond(self, member: Member) -> str | None:
         """Return why no member can have reached this step, None if one can.
 
@@ -174,9 +159,8 @@ class Book:
         other = self.holder.get(store, name)
         if other == name or not self.memory.checked:
             return None
-        free_at = self.beats.get(other, now) + SILENT * self.rules.heartbeat_timeout_s
-        if other in self.asking or now < free_at:
-            return Taken(store, other, free_at)
+        if other in self.asking or now < self.beats.get(other, now) + SILENT * self.rules.heartbeat_timeout_s:
+            return Taken(store, other)
         self._forget(other)
         return None
 
@@ -206,7 +190,11 @@ class Book:
         self.beats[name] = now
 
     def form(self, now: float) -> Quorum | None:
-        """Issue a quorum if the rules allow one. Removes all requests; `ask_again` renews those left out."""
+        """Issue a quorum if the rules allow one.
+
+        The requests of its members are answered. Those left out go on waiting, as new ones without a heartbeat (T: "not
+        in quorum, retrying").
+        """
         if not self.asking:
             return None
         least = max(1, self.rules.min_replicas - len(self.finished))
@@ -216,13 +204,14 @@ class Book:
             return None
         quorum, memory = verdict.quorum, self.memory
         memory.last = quorum
-        self._last_stores = frozenset(m.store_address for m in quorum.members)
         memory.next_id = max(memory.next_id, quorum.id + 1)
         memory.highest = max(memory.highest, *(m.step for m in quorum.members))
         for name in quorum.ids:
             _remember(self.holders, name)
         self.missed.clear()
-        self.asking = {}
+        self.asking = {name: ask for name, ask in self.asking.items() if name not in quorum.ids}
+        for ask in self.asking.values():
+            ask.since = now
         return quorum
 
     def view(self) -> View:
@@ -257,10 +246,7 @@ class Book:
         self.memory.checked = True
         self.evict(group, attempt - 1)
         self.memory.fenced.pop(store, None)  # an old attempt's port, used again
-        if (owner := self.memory.stores.get(store)) is not None:
-            self._stores_of[owner[0]].discard(store)
         self.memory.stores[store] = (group, attempt)
-        self._stores_of.setdefault(group, set()).add(store)
 
     def evict(self, group: int, attempt: int, store: str | None = None, finished: bool = False) -> None:
         """End this attempt and all earlier ones of the group: forget them at once and never let them in again.
@@ -271,17 +257,15 @@ class Book:
         memory = self.memory
         (self.finished.add if finished else self.finished.discard)(group)
         memory.over[group] = max(attempt, memory.over.get(group, -1))
-        own = self._stores_of.get(group, set())
-        dead = {address for address in own if memory.stores[address][1] <= attempt}
-        own -= dead
+        dead = {address for address, one in memory.stores.items() if one[0] == group and one[1] <= attempt}
         owner = memory.stores.get(store) if store is not None else None
         if store is not None and (owner is None or store in dead):  # else another attempt has the port now
             dead.add(store)
         for address in dead:
             memory.stores.pop(address, None)
             _remember(memory.fenced, address)
-            for name in list(self._known_at.get(address, ())):
-                self._bury(name)
+        for name in [name for name, address in self.known.items() if address in dead]:
+            self._bury(name)
 
     def set_aside(self, now: float) -> list[GroupAside]:
         """Set aside the silent members of the last quorum, and those no longer that are heard. Return what has changed.
@@ -316,8 +300,10 @@ class Book:
         The other members cannot finish it, and it is never issued again.
         """
         last = self.memory.last
-        gone = not self.memory.fenced.keys().isdisjoint(self._last_stores)
-        return last.id if last is not None and (gone or last.id == self.broken_id) else None
+        if last is None:
+            return None
+        gone = any(member.store_address in self.memory.fenced for member in last.members)
+        return last.id if gone or last.id == self.broken_id else None
 
     def new_history(self, step: int) -> None:
         """Start a new history: all groups restart from the checkpoint of this step, 0 if there is none.
@@ -335,33 +321,27 @@ class Book:
         self.holders.clear()
 
     def _know(self, name: str, store: str) -> None:
-        if (before := self.known.get(name)) is not None and before != store:
-            self._drop_store(name, before)
+        self._let_go(name)
         self.known[name] = store
         self.holder[store] = name
-        self._known_at.setdefault(store, set()).add(name)
 
-    def _drop_store(self, name: str, store: str) -> None:
-        if self.holder.get(store) == name:
+    def _let_go(self, name: str) -> None:
+        """Forget which store a manager has."""
+        store = self.known.pop(name, None)
+        if store is not None and self.holder.get(store) == name:
             del self.holder[store]
-        names = self._known_at[store]
-        names.discard(name)
-        if not names:
-            del self._known_at[store]
 
     def _bury(self, name: str) -> None:
         """End a manager's attempt. An inherited quorum with it is not given to any member again."""
         _remember(self.gone, name)
         self._forget(name)
-        if name in self._inherited:
+        if self.memory.last is not None and name in self.memory.last.ids:
             self.missed.clear()
 
     def _forget(self, name: str) -> None:
         self.beats.pop(name, None)
         self.asking.pop(name, None)
-        store = self.known.pop(name, None)
-        if store is not None:
-            self._drop_store(name, store)
+        self._let_go(name)
 
 
 def _remember(names: dict[str, None], name: str) -> None:

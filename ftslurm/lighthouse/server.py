@@ -19,17 +19,19 @@ from typing import Any, NoReturn
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
-from ftslurm.lighthouse import endpoint, order_text, protobuf
+from ftslurm.lighthouse import endpoint, protobuf, stock
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
+from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
 from ftslurm.protocol.readiness import writable
 from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
+ASK_AGAIN_S = 0.02  # such a request is tried again
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
@@ -37,45 +39,12 @@ SAVE_EVERY_S = 10.0  # between two saves of the highest step
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
-Report = Callable[[messages.Report], None]
 Waits = Unknown | Taken
-
 
 STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
 
 
-class Refusals:
-    """Explains why a manager is refused; logs and reports the reason once for each store.
-
-    Args:
-        book: knows the stores of the run's attempts.
-        report: takes a message to the controller.
-    """
-
-    def __init__(self, book: Book, report: Callable[[messages.Report], None]) -> None:
-        self._book = book
-        self._report = report
-        self._told: set[str] = set()
-        self._strangers = 0
-
-    def reason(self, answer: Refused | Unknown | Taken, store: str) -> str:
-        """Return why the manager with this store is refused. Also report it if a person should know."""
-        reason = _words(answer)
-        tell = not isinstance(answer, Refused) or answer.tell
-        if tell and store not in self._told and self._may_tell(store):
-            self._told.add(store)
-            log(reason)
-            self._report(messages.QuorumRefused(reason, self._book.memory.highest))
-        return reason
-
-    def _may_tell(self, store: str) -> bool:
-        if store in self._book.memory.stores:
-            return True
-        self._strangers += 1
-        return self._strangers <= STRANGERS_TOLD
-
-
-def _words(answer: Refused | Unknown | Taken) -> str:
+def _words(answer: Refused | Waits) -> str:
     if isinstance(answer, Refused):
         return answer.reason
     if isinstance(answer, Unknown):
@@ -100,8 +69,8 @@ class Server:
         self.report = report
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
         self.strangers = 0  # requests in the waiting room
-        self.refusals = Refusals(book, report)
-        self.announced: dict[str, asyncio.Event] = {}  # by store: set when the controller has announced it
+        self.told: set[str] = set()  # the stores whose refusal is reported
+        self.strangers_told = 0
         self.decision_due = False
         self.next_decision_at = 0.0  # no decision before this time
         self.evicted = False  # an attempt has been evicted since the last decision
@@ -126,11 +95,23 @@ class Server:
         if isinstance(answer, Waits):
             answer = await self._hold(member, answer)
         if isinstance(answer, Refused | Waits):
-            status = Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION
-            raise CallError(status, self.refusals.reason(answer, member.store_address))
+            raise self._refusal(answer, member.store_address)
         if isinstance(answer, Quorum):
             return protobuf.write_quorum(answer, time.time())
         return await self._answer(answer)
+
+    def _refusal(self, answer: Refused | Waits, store: str) -> CallError:
+        """Return why a manager is refused; log and report it, once for each store, if a person should know."""
+        reason, known = _words(answer), store in self.book.memory.stores
+        tell = (not isinstance(answer, Refused) or answer.tell) and store not in self.told
+        if tell and (known or self.strangers_told < STRANGERS_TOLD):
+            self.told.add(store)
+            self.strangers_told += not known
+            log(reason)
+            self.report(messages.QuorumRefused(reason, self.book.memory.highest))
+        return CallError(
+            Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION, reason
+        )
 
     async def _answer(self, ask: Ask) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -155,24 +136,14 @@ class Server:
         if self.strangers >= WAITING_ROOM:
             return answer
         self.strangers += 1
+        result: Ask | Quorum | Refused | Waits = answer
         try:
-            while now() < until:
-                wake = until if isinstance(answer, Unknown) else max(answer.free_at, now() + 0.05)
-                announced = self.announced.setdefault(member.store_address, asyncio.Event())
-                await _wait(announced, min(wake, until) - now())
+            while isinstance(result, Waits) and now() < until:
+                await asyncio.sleep(ASK_AGAIN_S)
                 result = self.book.ask(member, now())
-                if not isinstance(result, Waits):
-                    return result
-                answer = result
         finally:
             self.strangers -= 1
-            self._wake(member.store_address)  # another request with this store makes a new entry
-        return answer
-
-    def _wake(self, store: str) -> None:
-        """Wake the requests that wait for the announcement of a store: they ask again."""
-        if (event := self.announced.pop(store, None)) is not None:
-            event.set()
+        return result
 
     def heartbeat(self, request: bytes) -> bytes:
         """Handle a heartbeat. The answer is an empty message."""
@@ -221,23 +192,13 @@ class Server:
         self.next_decision_at = 0.0
         answer = protobuf.write_quorum(quorum, time.time())
         self.keep.write_quorum(answer)
-        waiting, self.waiting = self.waiting, {}
         ids = set(quorum.ids)
-        for future, ask in waiting.items():
-            if future.done():
-                continue
+        for future, ask in list(self.waiting.items()):
             if ask.member.replica_id in ids:
-                future.set_result(answer)
-            else:
-                self._ask_again(ask, future, moment)
+                del self.waiting[future]
+                if not future.done():
+                    future.set_result(answer)
         self._report(quorum, moment)
-
-    def _ask_again(self, ask: Ask, future: asyncio.Future[bytes], moment: float) -> None:
-        again = self.book.ask_again(ask, moment)
-        if isinstance(again, Refused):
-            future.set_exception(CallError(Status.FAILED_PRECONDITION, again.reason))
-        else:
-            self.waiting[future] = again
 
     def _report_refusal(self) -> None:
         """Report once that a quorum is refused because none of its members has the training's state."""
@@ -284,7 +245,6 @@ class Server:
         match message:
             case messages.Member(group, attempt, store):
                 self.book.announce(group, attempt, store)
-                self._wake(store)
             case messages.Evict(group, attempt, evicted, finished):
                 self.book.evict(group, attempt, evicted, finished)
                 self.evicted = True
@@ -295,7 +255,7 @@ class Server:
                 self.keep.forget_quorum()
             case _:
                 return
-        log(f"order: {order_text.order(message)}")
+        log(f"order: {message}")
         self.decide_soon()
         self.save()
 
@@ -303,7 +263,9 @@ class Server:
         """Set silent attempts aside, or let them take part again; tell the controller."""
         changes = self.book.set_aside(moment)
         for change in changes:
-            log(order_text.aside(change))
+            silence = f"was silent for {change.seconds:.1f} s"
+            what = f"{silence}: quorums are formed without it" if change.aside else f"{silence}, and is heard again"
+            log(f"group {change.group} attempt {change.attempt} {what}")
             self.report(change)
         if any(change.aside for change in changes) and (broken := self.book.broken()) is not None:
             self.report(messages.QuorumBroken(broken))
@@ -344,22 +306,13 @@ class Server:
             self.save()
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event for so long. (Python 3.11's asyncio.wait_for swallows a cancellation beside the event.)"""
-    waiting = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait([waiting], timeout=seconds)
-    finally:
-        waiting.cancel()
-
-
 def now() -> float:
     """Return the time by the clock of the registry."""
     return time.monotonic()
 
 
 def main(task: Task, orders: int, reports: int) -> NoReturn:
-    """Serve until killed. The options are LighthouseConfig's, and those that launchers/program.py adds."""
+    """Serve until killed, with ftslurm's Lighthouse or torchft's. The launcher writes the options (step_command.py)."""
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
     redirect(task)
     raise_file_limit()
@@ -371,8 +324,12 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         with contextlib.suppress(OSError):  # the guard reads no more reports and will end this process
             os.write(reports, messages.encode_report(message, task.index))
 
+    async def live() -> None:
+        chosen = stock.serve if options["kind"] == "torchft" else serve
+        await asyncio.gather(beat(Pulse(task.position)), chosen(options, orders, report, task.gateway))
+
     try:
-        asyncio.run(serve(options, orders, report, Pulse(task.position), task.gateway))
+        asyncio.run(live())
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
         report(messages.Failed(str(error), None, None, started=False))
@@ -380,36 +337,28 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     os._exit(1)
 
 
-async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pulse, gateway: Gateway) -> None:
+async def serve(options: dict[str, Any], orders: int, report: Report, gateway: Gateway) -> None:
     """Serve until cancelled, with the state of the predecessor.
 
     Args:
         options: port, folder (where the state is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
-        pulse: beats while the event loop runs.
         gateway: connects to the guard, which lets only the run in.
     """
-    server = prepare(options, report)
+    join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
+    keep = Keep(options["folder"])
+    book = Book(Rules(options["min_replicas"], join_s, silence_s), keep.load(), now())
+    server = Server(book, keep, options["quorum_tick_ms"] / 1000, report)
+    server.save()
     url = endpoint.reserve(gateway, options["port"])
     serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
-    memory = server.book.memory
+    memory = book.memory
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report(messages.LighthouseUp(url))
     listen_to(orders, server.order)
-    await asyncio.gather(beat(pulse), server.server.check(), server.tick())
-
-
-def prepare(options: dict[str, Any], report: Report) -> Server:
-    """Make a server with its predecessor's state."""
-    join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
-    rules = Rules(options["min_replicas"], join_s, silence_s)
-    keep = Keep(options["folder"])
-    memory = keep.load()
-    server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
-    server.save()
-    return server
+    await server.tick()
 
 
 def serve_from(channel: socket.socket, server: GrpcServer) -> None:

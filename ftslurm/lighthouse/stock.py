@@ -6,55 +6,39 @@ needs neither, and is up in 20 ms when loaded by itself.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.machinery
 import importlib.util
-import json
 import os
-import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ftslurm.guard import gateway
-from ftslurm.guard.guard import Task
-from ftslurm.lighthouse import endpoint, output
+from ftslurm.guard.gateway import Gateway, listener_at, publish
+from ftslurm.lighthouse import endpoint
 from ftslurm.protocol import addresses, messages
 from ftslurm.worker import patch_fit
 
+Report = Callable[[messages.Report], None]
 
-def main(task: Task, _orders: int, reports: int) -> NoReturn:
-    """Serve until killed. The options are LighthouseConfig's, and those that launchers/program.py adds."""
-    options = json.loads(task.options.lighthouse)
-    output.redirect(task)
+
+async def serve(options: dict[str, Any], _orders: int, report: Report, gateway: Gateway) -> NoReturn:
+    """Serve on loopback until killed, in threads of its own. It has no authentication; its guard lets only the run in.
+
+    Args:
+        options, gateway: as for server.serve; it takes no orders.
+    """
     os.environ.setdefault("RUST_LOG", "warn")
-    try:
-        url = endpoint.reserve(task.gateway, options["port"])
-        server = serve(options)
-        port = int(server.address().rpartition(":")[2])
-        with gateway.listener_at(port) as listener:
-            gateway.publish(task.gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
-        os.write(reports, messages.encode_report(messages.LighthouseUp(url, patch_fit.torchft()), task.index))
-    except Exception as error:
-        output.log(f"the Lighthouse cannot start: {error}")
-        failed = messages.Failed(str(error), None, None, started=False)
-        os.write(reports, messages.encode_report(failed, task.index))
-        output.flush()
-        os._exit(1)
-    pulse = output.Pulse(task.position)
-    while True:  # it serves in its own threads, which stop and continue together with this one
-        pulse.beat()
-        time.sleep(output.BEAT_EVERY_S)
-
-
-def serve(options: dict[str, int]) -> Any:
-    """Start the server on loopback. It has no authentication; its guard lets only the run in."""
-    return load_native().LighthouseServer(
-        bind="127.0.0.1:0",
-        min_replicas=options["min_replicas"],
-        join_timeout_ms=options["join_timeout_ms"],
-        quorum_tick_ms=options["quorum_tick_ms"],
-        heartbeat_timeout_ms=options["heartbeat_timeout_ms"],
-    )
+    url = endpoint.reserve(gateway, options["port"])
+    times = {name: options[name] for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms")}
+    server = load_native().LighthouseServer(bind="127.0.0.1:0", min_replicas=options["min_replicas"], **times)
+    port = int(server.address().rpartition(":")[2])
+    with listener_at(port) as listener:
+        publish(gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
+    report(messages.LighthouseUp(url, patch_fit.torchft()))
+    while True:
+        await asyncio.sleep(3600)
 
 
 def load_native() -> ModuleType:

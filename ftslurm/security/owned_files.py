@@ -13,11 +13,11 @@ import os
 import pwd
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ftslurm.errors import Distrusted
 from ftslurm.security import sharing
@@ -151,6 +151,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int | 
     """Replace a file atomically: readers, also on other nodes, see either the old data or the new.
 
     The temporary file has a random name, so that nobody can place a file or link there; arguments as of `write_file`.
+    A durable one is still there after a crash of the machine.
 
     Raises:
         OSError: it cannot be written.
@@ -159,9 +160,27 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int | 
     try:
         write_file(part, data, durable=durable, mode=mode)
         part.replace(path)
+        if durable:
+            sync(path.parent)
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def sync(folder: Path) -> None:
+    """Flush the entries of a folder to disk, where the file system can.
+
+    Raises:
+        OSError: that failed.
+    """
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(number)
 
 
 def make_folders(path: Path) -> None:
@@ -236,7 +255,7 @@ def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: froz
     if writable & stat.S_IWOTH:
         why.append(f"may be written by everybody (mode {mode:04o})")
     elif writable & stat.S_IWGRP and found.st_gid not in groups:
-        who.append(_group_name(found.st_gid))
+        who.append(_name(found.st_gid, grp.getgrgid))
         why.append(f"may be written by the group {who[-1]} (mode {mode:04o})")
     opened = path if writable & stat.S_IWOTH else None
     return Doubt(f"{path} {listed(why)}", tuple(who), opened) if why else None
@@ -276,8 +295,8 @@ def check_way(path: Path, trusted: Sequence[str], made: bool = False) -> None:
     Raises:
         Distrusted: the message names the users and what to do.
     """
-    users = frozenset({os.geteuid(), 0, *_outside(), *_known(map(_uid, trusted))})
-    groups = frozenset({0, *_private_group(), *_known(map(_gid, trusted))})
+    users = frozenset({os.geteuid(), 0, *_outside(), *_ids(trusted, pwd.getpwnam)})
+    groups = frozenset({0, *_private_group(), *_ids(trusted, grp.getgrnam)})
     doubts = [one for there, found in way(path) if (one := doubt(there, found, users, groups)) is not None]
     if doubts:
         raise Distrusted(_complaint(path, doubts, trusted, made))
@@ -285,7 +304,7 @@ def check_way(path: Path, trusted: Sequence[str], made: bool = False) -> None:
 
 def unknown(trusted: Sequence[str]) -> str | None:
     """Return the first word of run.trust that is neither a user nor a group of this machine, None if all are."""
-    return next((word for word in trusted if _uid(word) is None and _gid(word) is None), None)
+    return next((one for one in trusted if not (_ids([one], pwd.getpwnam) or _ids([one], grp.getgrnam))), None)
 
 
 def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made: bool) -> str:
@@ -302,35 +321,25 @@ def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made
 
 def user_name(uid: int) -> str:
     """Return a user's name, or the number of a user without one."""
+    return _name(uid, pwd.getpwuid)
+
+
+def _name(number: int, look_up: Callable[[int], tuple[Any, ...]]) -> str:
     try:
-        return pwd.getpwuid(uid).pw_name
+        return str(look_up(number)[0])
     except KeyError:
-        return str(uid)
+        return str(number)
 
 
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
-
-
-def _uid(word: str) -> int | None:
-    try:
-        return pwd.getpwnam(word).pw_uid
-    except KeyError:
-        return int(word) if word.isdecimal() else None
-
-
-def _gid(word: str) -> int | None:
-    try:
-        return grp.getgrnam(word).gr_gid
-    except KeyError:
-        return int(word) if word.isdecimal() else None
-
-
-def _known(ids: Iterable[int | None]) -> set[int]:
-    return {one for one in ids if one is not None}
+def _ids(words: Iterable[str], look_up: Callable[[str], tuple[Any, ...]]) -> set[int]:
+    """Return the ids of the users or groups that words name, by name or number."""
+    found = set[int]()
+    for word in words:
+        try:
+            found.add(look_up(word)[2])  # pw_uid, gr_gid
+        except KeyError:
+            found |= {int(word)} if word.isdecimal() else set()
+    return found
 
 
 def _private_group() -> set[int]:

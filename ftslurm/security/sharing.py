@@ -32,18 +32,10 @@ def parse(share: str) -> tuple[int, bool]:
     try:
         group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise ConfigError(f"run.share={share}: there is no group {name} on this machine; yours: {_own()}") from None
+        raise ConfigError(f"run.share={share}: there is no group {name} on this machine (yours: id -Gn)") from None
     if os.geteuid() != 0 and group not in {os.getegid(), *os.getgroups()}:
-        raise ConfigError(f"run.share={share}: you are not in the group {name}; yours: {_own()}")
+        raise ConfigError(f"run.share={share}: you are not in the group {name} (yours: id -Gn)")
     return group, bool(word)
-
-
-def _own() -> str:
-    names = []
-    for group in sorted({os.getegid(), *os.getgroups()}):
-        with contextlib.suppress(KeyError):
-            names.append(grp.getgrgid(group).gr_name)
-    return ", ".join(names) or "none with a name"
 
 
 def share(folder: Path, group: int, mode: int = FOLDER) -> None:

@@ -31,14 +31,18 @@ def uid_of_client(client: Address, server: Address) -> int | None:
     Args:
         client, server: the IPv4 address and port of each end, as getpeername() and getsockname() of the server's say.
     """
-    try:
+    with suppress(OSError):
         if tells():
-            with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
-                kernel.settimeout(1.0)
-                return _ask(kernel, client, server)
-    except OSError:
-        pass
+            with _kernel() as kernel:
+                found = _look_up(kernel, client, server)
+            return found[1] if found is not None and found[0] == int(_ESTABLISHED) and found[2] else None
     return from_tables(client, server)
+
+
+def _kernel() -> socket.socket:
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
+    kernel.settimeout(1.0)
+    return kernel
 
 
 @functools.cache
@@ -48,25 +52,8 @@ def tells() -> bool:
     Raises:
         OSError: the kernel cannot be asked now.
     """
-    with (
-        socket.create_server(("127.0.0.1", 0)) as own,
-        socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel,
-    ):
-        kernel.settimeout(1.0)
+    with socket.create_server(("127.0.0.1", 0)) as own, _kernel() as kernel:
         return _look_up(kernel, own.getsockname(), (socket.inet_ntoa(bytes(4)), 0)) is not None
-
-
-def _ask(kernel: socket.socket, client: Address, server: Address) -> int | None:
-    """Return the user of one end of a connection, None if it is closed.
-
-    Raises:
-        OSError: the kernel does not answer.
-    """
-    found = _look_up(kernel, client, server)
-    if found is None:
-        return None
-    state, uid, inode = found
-    return uid if state == int(_ESTABLISHED) and inode else None
 
 
 def _look_up(kernel: socket.socket, here: Address, there: Address) -> tuple[int, int, int] | None:
@@ -107,16 +94,9 @@ def clients_of(port: int) -> Iterator[tuple[Address, int]]:
     """
     there = _hex(("127.0.0.1", port))
     for line in _lines(there):
-        row = _Row(line)
-        if row.there == there and row.state in _OPEN:
-            yield (_address(row.here), row.uid if row.inode else -1)
-
-
-class _Row:
-    def __init__(self, line: bytes) -> None:
         words = line.split()
-        self.here, self.there, self.state = words[1][-13:], words[2][-13:], words[3]
-        self.uid, self.inode = int(words[7]), int(words[9])
+        if words[2].endswith(there) and words[3] in _OPEN:
+            yield _address(words[1][-13:]), int(words[7]) if int(words[9]) else -1
 
 
 def _lines(address: bytes) -> Iterator[bytes]:

@@ -14,7 +14,6 @@ DiLoCo's have the state of its fragments in common all the time: the weights of 
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -28,6 +27,7 @@ from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.errors import complain
 from ftslurm.protocol.position import Position
 from ftslurm.worker import digest
+from ftslurm.worker.onlooker import Onlooker, quietly
 
 _NOT = "groups are not compared (health.compare_every)"
 NOTHING = (
@@ -38,20 +38,7 @@ SEVERAL = f"{_NOT}: the script has several Managers"
 FRAGMENT = "StreamingDiLoCoFragment_"  # how the names of DiLoCo's state begin
 
 
-def _carefully(look: Callable[[Comparison, Any], None]) -> Callable[[Comparison, Any], None]:
-    """Make a method warn of an error instead of raising it."""
-
-    @functools.wraps(look)
-    def method(comparison: Comparison, manager: Any) -> None:
-        try:
-            look(comparison, manager)
-        except Exception as error:
-            comparison._tell(f"{_NOT} at step {manager._step}: {error!r}")
-
-    return method
-
-
-class Comparison:
+class Comparison(Onlooker):
     """Takes the digests of this process. Every optimizer of torch is noted before its first step from now on.
 
     Args:
@@ -62,6 +49,7 @@ class Comparison:
     """
 
     def __init__(self, warn: Callable[[str], None], position: Position, every: int, parts: Sequence[str] = ()) -> None:
+        super().__init__()
         self.report: Callable[[int, str], None] = lambda *_: None  # step, digest; called in a thread
         self._warn: Callable[[str], None] | None = warn
         self._position, self._every, self._parts = position, every, parts
@@ -72,17 +60,21 @@ class Comparison:
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
 
-    @_carefully
+    def failed(self, error: Exception) -> None:
+        """Tell the user that groups are not compared."""
+        self._tell(f"{_NOT}: {error!r}")
+
+    @quietly
     def state_changes(self, _: Any) -> None:
         """Wait for the digest: what follows changes the state."""
         self._wait()
 
-    @_carefully
+    @quietly
     def has_committed(self, manager: Any) -> None:
         """Note that a step of this process is committed."""
         self._committed[manager] = manager._step
 
-    @_carefully
+    @quietly
     def trains_apart(self, manager: Any) -> None:
         """Take the digest that is due with LocalSGD: the group's own step, which follows, changes the weights."""
         self._apart = True
@@ -90,7 +82,7 @@ class Comparison:
             self._begin(manager)
             self._wait()
 
-    @_carefully
+    @quietly
     def step_begins(self, manager: Any) -> None:
         """Begin the digest that is due, but for LocalSGD, whose weights have changed since the last sync."""
         self._wait()
@@ -134,7 +126,7 @@ class Comparison:
                 found = digest.digest(tensors)
             self.report(step, found)
         except Exception as error:
-            self._tell(f"{_NOT} at step {step}: {error!r}")
+            self.failed(error)
 
     def _tell(self, text: str) -> None:
         if self._warn is not None:

@@ -50,16 +50,15 @@ def _process_group(pg: Any, timeout: Any) -> Any:
         busy = False
 
         def send_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            self.busy = True
-            try:
-                super().send_checkpoint(*args, **kwargs)
-            finally:
-                self.busy = False
+            self._while_busy(super().send_checkpoint, *args, **kwargs)
 
         def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+            return self._while_busy(super().recv_checkpoint, *args, **kwargs)
+
+        def _while_busy(self, transfer: Any, *args: Any, **kwargs: Any) -> Any:
             self.busy = True
             try:
-                return super().recv_checkpoint(*args, **kwargs)
+                return transfer(*args, **kwargs)
             finally:
                 self.busy = False
 

@@ -17,9 +17,17 @@ class Onlooker:
         self._lock = threading.RLock()
         self._complained = False
 
+    def failed(self, error: Exception) -> None:
+        """Handle an error in one of the methods."""
+        if not self._complained:
+            self._complained = True
+            logging.getLogger(__name__).warning(
+                "what ftslurm shows of the training may be missing or wrong: %r", error, exc_info=error
+            )
+
 
 def quietly(look: Callable[..., None]) -> Callable[..., None]:
-    """Make a method of an Onlooker hold its lock, and log an error instead of raising it."""
+    """Make a method of an Onlooker hold its lock, and call `failed` instead of raising an error."""
 
     @functools.wraps(look)
     def method(onlooker: Onlooker, *args: Any) -> None:
@@ -27,10 +35,6 @@ def quietly(look: Callable[..., None]) -> Callable[..., None]:
             with onlooker._lock:
                 look(onlooker, *args)
         except Exception as error:
-            if not onlooker._complained:
-                onlooker._complained = True
-                logging.getLogger(__name__).warning(
-                    "what ftslurm shows of the training may be missing or wrong: %r", error, exc_info=error
-                )
+            onlooker.failed(error)
 
     return method

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
 from ftslurm.errors import complain
-from ftslurm.guard import gpus, interfaces, node_check, stacks
+from ftslurm.guard import gpus, interfaces, node_check, rank_log, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
@@ -36,7 +36,6 @@ from ftslurm.worker import (
     cpu_binding,
     group_end,
     nccl_names,
-    pacing,
     parameter_sessions,
     patch_fit,
     script,
@@ -245,7 +244,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
         if task.local_index == 0:
             complain(f"{task.node} is announced as {reach.host}, and has {told} (cluster.interface)")
     bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
-    with no_garbage(), pacing.paced() if task.options.paced else contextlib.nullcontext():
+    with no_garbage():
         watchers = import_everything(task, channel, reach)
         watchers.bound = bound
         if task.options.standby:
@@ -515,14 +514,9 @@ def open_log(path: str) -> None:
     """Redirect stdout and stderr to the rank's log. If it cannot be made (a full disk), they stay in the step's."""
     try:
         sharing.make_folder(os.path.dirname(path))
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        rank_log.take_output(path)
     except OSError as error:
         complain(f"warning: {path} cannot be made: {error.strerror}")
-        return
-    sharing.follow(log, path)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
 
 
 def host_store(gateway: Gateway) -> tuple[str, int]:

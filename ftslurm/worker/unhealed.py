@@ -35,7 +35,6 @@ class Watch:
         self.over = True  # nothing is watched yet; then: there is a Manager, or the user is warned
         self._warn = warn
         self._steps = 0
-        self._distributed = False  # torch.distributed has been used
 
     def install(self) -> None:
         """Start to watch; there is no warning before."""
@@ -44,35 +43,28 @@ class Watch:
 
     def ended(self) -> None:
         """Handle that the script has ended without an error."""
-        if self._uses_distributed() or self._steps:
+        import torch.distributed as dist
+
+        if self._steps or (dist.is_available() and dist.is_initialized()):
             self._tell()
 
     def _stepped(self, *_: object) -> None:
-        if self.over:
-            return
-        self._steps += 1
-        self._uses_distributed()
-        if self._steps == STEPS:
-            self._tell()
-
-    def _uses_distributed(self) -> bool:
-        import torch.distributed
-
-        self._distributed |= torch.distributed.is_available() and torch.distributed.is_initialized()
-        return self._distributed
+        if not self.over:
+            self._steps += 1
+            if self._steps == STEPS:
+                self._tell()
 
     def _tell(self) -> None:
         if self.groups and not self.over:
-            self._warn(words(self.groups, self._distributed))
+            self._warn(words(self.groups))
         self.over = True
 
 
-def words(groups: int, distributed: bool) -> str:
+def words(groups: int) -> str:
     """Return the warning for the user."""
-    how = "with torch.distributed but without torchft" if distributed else "without torchft"
     apart = by_count(groups, "", f"its {groups} groups train a model each and never average with one another, and ")
     return (
-        f"the script trains {how} (it has made no Manager): {apart}nothing heals a group that fails, its next attempt "
-        "starts from the beginning, or from a checkpoint that the script itself loads. The few lines that change this: "
-        "ftslurm help fault-tolerant"
+        f"the script trains without torchft (it has made no Manager): {apart}nothing heals a group that fails, its "
+        "next attempt starts from the beginning, or from a checkpoint that the script itself loads. The few lines that "
+        "change this: ftslurm help fault-tolerant"
     )

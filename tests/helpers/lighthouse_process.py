@@ -113,12 +113,10 @@ class OpenPort(Gateway):
 
 
 if __name__ == "__main__":
-    from ftslurm.lighthouse.output import Pulse
     from ftslurm.lighthouse.server import serve
     from ftslurm.protocol import messages
-    from ftslurm.protocol.position import Position
 
     def say(report: messages.Report) -> None:
         print(messages.encode_report(report, 0).decode(), end="", flush=True)
 
-    asyncio.run(serve(json.loads(sys.argv[1]), 0, say, Pulse(Position()), OpenPort()))
+    asyncio.run(serve(json.loads(sys.argv[1]), 0, say, OpenPort()))

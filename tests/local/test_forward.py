@@ -279,23 +279,6 @@ def _send(sock: socket.socket, text: bytes) -> None:
         sock.sendall(text)
 
 
-def test_more_connections_than_it_holds_wait_until_others_end(
-    way_to: Callable[..., Way], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forwarders, "MOST", 4)
-    listener = listen()
-    way = way_to(url_of(listener))
-    ends = [way.connect() for _ in range(4)]
-    far = [taken(listener) for _ in ends]
-    late = way.connect()
-    late.sendall(b"late")
-    time.sleep(0.1)
-    assert len(way.forwarder.clients) == 4
-    ends[0].shutdown(socket.SHUT_WR)  # and the Lighthouse keeps it open: others need the place
-    assert taken(listener).recv(10) == b"late"
-    assert ended(far[0])
-
-
 def test_a_name_is_looked_up_aside_and_looked_up_again_if_that_fails(
     way_to: Callable[..., Way], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from guarded_network import KEY, PATIENCE_S, Loop, descriptors, until
 from process_cost import cpu_s
 
-from ftslurm.guard import admission, forwarder
+from ftslurm.guard import admission
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.network import Network
 from ftslurm.security import handshake
@@ -36,7 +36,7 @@ class Guard:
         if self.pid == 0:
             questions.close()
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
-            admission.OFFERED_WITHIN_S, forwarder.SILENT_FOR_S = 1.0, 2.0
+            admission.OFFERED_WITHIN_S = 1.0
             Network(requests, "127.0.0.1").learn(KEY.hex())
             while True:
                 signal.pause()

@@ -99,7 +99,7 @@ def test_without_git_it_is_the_package_or_the_scripts_folder(tmp_path: Path) -> 
     )
     found = look(tmp_path / "p/train.py")
     assert found.files == {"train.py", "conf/a.yaml", "lib/b.py"}
-    assert f" MB, of {tmp_path / 'p'}, and nothing outside it (no git tree): every attempt" in found.sentence()
+    assert f" MB, of {tmp_path / 'p'}, and nothing outside it: every attempt" in found.sentence()
     copy = kept(found, tmp_path / "run")
     assert (copy / "d.csv").is_symlink()
     package = look(tmp_path / "q/pkg/sub/train.py")

@@ -19,7 +19,7 @@ from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.protocol.messages import LONGEST, encode
+from ftslurm.protocol.messages import LONGEST
 from ftslurm.run import last_words
 
 WAITING = """
@@ -464,14 +464,13 @@ def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_
     task = Task(
         0, 0, "n0", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=9"]), Gateway(pair()[1])
     )
-    guard = Guard(task, worker=0, requests=pair()[0], orders=-1)
-    guard.orders = None
+    guard = Guard(task, worker=0, requests=pair()[0], orders=os.open(os.devnull, os.O_WRONLY))
     place = messages.Rank(**RANK0)
     assign = messages.Assign(0, 0, "http://127.0.0.1:1", "x.py", None, (), (place,), "x", 1, 3)
-    guard.receive(encode(messages.Ping(41)))
+    guard.obey(messages.Ping(41))
     assert task.position.reached == 41
-    guard.receive(encode(assign))
+    guard.obey(assign)
     assert task.position.reached == 0
-    guard.receive(encode(messages.Ping(7)))
-    guard.receive(encode(messages.Ping()))  # the state is lost: all groups start over
+    guard.obey(messages.Ping(7))
+    guard.obey(messages.Ping())  # the state is lost: all groups start over
     assert task.position.reached == 0

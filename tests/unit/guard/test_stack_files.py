@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -63,13 +62,12 @@ def test_py_spy_sees_a_stopped_worker_which_stays_stopped(tmp_path: Path) -> Non
 def test_without_py_spy_there_is_what_faulthandler_says_and_nothing_older(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, names = tmp_path / "rank-0.log", list[str]()
+    log = tmp_path / "rank-0.log"
     log.write_text("a line of the script\n")
     monkeypatch.setattr(stack_files, "find_spy", lambda: None)
     monkeypatch.setattr(stack_files.stacks, "dump", lambda *_: log.open("a").write("in innermost\n"))
-    files = stack_files.StackFiles()
-    files.take(os.getpid(), None, str(log), 0, "a test", names.append)  # type: ignore[arg-type]
-    assert (tmp_path / names[0]).read_text() == "in innermost\n"
+    name = stack_files.take(os.getpid(), None, str(log), 0, "a test")  # type: ignore[arg-type]
+    assert (tmp_path / name).read_text() == "in innermost\n"
 
 
 def test_a_py_spy_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,13 +78,6 @@ def test_a_py_spy_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(stack_files, "SPY_S", 0.2)
     monkeypatch.setattr(stack_files.stacks, "dump", lambda *_: None)
     (tmp_path / "rank-0.log").touch()
-    names = list[str]()
-    files = stack_files.StackFiles()
-    files.take(os.getpid(), None, str(tmp_path / "rank-0.log"), 0, "a test", names.append)  # type: ignore[arg-type]
-    deadline = time.monotonic() + FAR
-    while not names and time.monotonic() < deadline:
-        files.update()
-        time.sleep(0.05)
-    os.waitpid(-1, 0)
-    assert names == ["stacks-rank-0-0.txt"]
-    assert "py-spy was killed after 0.2 s" in (tmp_path / names[0]).read_text()
+    name = stack_files.take(os.getpid(), None, str(tmp_path / "rank-0.log"), 0, "a test")  # type: ignore[arg-type]
+    assert name == "stacks-rank-0-0.txt"
+    assert "py-spy was killed after 0.2 s" in (tmp_path / name).read_text()

@@ -173,11 +173,15 @@ class LogReader:
         return os.fstat(self._fd(path)).st_mtime
 
     def last_line_end(self, path: Path, low: int, high: int) -> int | None:
-        """Return the position after the last newline between `low` and `high`; None: there is no newline."""
+        """Return the position after the last end of a line between `low` and `high`; None: there is none.
+
+        A carriage return ends a line as a newline does once something follows it, which may be that newline.
+        """
         size = _SCAN
         while high > low:
             start = max(low, high - size)
-            found = self.read(path, high - start, start).rfind(b"\n")
+            block = self.read(path, high - start + 1, start)
+            found = max(block.rfind(b"\n", 0, high - start), block.rfind(b"\r", 0, -1))
             if found >= 0:
                 return start + found + 1
             high, size = start, BLOCK

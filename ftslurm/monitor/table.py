@@ -26,7 +26,6 @@ from rich.text import Text
 from ftslurm.monitor import sentences
 from ftslurm.monitor.group_rows import SHEET, STYLES, rows
 from ftslurm.monitor.starting import with_last_lines
-from ftslurm.monitor.starting_lines import StartingLines
 from ftslurm.monitor.status import LighthouseStatus, RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
@@ -80,6 +79,7 @@ _STYLES = {
     ),
 }
 _LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
+_IN_THE_TABLE = (records.Progress.event, records.StepStarting.event)
 NOTE_S = 5.0  # seconds between two calls of `note`
 
 
@@ -151,7 +151,6 @@ def follow(
     """
     reader = RunReader(run)
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
-    starting = StartingLines()
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
     with _Table(console, clock, run) if live else Lines(console, plain_every_s) as screen:
@@ -159,16 +158,11 @@ def follow(
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
             for event in map(readable, reader.iter_new() if history is None else reader.up_to_now()):
-                lines.extend(starting.before(event, folding.status))
                 folding.apply(event)
-                if event.get("event") == records.StepStarting.event:
-                    starting.take(event)
-                elif event.get("event") == records.RunFinished.event:
-                    pass  # the summary follows, which says it
-                elif (line := screen.line(event, folding)) is not None:
+                # The summary follows the end of the run, and says it.
+                if event.get("event") != records.RunFinished.event and (line := screen.line(event, folding)):
                     lines.append((event, line))
                 history = None  # for the first lines only
-            lines.extend(starting.end_of_round(folding.status))
             if clock() - noted >= NOTE_S:
                 noted, current_note, hooks = clock(), note(), deliveries.read(run)
             screen.show(lines, replace(folding.status, hooks=hooks), current_note)
@@ -180,9 +174,9 @@ def follow(
 class _Screen(AbstractContextManager["_Screen"]):
     """An output for a run that is followed."""
 
+    @abstractmethod
     def line(self, event: Event, folding: StatusFold) -> str | None:
         """Return the line for an event that `folding` has applied; None: it has no line."""
-        return None if event.get("event") == records.Progress.event else sentences.describe(event, folding.status)
 
     @abstractmethod
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
@@ -214,7 +208,7 @@ class Lines(_Screen):
         if event.get("event") == records.FullRestart.event:
             self._last = None
         if event.get("event") != records.Progress.event:
-            return super().line(event, folding)
+            return sentences.describe(event, folding.status)
         now = number(event, "time") or 0.0
         if self._last is None:
             self._last = now  # no line yet: the groups report their first steps one after another
@@ -249,6 +243,9 @@ class _Table(_Screen):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._live.stop()
+
+    def line(self, event: Event, folding: StatusFold) -> str | None:
+        return None if event.get("event") in _IN_THE_TABLE else sentences.describe(event, folding.status)
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:

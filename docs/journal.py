@@ -25,9 +25,10 @@ from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.report_json import ReportJson
-from ftslurm.run import leadership, replay
+from ftslurm.run import leadership
 from ftslurm.run.fold import Fold
 from ftslurm.run.journal_lines import members
+from ftslurm.run.replay import Reading
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 READERS = {
@@ -35,7 +36,7 @@ READERS = {
     "report": HistoryFold,
     "report, of nodes": NodeIntervals,
     "lines for people": sentences,
-    "the next controller": replay,
+    "the next controller": Reading,
     "candidates": leadership,
 }
 SECTIONS = {

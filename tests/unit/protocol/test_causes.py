@@ -72,7 +72,7 @@ def test_a_restart_is_counted_after_a_failure_only(cause: Cause) -> None:
     assert (status.restarts, status.groups[1].restarts) == (cause.row.failure, cause.row.failure)
     reading = Reading()
     for line in lines:
-        reading.fold(line)
+        reading.apply(line)
     past = reading.past
     assert past is not None
     assert past.planned == (cause is not Cause.OK and not cause.row.failure)

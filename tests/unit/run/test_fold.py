@@ -12,6 +12,7 @@ from ftslurm.protocol.records import EVENTS, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.run.fold import Fold
+from ftslurm.run.replay import Reading
 
 ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, records.FaultRefused}
 # What a reader does not need. Of a new event, think about what it means for each reader before it is named here.
@@ -32,6 +33,15 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangFound, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.ReplicasDiffer, records.CheckpointsDistrusted),
+    },
+    (Reading,): {
+        *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
+        *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
+        *(records.AllocationRequeued, records.PilotRestarted, records.NodeSilent),
+        *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
+        *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
+        *(records.GroupHeardAgain, records.HangFound, records.GroupSlow, records.CheckpointsDistrusted),
+        *(records.QuorumRefused, records.CheckpointFailed, records.CheckpointRestored),
     },
 }
 

@@ -101,10 +101,9 @@ class GroupStatus(Value):
         return self.phase is Phase.RUNNING and self.joined and self.still_s is None and self.aside is None
 
     @property
-    def live_step(self) -> int | None:
-        """Return the step of a live attempt; None: the group holds no state of the training."""
-        lives = self.joined and self.phase is not Phase.PENDING and self.phase is not Phase.FAILED
-        return self.step if lives else None
+    def holds_state(self) -> bool:
+        """Return whether it has a live attempt that has come to a step."""
+        return self.joined and self.step is not None and self.phase not in (Phase.PENDING, Phase.FAILED)
 
     @property
     def down(self) -> bool:

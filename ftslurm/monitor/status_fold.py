@@ -5,7 +5,7 @@ The cost of a line does not grow with the number of groups; that of a snapshot (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import inf
 from typing import Any
 
@@ -59,8 +59,6 @@ class StatusFold(Fold):
         self._recovery_of = {(r.group, r.attempt): n for n, r in enumerate(self._recoveries)}
         self._jobs = {job.name: job for job in self._run.jobs.there}
         self._snapshot: RunStatus | None = self._run
-        self._live, self._foremost = 0, 0  # number of live groups that have a step, and of those at the run's step
-        self._count_steps()
 
     @property
     def status(self) -> RunStatus:
@@ -112,7 +110,7 @@ class StatusFold(Fold):
         self._run = replace(self._run, **changes)
 
     def run_requeued(self, _: records.RunRequeued) -> None:
-        self._each_group(lambda group: replace(group, waiting_for="nodes"))
+        self._groups = [replace(group, waiting_for="nodes") for group in self._groups]
 
     def run_finished(self, record: records.RunFinished) -> None:
         self._lighthouse(Phase.SUCCEEDED)
@@ -120,16 +118,16 @@ class StatusFold(Fold):
         restarts = self._run.restarts if record.restarts is None or self._run.scaled else record.restarts
         outcome = record.outcome or "failed"
         self._set(outcome=outcome, reason=record.reason, finished=self.time, restarts=restarts)
-        self._each_group(_at_the_end)
+        self._groups = [_at_the_end(group) for group in self._groups]
 
     def command(self, record: records.Command) -> None:
         if record.what.split()[:1] == ["stop"]:
-            self._each_group(_stopping)
+            self._groups = [_stopping(group) for group in self._groups]
 
     def scaled(self, record: records.Scaled) -> None:
         """Mark the groups beyond the new number as leaving; add new ones, which wait for their nodes."""
         count, waiting_for = record.groups or 1, "a job of its own" if self._run.mode == "array" else "nodes"
-        self._each_group(lambda group: replace(group, leaves=group.group >= count))
+        self._groups = [replace(group, leaves=group.group >= count) for group in self._groups]
         new = range(len(self._groups), count)
         self._groups += (GroupStatus(n, waiting_for=waiting_for, since=self.time) for n in new)
         self._drop_left()
@@ -185,7 +183,9 @@ class StatusFold(Fold):
 
     def allocation_granted(self, record: records.AllocationGranted) -> None:
         if record.pool is None:
-            self._each_group(lambda g: replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g)
+            self._groups = [
+                replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g for g in self._groups
+            ]
         else:
             pool = self._job(record.allocation, record.pool).pool
             self._put_job(JobStatus(record.allocation, pool, record.nodes, ends=record.ends))
@@ -342,7 +342,7 @@ class StatusFold(Fold):
             self._time_recovery(record)
         elif record.step is not None:
             group = replace(group, step=record.step)
-            self._put(group)  # the run has come as far as the group, of which no progress may have been read
+            self._step = max(self._step, record.step)  # no progress of the group may have been read
         group = replace(
             group,
             phase=Phase.SUCCEEDED if ok else Phase.PENDING,
@@ -370,8 +370,9 @@ class StatusFold(Fold):
         self._set(first_step=first_step, no_step=None)
         self._time_recovery(record, record.recovery_s)
         gap = group.longest_gap_s
-        if not self._live and record.recovery_s is not None:  # no group has trained since it failed
+        if not any(other.holds_state for other in self._groups):  # no group has trained since it failed
             gap = longest(gap, record.recovery_s)
+            self._step = self._step if record.step is None else record.step  # that of a checkpoint
         joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
         self._progressed(joined, record, self.time)
 
@@ -444,6 +445,7 @@ class StatusFold(Fold):
         if not group.joined:
             self._put(group)  # it has a quorum, but has not committed a step itself
             return
+        self._step = max(self._step, step)
         samples = (*group.samples, (time, step))
         while len(samples) > 2 and samples[1][0] <= time - RATE_WINDOW_S:
             samples = samples[1:]
@@ -480,37 +482,15 @@ class StatusFold(Fold):
         return group is not None
 
     def _put(self, group: GroupStatus) -> None:
-        """Replace a group and update the run's step: the highest of all live groups, or the last known one.
-
-        The step goes back after a full restart from a checkpoint.
-        """
         self._groups += (GroupStatus(n) for n in range(len(self._groups), group.group + 1))
-        before, after = self._groups[group.group].live_step, group.live_step
         self._groups[group.group] = group
-        self._live += (after is not None) - (before is not None)
-        self._foremost += (after == self._step) - (before == self._step)
-        if after is not None and after > self._step:
-            self._step, self._foremost = after, 1
-        elif self._live and not self._foremost:
-            self._step = max(step for g in self._groups if (step := g.live_step) is not None)
-            self._count_steps()
         if self._groups[-1].leaves:
             self._drop_left()
-
-    def _each_group(self, change: Callable[[GroupStatus], GroupStatus]) -> None:
-        self._groups = [change(group) for group in self._groups]
-        self._count_steps()
 
     def _drop_left(self) -> None:
         """Drop groups at the end that have left the run."""
         while self._groups and self._groups[-1].leaves and self._groups[-1].phase not in LIVE:
             self._groups.pop()
-        self._count_steps()
-
-    def _count_steps(self) -> None:
-        """Count the live groups that have a step, and those at the run's step."""
-        steps = [step for group in self._groups if (step := group.live_step) is not None]
-        self._live, self._foremost = len(steps), steps.count(self._step)
 
 
 def _stopping(group: GroupStatus) -> GroupStatus:

@@ -121,7 +121,7 @@ def _or_dash(value: object) -> str:
 
 def _node(group: GroupStatus, status: RunStatus, now: float) -> Text:
     """Return the nodes of a group, why it does not step, or its job, and what it has printed last."""
-    pending = group.phase is Phase.PENDING and status.jobs.named(group.job) is not None  # it has left its last nodes
+    pending = group.phase is Phase.PENDING and status.job(group.job) is not None  # it has left its last nodes
     parts = [Text(few(group.nodes, 2))] if group.nodes and not pending else []
     if status.outcome == "running":
         job = sentences.table_note(group, status, now)

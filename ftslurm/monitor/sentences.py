@@ -171,11 +171,11 @@ def _of_job(
     name = record.allocation
     match record:
         case records.AllocationPending():
-            alike = [job for job in status.jobs.waiting if job.reason == record.reason]
+            alike = [job for job in status.waiting_jobs if job.reason == record.reason]
             return f"job {name} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
         case records.AllocationGranted():
             late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
-            return f"job {name} has {', '.join(record.nodes)}{_until(status.jobs.named(name))}" if late else None
+            return f"job {name} has {', '.join(record.nodes)}{_until(status.job(name))}" if late else None
         case records.AllocationEnds():
             return None
         case records.AllocationLeaving():
@@ -194,7 +194,7 @@ def _of_job(
 
 
 def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:
-    if record.pool in status.jobs.refused:
+    if record.pool in status.jobs_refused:
         return None  # sbatch has refused the same before; it gets a line when it is accepted
     what = by_count(record.count or 0, "a job is", f"{record.count} jobs are")
     without = f", not on {few(record.exclude)}" if record.exclude else ""
@@ -260,7 +260,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
                 return None  # the line of the launch follows at once
             return f"{_named(record.group, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
         case records.GroupWaits():
-            if status.mode == "array" or status.jobs.asked:
+            if status.mode == "array" or status.jobs_asked:
                 return None  # the lines about jobs show what groups wait for
             return f"{_named(record.group, status)} waits for {record.reason or 'a node'}"
         case records.GroupGivenUp():
@@ -339,7 +339,7 @@ def _slow(record: records.GroupSlow) -> str:
 
 def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str | None:
     """Return why a group left without a failure; None: the run ended it."""
-    job = status.jobs.named(group.job)
+    job = status.job(group.job)
     where = f"job {group.job}" if group.job is not None else "its job"
     if group.leaves:
         return "has left the run"
@@ -521,7 +521,7 @@ def short_log(path: str) -> str:
 
 def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
     """Return a group's job and its time left; for a group that waits, the job it waits for and the reason."""
-    job, waits = status.jobs.named(group.job), group.phase is Phase.PENDING
+    job, waits = status.job(group.job), group.phase is Phase.PENDING
     if job is None or waits == bool(job.nodes):
         return None
     if waits:
@@ -561,20 +561,21 @@ def hang_limit(status: RunStatus) -> str | None:
 
 def job_lines(status: RunStatus, now: float) -> list[str]:
     """Return the lines below the table: number of jobs, when the first one ends, and why others wait."""
-    jobs = status.jobs
-    if not jobs.there and not jobs.refused:
+    waiting = status.waiting_jobs
+    running = [job for job in status.jobs if job.nodes]
+    if not status.jobs and not status.jobs_refused:
         return []
-    limits = [(left, job.name) for job in jobs.running if (left := job.left(now)) is not None]
+    limits = [(left, job.name) for job in running if (left := job.left(now)) is not None]
     first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
     ends = "" if first is None else f", the first ends in {about(first)} ({name})"
-    lines = [f"jobs of groups: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
+    lines = [f"jobs of groups: {len(running)} running{ends}, {len(waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
-    for job in jobs.waiting:
+    for job in waiting:
         reasons.setdefault(job.reason or "in the queue", []).append(job)
     for reason, alike in reasons.items():
         hinted = hint(reason, alike[0].name)
         lines.append(f"  {few([job.name for job in alike], 1)}: {reason}" + (f" - {hinted}" if hinted else ""))
-    lines += [f"  sbatch refuses jobs for {groups_of(pool)}: {why}" for pool, why in jobs.refused.items()]
+    lines += [f"  sbatch refuses jobs for {groups_of(pool)}: {why}" for pool, why in status.jobs_refused.items()]
     return lines
 
 

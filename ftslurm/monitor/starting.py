@@ -8,7 +8,8 @@ from pathlib import Path
 from ftslurm.core.state.model import Phase
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.monitor.event_text import SCRIPT_WAITS
-from ftslurm.monitor.status import GroupStatus, RunStatus, Starting
+from ftslurm.monitor.status import GroupStatus, RunStatus
+from ftslurm.protocol.records import StepStarting
 from ftslurm.run.directory import RunDir
 from ftslurm.run.last_words import printed_last
 from ftslurm.words import by_count
@@ -71,7 +72,7 @@ def of_start(group: GroupStatus, status: RunStatus) -> str | None:
 
 def log_of_start(group: GroupStatus, run: RunDir) -> Path:
     """Return the log of the rank that the start of a group waits for, else of rank 0."""
-    rank = group.starting.rank if group.starting is not None else 0
+    rank = _rank(group.starting) if group.starting is not None else 0
     return run.rank_log(group_unit(group.group), group.attempt or 0, rank)
 
 
@@ -92,8 +93,12 @@ def _limited(what: str, group: GroupStatus, status: RunStatus, name: str) -> Wai
     return Wait(what, group.since, limit_s, SETTINGS[name] if limit_s is not None else None)
 
 
-def _of_start(at: Starting) -> str:
-    whom = by_count(at.lacks, f"rank {at.rank}", f"{at.lacks} of {at.tasks} ranks")
+def _rank(at: StepStarting) -> int:
+    return at.missing[0] if at.missing else 0
+
+
+def _of_start(at: StepStarting) -> str:
+    whom = by_count(at.lacks, f"rank {_rank(at)}", f"{at.lacks} of {at.tasks} ranks")
     return {
         "launch": f"{whom}: launch",
         "check": "the check of its nodes (health.preflight)",
@@ -105,5 +110,5 @@ def _of_start(at: Starting) -> str:
     }.get(at.stage, at.stage)
 
 
-def _of_script(at: Starting | None) -> str:
+def _of_script(at: StepStarting | None) -> str:
     return SCRIPT_WAITS.get("script" if at is None else at.stage, "its first step")

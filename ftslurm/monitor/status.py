@@ -14,8 +14,9 @@ from typing import NamedTuple
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.model import Phase
+from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol.causes import is_failure
-from ftslurm.protocol.records import StepExited
+from ftslurm.protocol.records import HangLimit, StepExited, StepStarting
 from ftslurm.protocol.value_class import Value
 from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
@@ -39,24 +40,19 @@ class Recovery(NamedTuple):
     phases: Mapping[str, float | None] | None = None  # seconds of each phase: detect, end, wait, start, ...
 
 
-class LighthouseStatus(Value):
-    """The status of the Lighthouse."""
+class UnitStatus(Value):
+    """The status of the Lighthouse or of a warm standby. PENDING: it has no Slurm step."""
 
+    name: str
     phase: Phase = Phase.PENDING
     attempt: int | None = None
     nodes: tuple[str, ...] = ()
-    ended: float | None = None  # when its last attempt ended
-    last_cause: str | None = None  # why
+    last_cause: str | None = None  # why its last attempt ended
 
-
-class Starting(Value):
-    """What an attempt that has not committed a step waits for, as in step_starting."""
-
-    stage: str
-    tasks: int = 1
-    lacks: int = 0
-    rank: int = 0  # the first of them
-    other: int | None = None
+    @property
+    def ready(self) -> bool:
+        """Return whether it does its work; a standby: can replace a group at once."""
+        return self.phase is Phase.RUNNING
 
 
 class GroupStatus(Value):
@@ -78,7 +74,7 @@ class GroupStatus(Value):
     waiting_for: str | None = None
     since: float | None = None  # when this wait began, which a limit may count from
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
-    starting: Starting | None = None  # how far its start has come, if that lasts
+    starting: StepStarting | None = None  # how far its start has come, if that lasts
     last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
     slow: float | None = (
@@ -117,20 +113,6 @@ class GroupStatus(Value):
         return "; ".join(filter(None, (describe(self.last) if self.last is not None else None, self.given_up))) or None
 
 
-class StandbyStatus(Value):
-    """One warm standby. PENDING: it has no Slurm step, because its last one became a group's or has ended."""
-
-    name: str
-    phase: Phase = Phase.PENDING
-    attempt: int | None = None
-    nodes: tuple[str, ...] = ()
-
-    @property
-    def ready(self) -> bool:
-        """Return whether it can replace a group at once."""
-        return self.phase is Phase.RUNNING
-
-
 class JobStatus(Value):
     """A Slurm job that gives groups their nodes: a pilot or a satellite."""
 
@@ -147,38 +129,6 @@ class JobStatus(Value):
         return left if left is not None and left <= NEVER_S else None
 
 
-class JobsStatus(Value):
-    """All jobs that give groups their nodes."""
-
-    there: tuple[JobStatus, ...] = ()  # oldest first
-    refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
-    asked: int = 0  # number of jobs that were requested
-    lost: int = 0  # number of those that were taken away, or that a group had to leave
-
-    def named(self, name: str | None) -> JobStatus | None:
-        """Return the job of this name; None: there is none."""
-        return next((job for job in self.there if job.name == name), None)
-
-    @property
-    def running(self) -> list[JobStatus]:
-        """Return the jobs that have nodes."""
-        return [job for job in self.there if job.nodes]
-
-    @property
-    def waiting(self) -> list[JobStatus]:
-        """Return the jobs in Slurm's queue."""
-        return [job for job in self.there if not job.nodes]
-
-
-class HangLimit(Value):
-    """How long a group may stand still before it counts as hung, as learnt from the run's own steps."""
-
-    in_step_s: float
-    between_s: float  # between two steps
-    steps: int = 0  # from how many times between two commits
-    longest_s: float = 0.0  # the longest of them
-
-
 class RunStatus(Value):
     """The status of a whole run. `RunStatus()`: nothing is known yet."""
 
@@ -191,9 +141,12 @@ class RunStatus(Value):
     job_id: str | None = None
     starts: int = 0  # number of Slurm jobs, or starts of one, that its controller has had
     groups: tuple[GroupStatus, ...] = ()
-    lighthouse: LighthouseStatus | None = field(default_factory=LighthouseStatus)  # None: groups without a quorum
-    standbys: tuple[StandbyStatus, ...] = ()  # by name
-    jobs: JobsStatus = field(default_factory=JobsStatus)  # those that give groups their nodes
+    lighthouse: UnitStatus | None = UnitStatus(LIGHTHOUSE)  # None: groups without a quorum
+    standbys: tuple[UnitStatus, ...] = ()  # by name
+    jobs: tuple[JobStatus, ...] = ()  # those that give groups their nodes, oldest first
+    jobs_refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
+    jobs_asked: int = 0  # number of jobs that were requested
+    jobs_lost: int = 0  # number of those that were taken away, or that a group had to leave
     scaled: bool = False  # `ftslurm scale` has changed the number of groups; attempts no longer count restarts
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
@@ -215,6 +168,15 @@ class RunStatus(Value):
     hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
+
+    def job(self, name: str | None) -> JobStatus | None:
+        """Return the job of this name; None: there is none."""
+        return next((job for job in self.jobs if job.name == name), None)
+
+    @property
+    def waiting_jobs(self) -> list[JobStatus]:
+        """Return the jobs in Slurm's queue."""
+        return [job for job in self.jobs if not job.nodes]
 
     @property
     def steps_per_s(self) -> float | None:

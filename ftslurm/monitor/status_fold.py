@@ -10,18 +10,10 @@ from math import inf
 from typing import Any
 
 from ftslurm.core.state.model import LIVE, Phase
-from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.values import replace
 from ftslurm.monitor.event_text import SCRIPT_WAITS, controller_error, no_first_step
-from ftslurm.monitor.status import (
-    GroupStatus,
-    HangLimit,
-    JobStatus,
-    Recovery,
-    RunStatus,
-    StandbyStatus,
-    Starting,
-)
+from ftslurm.monitor.status import GroupStatus, JobStatus, Recovery, RunStatus, UnitStatus
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.run.fold import Fold
@@ -57,7 +49,9 @@ class StatusFold(Fold):
         self._groups = list(self._run.groups)
         self._recoveries = list(self._run.recoveries)
         self._recovery_of = {(r.group, r.attempt): n for n, r in enumerate(self._recoveries)}
-        self._jobs = {job.name: job for job in self._run.jobs.there}
+        self._jobs = {job.name: job for job in self._run.jobs}
+        units = (*self._run.standbys, *([self._run.lighthouse] if self._run.lighthouse is not None else []))
+        self._units = {unit.name: unit for unit in units}
         self._snapshot: RunStatus | None = self._run
 
     @property
@@ -70,7 +64,9 @@ class StatusFold(Fold):
                 step=self._step,
                 groups=tuple(self._groups),
                 recoveries=tuple(self._recoveries),
-                jobs=replace(self._run.jobs, there=tuple(self._jobs.values())),
+                jobs=tuple(self._jobs.values()),
+                lighthouse=self._units.get(LIGHTHOUSE),
+                standbys=tuple(unit for name, unit in sorted(self._units.items()) if name != LIGHTHOUSE),
             )
         return self._snapshot
 
@@ -101,8 +97,9 @@ class StatusFold(Fold):
             outcome="running",
             reason="",
             finished=None,
-            lighthouse=None if record.lighthouse == "none" else run.lighthouse,
         )
+        if record.lighthouse == "none":
+            self._units.pop(LIGHTHOUSE, None)
         if record.after is not None:
             self._warn(f"{record.after}; another one went on with all that ran")
 
@@ -113,7 +110,8 @@ class StatusFold(Fold):
         self._groups = [replace(group, waiting_for="nodes") for group in self._groups]
 
     def run_finished(self, record: records.RunFinished) -> None:
-        self._lighthouse(Phase.SUCCEEDED)
+        if LIGHTHOUSE in self._units:
+            self._units[LIGHTHOUSE] = replace(self._units[LIGHTHOUSE], phase=Phase.SUCCEEDED)
         self._step = self._step if record.steps is None else record.steps
         restarts = self._run.restarts if record.restarts is None or self._run.scaled else record.restarts
         outcome = record.outcome or "failed"
@@ -171,11 +169,10 @@ class StatusFold(Fold):
         self._set(drained_nodes=_without(self._run.drained_nodes, record.node))
 
     def allocation_requested(self, record: records.AllocationRequested) -> None:
-        self._set(jobs=replace(self._run.jobs, asked=self._run.jobs.asked + record.count))
+        self._set(jobs_asked=self._run.jobs_asked + record.count)
 
     def allocation_refused(self, record: records.AllocationRefused) -> None:
-        refused = {**self._run.jobs.refused, record.pool: record.reason or "no reason given"}
-        self._set(jobs=replace(self._run.jobs, refused=refused))
+        self._set(jobs_refused={**self._run.jobs_refused, record.pool: record.reason or "no reason given"})
 
     def allocation_pending(self, record: records.AllocationPending) -> None:
         job = self._job(record.allocation, record.pool)
@@ -204,60 +201,48 @@ class StatusFold(Fold):
         else:
             self._jobs.pop(old.name, None)
         taken_away = requeued or bool(old.nodes and record.state)
-        self._set(jobs=replace(self._run.jobs, lost=self._run.jobs.lost + taken_away))
+        self._set(jobs_lost=self._run.jobs_lost + taken_away)
 
     def _job(self, name: str, pool: int | None = None) -> JobStatus:
         return self._jobs.get(name) or JobStatus(name, pool or 0)
 
     def _put_job(self, job: JobStatus) -> None:
-        jobs = self._run.jobs
-        if job.name not in self._jobs and job.pool in jobs.refused:  # sbatch accepts jobs for this pool again
-            refused = {pool: reason for pool, reason in jobs.refused.items() if pool != job.pool}
-            self._set(jobs=replace(jobs, refused=refused))
+        if job.name not in self._jobs:  # sbatch accepts jobs for this pool again
+            refused = {pool: reason for pool, reason in self._run.jobs_refused.items() if pool != job.pool}
+            self._set(jobs_refused=refused)
         self._jobs[job.name] = job
 
     # --- Slurm steps ---------------------------------------------------------------------------------------------
 
     def step_launched(self, record: records.StepLaunched) -> None:
-        if record.unit == LIGHTHOUSE:
-            self._lighthouse(Phase.STARTING, attempt=record.attempt, nodes=record.nodes)
-        elif record.unit.startswith(STANDBY):
-            self._put_standby(StandbyStatus(record.unit, Phase.STARTING, record.attempt, record.nodes))
-        elif record.group is not None:
+        if record.group is not None:
             self._group_launched(record, self._group(record.group))
+        else:
+            last = self._units.get(record.unit, UnitStatus(record.unit))
+            self._units[record.unit] = replace(last, phase=Phase.STARTING, attempt=record.attempt, nodes=record.nodes)
 
     def step_ready(self, record: records.StepReady) -> None:
-        waiting_for = "first step" if self._run.lighthouse is not None else None
-        if record.unit == LIGHTHOUSE:
-            self._lighthouse(Phase.RUNNING)
-        elif not self._change(record, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None):
-            self._standby(record.unit, record.attempt, Phase.RUNNING)
+        waiting_for = "first step" if LIGHTHOUSE in self._units else None
+        if not self._change(record, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None):
+            self._change_unit(record.unit, record.attempt, phase=Phase.RUNNING)
 
     def step_exited(self, record: records.StepExited) -> None:
-        if record.unit == LIGHTHOUSE:
-            phase = Phase.SUCCEEDED if record.cause == "ok" else Phase.PENDING
-            self._lighthouse(phase, ended=self.time, last_cause=record.cause)
-        elif (group := self._current(record)) is not None:
+        if (group := self._current(record)) is not None:
             self._group_exited(record, group)
         else:
-            self._standby(record.unit, record.attempt)
+            self._change_unit(record.unit, record.attempt, phase=Phase.PENDING, nodes=(), last_cause=record.cause)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
-        if record.unit == LIGHTHOUSE:
-            self._lighthouse(Phase.PENDING)
-        elif not self._change(
-            record, phase=Phase.PENDING, since=self.time, starting=None, waiting_for=f"srun ({record.reason or None})"
-        ):
-            self._standby(record.unit, record.attempt)
+        waiting_for = f"srun ({record.reason or None})"
+        if not self._change(record, phase=Phase.PENDING, since=self.time, starting=None, waiting_for=waiting_for):
+            self._change_unit(record.unit, record.attempt, phase=Phase.PENDING, nodes=())
 
     def step_starting(self, record: records.StepStarting) -> None:
         group = self._current(record)
         if group is not None and not group.joined:
-            rank = record.missing[0] if record.missing else 0
-            starting = Starting(record.stage, max(1, record.tasks), record.lacks, rank, record.other)
             phase = Phase.RUNNING if record.stage in SCRIPT_WAITS else Phase.STARTING
             since = group.since if record.since is None else record.since
-            self._put(replace(group, phase=phase, since=since, starting=starting))
+            self._put(replace(group, phase=phase, since=since, starting=record))
 
     def script_begun(self, record: records.ScriptBegun) -> None:
         self._change(record, phase=Phase.RUNNING, since=self.time, starting=None)
@@ -288,24 +273,16 @@ class StatusFold(Fold):
         group = _remembering(self._group(record.group))
         self._put(replace(group, phase=Phase.FAILED, waiting_for=None, given_up=record.reason or "unknown"))
 
-    def _lighthouse(self, phase: Phase, **changes: Any) -> None:
-        if self._run.lighthouse is not None:
-            self._set(lighthouse=replace(self._run.lighthouse, phase=phase, **changes))
-
-    def _standby(self, unit: str, attempt: int, phase: Phase = Phase.PENDING) -> None:
-        """Change the phase of a standby, unless it is about an earlier attempt."""
-        for known in self._run.standbys:
-            if (known.name, known.attempt) == (unit, attempt):
-                self._put_standby(replace(known, phase=phase, nodes=known.nodes if phase is Phase.RUNNING else ()))
-
-    def _put_standby(self, unit: StandbyStatus) -> None:
-        known = {one.name: one for one in self._run.standbys} | {unit.name: unit}
-        self._set(standbys=tuple(known[name] for name in sorted(known)))
+    def _change_unit(self, unit: str, attempt: int, **changes: Any) -> None:
+        """Change the Lighthouse or a standby, unless it is about an earlier attempt."""
+        known = self._units.get(unit)
+        if known is not None and known.attempt == attempt:
+            self._units[unit] = replace(known, **changes)
 
     def _group_launched(self, record: records.StepLaunched, group: GroupStatus) -> None:
         if record.standby is not None:  # the standby's Slurm step has become the group's
             name, _, attempt = record.standby.partition("/")
-            self._standby(name, int(attempt) if attempt.isdecimal() else -1)
+            self._change_unit(name, int(attempt) if attempt.isdecimal() else -1, phase=Phase.PENDING, nodes=())
         run = self._run
         refused_before = record.attempt == group.attempt
         # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
@@ -319,7 +296,7 @@ class StatusFold(Fold):
                 self._recoveries.append(Recovery(group.group, record.attempt, None, cause, detail))
             self._run = run = replace(run, restarts=run.restarts + failed)
             group = replace(group, restarts=group.restarts + failed, again=True)
-        runs_at_once = record.standby is not None and run.lighthouse is None  # its script need not report anything
+        runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # its script need not report anything
         self._put(
             replace(
                 group,
@@ -355,7 +332,7 @@ class StatusFold(Fold):
             longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
-        at_work = group.joined or self._run.lighthouse is None
+        at_work = group.joined or LIGHTHOUSE not in self._units
         if not ok and not (stopped and not at_work and group.last is not None):  # else: that is still the reason
             group = replace(group, last=record, step=group.step if record.step is None else record.step)
         self._put(_remembering(group) if is_failure(record.cause) else group)
@@ -409,8 +386,7 @@ class StatusFold(Fold):
 
     def hang_limit(self, record: records.HangLimit) -> None:
         if record.in_step_s is not None and record.between_s is not None:
-            limit = HangLimit(record.in_step_s, record.between_s, record.steps or 0, record.longest_s or 0.0)
-            self._set(hang_limit=limit)
+            self._set(hang_limit=record)
 
     def group_set_aside(self, record: records.GroupSetAside) -> None:
         if self.time is not None:

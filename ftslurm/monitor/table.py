@@ -26,7 +26,7 @@ from rich.text import Text
 from ftslurm.monitor import sentences
 from ftslurm.monitor.group_rows import SHEET, STYLES, rows
 from ftslurm.monitor.starting import with_last_lines
-from ftslurm.monitor.status import LighthouseStatus, RunStatus, aged
+from ftslurm.monitor.status import RunStatus, UnitStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.run import deliveries
@@ -348,7 +348,7 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     return grid
 
 
-def _lighthouse(status: RunStatus, unit: LighthouseStatus) -> Text:
+def _lighthouse(status: RunStatus, unit: UnitStatus) -> Text:
     text = Text("Lighthouse ", no_wrap=True, overflow="ellipsis").append(unit.phase.value, STYLES[unit.phase])
     if unit.nodes:
         text.append(f" on {few(unit.nodes)}")

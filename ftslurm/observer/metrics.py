@@ -125,7 +125,7 @@ METRICS = (
     Described(
         "ftslurm_jobs",
         "Slurm jobs that give groups their nodes, without the controller's.",
-        lambda s: _counted({"running": len(s.jobs.running), "waiting": len(s.jobs.waiting)}),
+        lambda s: _counted({"running": len(s.jobs) - len(s.waiting_jobs), "waiting": len(s.waiting_jobs)}),
         ("state",),
     ),
     Described(

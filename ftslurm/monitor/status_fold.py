@@ -296,7 +296,7 @@ class StatusFold(Fold):
                 self._recoveries.append(Recovery(group.group, record.attempt, None, cause, detail))
             self._run = run = replace(run, restarts=run.restarts + failed)
             group = replace(group, restarts=group.restarts + failed, again=True)
-        runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # its script need not report anything
+        runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # it need not report
         self._put(
             replace(
                 group,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -125,7 +125,6 @@ class History:
     reached: tuple[tuple[float, int], ...] = ()  # (when, step): at most one a second; goes back after a full restart
     checkpoints: int = 0  # number of saved checkpoints
     checkpoint_s: float = 0.0  # time that saving them took
-    scaled: tuple[tuple[float, int], ...] = field(default=())  # (when, number of groups)
 
     @property
     def begun(self) -> bool:

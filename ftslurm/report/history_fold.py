@@ -60,7 +60,6 @@ class HistoryFold(Fold):
         self._step, self._undone = 0, 0
         self._first_step: int | None = None
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
-        self._scaled: list[tuple[float, int]] = []
 
     def take(self, record: records.JournalRecord, time: float | None) -> None:
         """Take in the record of the next line."""
@@ -92,7 +91,6 @@ class HistoryFold(Fold):
             first_step=self._first_step,
             undone_steps=self._undone,
             typical_step_s=typical,
-            scaled=tuple(self._scaled),
         )
 
     # --- the run ---------------------------------------------------------------------------------------------------
@@ -101,7 +99,7 @@ class HistoryFold(Fold):
         self._none_trains(self.now)
         for line in self._lines:
             line.leave(self.now, QUEUED)
-        self._nodes.job_ended(self.now)
+        self._nodes.end_jobs(self.now, own=True)
 
     def run_finished(self, record: records.RunFinished) -> None:
         self._ended = self.now
@@ -111,7 +109,7 @@ class HistoryFold(Fold):
         for line in self._lines:
             line.leave(self.now, FINISHED)
             line.stopped()
-        self._nodes.close(self.now)
+        self._nodes.end_jobs(self.now)
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
@@ -138,7 +136,7 @@ class HistoryFold(Fold):
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin, record.roles)
         if record.after is None and again:
-            self._nodes.job_ended(self._last)
+            self._nodes.end_jobs(self._last, own=True)
         if record.after is not None:
             who, cause, silent = "controller", "controller_lost", self._last
             lost = Failure(silent, who, None, None, cause, record.after, record.host or None, None, False, None, None)
@@ -150,7 +148,6 @@ class HistoryFold(Fold):
         for n in range(len(self._lines), count):
             self._lines.append(Timeline(time, named[n] if n < len(named) else None))
             self._counts.append([0, 0])
-        self._scaled.append((time, count))
 
     def scaled(self, record: records.Scaled) -> None:
         count, time = record.groups or 1, self.now

@@ -6,6 +6,7 @@ A place or width is a percentage of the chart's width, a height is in pixels; wh
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
@@ -53,7 +54,7 @@ STATES = {
 _SHARES_HIGH = 26
 _HIGH, _MARK = 84, 0.25  # height of a chart of numbers; width of a failure
 _LEAST = 0.1  # width of a lost time that would not be seen
-_MOST_BARS, _RATE_BARS, _TICKS = 3000, 240, 6
+_RATE_BARS, _TICKS = 240, 6
 _EVERY_S = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800)
 
 
@@ -98,10 +99,10 @@ class Picture:
 def picture(history: History) -> Picture:
     """Return the charts of a run that has begun."""
     scale = _Scale(history)
-    sums: dict[str, float] = {}
+    sums = defaultdict[str, float](float)
     for group in history.groups:
         for span in group.spans:
-            sums[_state(span)] = sums.get(_state(span), 0.0) + span.seconds
+            sums[_state(span)] += span.seconds
     marks = {MOVED if failure.moved else FAILED for failure in history.failures}
     charts = (_quorum(history, scale), _rate(history, scale), _groups(history, scale))
     return Picture(
@@ -204,22 +205,9 @@ def _numbers(title: str, values: Iterable[tuple[float, float, float, str]], scal
 
 
 def _quorum(history: History, scale: _Scale) -> Chart:
-    sizes = _thinned(history.quorum, history)
-    spans = ((now[0], then[0], float(now[1])) for now, then in pairwise((*sizes, (history.end, 0))))
+    spans = ((now[0], then[0], float(now[1])) for now, then in pairwise((*history.quorum, (history.end, 0))))
     values = ((*span, f"{plural(int(span[2]), 'group')} in the quorum") for span in spans)
     return _numbers("Groups in the quorum", values, scale, STARTING)
-
-
-def _thinned(points: tuple[tuple[float, int], ...], history: History) -> list[tuple[float, int]]:
-    """Return at most _MOST_BARS points: the lowest of each interval, so that no loss of a group disappears."""
-    if len(points) <= _MOST_BARS:
-        return list(points)
-    lowest: dict[int, tuple[float, int]] = {}
-    for time, size in points:
-        place = int((time - history.begin) / max(history.end - history.begin, 1e-9) * _MOST_BARS)
-        if place not in lowest or size < lowest[place][1]:
-            lowest[place] = time, size
-    return list(lowest.values())
 
 
 def _rate(history: History, scale: _Scale) -> Chart:

@@ -17,7 +17,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from ftslurm.core.state.model import Phase
-from ftslurm.monitor.status import RunStatus, aged
+from ftslurm.monitor.status import GroupStatus, RunStatus, aged
 
 OUTCOMES = ("running", "succeeded", "failed", "stopped", "lost")
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # of recoveries
@@ -48,6 +48,15 @@ def _one(value: Callable[[RunStatus], float | None]) -> Callable[[RunStatus], It
             yield (), found
 
     return samples
+
+
+def _of_groups(name: str, help_: str, value: Callable[[GroupStatus], float | None]) -> Described:
+    """Return a metric of each group for which its value is known."""
+
+    def samples(status: RunStatus) -> Iterator[Sample]:
+        return (((str(g.group),), found) for g in status.groups if (found := value(g)) is not None)
+
+    return Described(name, help_, samples, ("group",))
 
 
 def _counted(counts: Mapping[str, int]) -> Iterator[Sample]:
@@ -85,34 +94,18 @@ METRICS = (
     Described(
         "ftslurm_groups",
         "Number of replica groups in each phase.",
-        lambda s: _counted(dict.fromkeys(map(str.lower, Phase.__members__), 0) | _phases(s)),
+        lambda s: _counted({p.name.lower(): sum(g.phase is p for g in s.groups) for p in Phase}),
         ("phase",),
     ),
     Described("ftslurm_groups_stepping", "Number of replica groups that commit steps.", _one(lambda s: s.at_work)),
-    Described(
-        "ftslurm_group_step",
-        "The last step that a group has committed.",
-        lambda s: [((str(g.group),), g.step) for g in s.groups if g.step is not None],
-        ("group",),
-    ),
-    Described(
-        "ftslurm_group_stepping",
-        "1 if a group commits steps, else 0.",
-        lambda s: [((str(g.group),), int(g.stepping)) for g in s.groups],
-        ("group",),
-    ),
-    Described(
+    _of_groups("ftslurm_group_step", "The last step that a group has committed.", lambda g: g.step),
+    _of_groups("ftslurm_group_stepping", "1 if a group commits steps, else 0.", lambda g: int(g.stepping)),
+    _of_groups(
         "ftslurm_group_slow_ratio",
         "Its own part of a step, by that of the others; only of groups that make the others wait.",
-        lambda s: [((str(g.group),), g.slow) for g in s.groups if g.slow is not None],
-        ("group",),
+        lambda g: g.slow,
     ),
-    Described(
-        "ftslurm_group_restarts_total",
-        "Restarts of a group.",
-        lambda s: [((str(g.group),), g.restarts) for g in s.groups],
-        ("group",),
-    ),
+    _of_groups("ftslurm_group_restarts_total", "Restarts of a group.", lambda g: g.restarts),
     Described(
         "ftslurm_restarts_total",
         "Restarts of groups, by the cause of the failure, as in step_exited of the journal.",
@@ -137,10 +130,6 @@ METRICS = (
 )
 RECOVERY = "ftslurm_recovery_seconds"
 RECOVERY_HELP = "Time from the failure of a group to its first committed step afterwards."
-
-
-def _phases(status: RunStatus) -> dict[str, int]:
-    return Counter(g.phase.name.lower() for g in status.groups)
 
 
 class RunCollector(Collector):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,8 +34,8 @@ def of_job(job: str, runs: Sequence[RunDir]) -> Path | None:
         job: its id, as from job_in.
         runs: where to look, the first match wins; a job that Slurm knows is found elsewhere, too.
     """
-    ways: tuple[Callable[[str, Sequence[RunDir]], Path | None], ...] = (_by_files, _by_squeue, _by_journal, _by_process)
-    return next((found for way in ways if (found := way(job, runs)) is not None), None)
+    found = _by_files(job, runs) or _by_squeue(job, runs) or _by_journal(job, runs)
+    return found or next((run.root for run in runs if run.job() == job), None)  # the process of a local controller
 
 
 def run_of(jobs: Iterable[QueuedJob]) -> Path | None:
@@ -79,11 +79,6 @@ def _by_journal(job: str, runs: Sequence[RunDir]) -> Path | None:
 
 
 _SIGNS = (("slurm_step", "."), ("allocation", '"'), ("allocation", "_"), ("job_id", '"'))
-
-
-def _by_process(job: str, runs: Sequence[RunDir]) -> Path | None:
-    """Find a local run by the process of its controller."""
-    return next((run.root for run in runs if run.job() == job), None)
 
 
 def _is_local(run: RunDir) -> bool:

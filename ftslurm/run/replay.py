@@ -33,7 +33,7 @@ def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
         EnvironmentProblem: an object store cannot be read.
     """
     if stored_checkpoints.url(config) is not None:
-        return stored_checkpoints.newest(config)
+        return stored_checkpoints.newest_and_owner(config)[0]
     with suppress(OSError):
         found = Store(config.checkpoint.dir or str(run.checkpoints)).summary()
         return None if found is None else Saved(*found)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,8 +33,7 @@ ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
 NUMBERS = frozenset(("group", "step", "groups", "attempt", "restarts", "steps/s"))
 _DROPPED = ("attempt", "steps/s", "restarts", "groups", "role")  # in this order
 _ROOM = 40  # columns of a screen that nodes and reasons get before others are dropped
-_REASON_LINES = 5  # of one group, on a screen
-_CONSOLE = Console()  # rich wraps no text without one
+_CONSOLE = Console()  # measures tables
 SHEET = 1000  # the width of output that is no terminal: nothing is wrapped or left out
 
 
@@ -62,42 +61,34 @@ class Rows:
         cells = self._cells[group.group]
         return [*(cells[name] for name in self.columns), cells["node"]]
 
-    def folded(self, group: GroupStatus, most: int) -> tuple[list[Text], int]:
-        """Return the same with the last one in lines that fit, and the number of these."""
-        *cells, last = self.cells(group)
-        lines = list(last.wrap(_CONSOLE, self.room, overflow="fold"))
-        if len(lines) > most:
-            del lines[most:]
-            lines[-1].append(" ...")
-        return [*cells, Text("\n").join(lines)], len(lines)
+    def table(self, groups: Iterable[GroupStatus], overflow: OverflowMethod) -> Table:
+        """Return the table of these groups; `overflow`: of the last column, ellipsis if each group has one line."""
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+        for name, size in self.columns.items():
+            table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
+        table.add_column("node", width=self.room, no_wrap=overflow == "ellipsis", overflow=overflow)
+        for group in groups:
+            table.add_row(*self.cells(group))
+        return table
 
 
 def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableType:
     """Return the table of the groups, at most `height` lines of it if that is at least 3.
 
-    Where not all fit, those that do not step come first, the failed ones before all; the others are counted.
+    Where not all fit, each has one line, those that do not step come first, the failed ones before all; those that are
+    left out are counted.
     """
-    fitting, lines = Rows(status, now, width), max(2, height - 1)
-    most = _REASON_LINES if width < SHEET else height
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    for name, size in fitting.columns.items():
-        table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
-    table.add_column("node", width=fitting.room, no_wrap=True)
-    fits = len(status.groups) <= lines and sum(fitting.folded(g, most)[1] for g in status.groups) <= lines
-    left, counted = lines - (not fits), Counter[tuple[str, str]]()
-    for group in status.groups if fits else sorted(status.groups, key=ORDERS["state"]):
-        if left > 0:
-            cells, high = fitting.folded(group, min(left, most))
-            table.add_row(*cells)
-            left -= high
-        else:
-            counted[sentences.phase(group, status), STYLES[group.phase]] += 1
-    if fits:
-        return table
+    fitting, whole = Rows(status, now, width), _CONSOLE.options.update(width=width)
+    if len(status.groups) < height:
+        table = fitting.table(status.groups, "fold")
+        if len(_CONSOLE.render_lines(table, whole, pad=False)) <= height:
+            return table
+    groups, most = sorted(status.groups, key=ORDERS["state"]), max(1, height - 2)
+    counted = Counter((sentences.phase(group, status), STYLES[group.phase]) for group in groups[most:])
     rest = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
     for n, ((phase, style), count) in enumerate(counted.most_common()):
         rest.append(", " if n else "").append(f"{count} more ").append(phase, style)
-    return Group(table, rest)
+    return Group(fitting.table(groups[:most], "ellipsis"), *([rest] if counted else []))
 
 
 def _cells(group: GroupStatus, status: RunStatus, now: float) -> dict[str, Text]:

@@ -6,7 +6,6 @@ summary.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from itertools import islice
 
@@ -175,7 +174,7 @@ def _of_job(
             return f"job {name} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
         case records.AllocationGranted():
             late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
-            return f"job {name} has {', '.join(record.nodes)}{_until(status.job(name))}" if late else None
+            return f"job {name} has {', '.join(record.nodes)}" if late else None
         case records.AllocationEnds():
             return None
         case records.AllocationLeaving():
@@ -217,12 +216,6 @@ def hint(reason: str | None, job: str) -> str | None:
 def _why_it_waits(job: JobStatus) -> str:
     hinted = hint(job.reason, job.name)
     return (job.reason or "Slurm gives no reason") + (f" ({hinted})" if hinted else "")
-
-
-def _until(job: JobStatus | None) -> str:
-    if job is None or not job.ends or job.left(time.time()) is None:
-        return ""
-    return f", until {time.strftime('%a %H:%M', time.localtime(job.ends))}"
 
 
 # --- Slurm steps -----------------------------------------------------------------------------------------------------
@@ -320,8 +313,6 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
         left = None if group is None else _left_because(group, cause, record.error, status)
         return f"{what} {left or cause_of(cause).row.orderly}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
-    if _is_standby(record.unit):
-        return f"{what} died: {verdict(record)}{log}"
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
     told = replace(record, error=None) if cause_of(cause) is Cause.HANG else record  # the line of hang_found
     return f"{what} attempt {record.attempt} died{where}: {verdict(told)}{log}"
@@ -416,9 +407,10 @@ def _at_work(record: records.Serving | records.SessionOpened, what: str, status:
     """Return the line for the first report of a group in a run with parameter servers; None: not the first."""
     if record.seconds is None:
         return None
+    who = _named(record.group, status)
     if record.recovery_s is not None:
-        return f"{_named(record.group, status)} is back: it {what}, {seconds(record.recovery_s)} after it died"
-    return f"{_named(record.group, status)} {what}, {seconds(record.seconds)} after its launch"
+        return f"{who} is back: it {what}, {seconds(record.recovery_s)} after it died"
+    return f"{who} {what}, {seconds(record.seconds)} after its launch"
 
 
 def _full_restart(record: records.FullRestart) -> str:
@@ -431,16 +423,22 @@ def _full_restart(record: records.FullRestart) -> str:
 
 def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
     """Return the fault of a drill: "SIGSTOP of rank 0 of group 1"."""
-    kind, group = drill.kind or "?", drill.group
-    whom = "" if group is None else f"group {group}" if drill.rank is None else f"rank {drill.rank} of group {group}"
-    if kind == "lighthouse":
-        return "the Lighthouse killed"
+    kind = drill.kind or "?"
+    rank = [f"rank {drill.rank}"] if drill.rank is not None and drill.group is not None and kind != "cancel" else []
+    group = [f"group {drill.group}"] if drill.group is not None else []
     if kind == "node":
-        return f"the node {drill.node or ''}".rstrip() + (f" lost, with {whom}" if whom else " lost")
-    if kind == "cancel":
-        return "scancel of the step" + (f" of group {group}" if group is not None else "")
-    what = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP", "corrupt": "a flipped bit"}.get(kind, kind)
-    return what + (f" of {whom}" if whom else "")
+        return ", with ".join([f"the node {drill.node or '?'} lost", *([" of ".join(rank + group)] if group else [])])
+    return " of ".join([_DRILLS.get(kind, kind), *rank, *group])
+
+
+_DRILLS = {
+    "kill": "SIGKILL",
+    "term": "SIGTERM",
+    "stop": "SIGSTOP",
+    "corrupt": "a flipped bit",
+    "cancel": "scancel of the step",
+    "lighthouse": "the Lighthouse killed",
+}
 
 
 # --- parts of the status ---------------------------------------------------------------------------------------------
@@ -454,20 +452,13 @@ def called(group: GroupStatus) -> str:
 def standbys(status: RunStatus) -> str | None:
     """Return the state of the warm standbys: "standbys: 1 ready on n4, 1 starting on n5"; None: there are none."""
     parts = []
-    for word, phases in _STANDBY_WORDS:
-        units = [unit for unit in status.standbys if unit.phase in phases]
+    for phase in reversed(Phase):
+        units = [unit for unit in status.standbys if unit.phase is phase]
         if units:
             nodes = tuple(dict.fromkeys(node for unit in units for node in unit.nodes))
+            word = "ready" if phase is Phase.RUNNING else phase.value.lower()
             parts.append(f"{len(units)} {word}" + (f" on {few(nodes)}" if nodes else ""))
     return f"standbys: {', '.join(parts)}" if parts else None
-
-
-_STANDBY_WORDS = (
-    ("ready", (Phase.RUNNING,)),
-    ("starting", (Phase.STARTING,)),
-    ("waiting to start", (Phase.PENDING,)),
-    ("ended", (Phase.STOPPING, Phase.SUCCEEDED, Phase.FAILED)),
-)
 
 
 def parent(status: RunStatus) -> str | None:
@@ -487,7 +478,7 @@ def checkpoint(status: RunStatus) -> str | None:
 
 def left_out(status: RunStatus) -> str | None:
     """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
-    kinds = (("left out", status.excluded_nodes), ("drained", drained(status)))
+    kinds = (("left out", tuple(status.excluded_nodes)), ("drained", drained(status)))
     return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
 
 
@@ -499,13 +490,13 @@ def slow(status: RunStatus) -> str | None:
 
 def drained(status: RunStatus) -> tuple[str, ...]:
     """Name the nodes that a user or Slurm drains; of the latter say why."""
-    nodes = {**dict.fromkeys(status.drained_nodes, ""), **status.draining_nodes}
+    nodes = {**status.drained_nodes, **status.draining_nodes}
     return tuple(f"{node} ({why})" if why else node for node, why in nodes.items())
 
 
 def unfit(status: RunStatus) -> list[str]:
     """Say of the first nodes that have failed their check why, unless the run has ended for that."""
-    told = [(node, why) for node, why in status.unfit_nodes if why.partition("; see ")[0] not in status.reason]
+    told = [(node, why) for node, why in status.unfit_nodes.items() if why.partition("; see ")[0] not in status.reason]
     return [f"node {node} has failed its check: {why}" for node, why in told[:3]]
 
 

@@ -82,7 +82,6 @@ class GroupStatus(Value):
     )
     joined: bool = False  # the current or last attempt has committed a step
     longest_gap_s: float | None = None  # between two of its own commits, over a restart only if no other group trained
-    ended: float | None = None  # when its last attempt ended
     stepped: float | None = None  # when its step last rose
     still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
     role: str | None = None  # in a run of groups that differ
@@ -158,9 +157,9 @@ class RunStatus(Value):
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
     full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: (step reached, step of the checkpoint)
-    excluded_nodes: tuple[str, ...] = ()  # they get no Slurm step
-    unfit_nodes: tuple[tuple[str, str], ...] = ()  # those of them that have failed their check, with the reason
-    drained_nodes: tuple[str, ...] = ()  # a user drains them: they get no Slurm step
+    # They get no Slurm step -> why, of those that have failed their check.
+    excluded_nodes: Mapping[str, str] = field(default_factory=dict)
+    drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user drains them: they get no Slurm step
     # Slurm drains them, and why: they get a Slurm step only if no other node is free.
     draining_nodes: Mapping[str, str] = field(default_factory=dict)
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
@@ -168,6 +167,11 @@ class RunStatus(Value):
     hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
+
+    @property
+    def unfit_nodes(self) -> dict[str, str]:
+        """Return the nodes that have failed their check, and why."""
+        return {node: why for node, why in self.excluded_nodes.items() if why}
 
     def job(self, name: str | None) -> JobStatus | None:
         """Return the job of this name; None: there is none."""

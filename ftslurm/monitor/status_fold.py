@@ -5,9 +5,9 @@ The cost of a line does not grow with the number of groups; that of a snapshot (
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -20,6 +20,8 @@ from ftslurm.run.fold import Fold
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_writer import TOLD_EVERY_S, longest
 from ftslurm.run.run_reader import RATE_WINDOW_S
+
+Key = TypeVar("Key")
 
 
 def fold(status: RunStatus, *events: Event) -> RunStatus:
@@ -85,10 +87,10 @@ class StatusFold(Fold):
             self._groups.append(GroupStatus(n, waiting_for="nodes", since=self.time, role=roles[n]))
         run = self._run
         self._set(
-            run_id=record.run_id or run.run_id,
-            name=record.name or run.name,
-            parent=record.parent or run.parent,
-            mode=record.mode or run.mode,
+            run_id=record.run_id,
+            name=record.name,
+            parent=record.parent,
+            mode=record.mode,
             job_id=run.job_id if record.cluster == "local" else record.job_id or run.job_id,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
@@ -138,32 +140,29 @@ class StatusFold(Fold):
         self._warn(record.text or "?")
 
     def _warn(self, text: str) -> None:
-        self._set(warnings=_with(self._run.warnings, text))
+        self._set(warnings=tuple(dict.fromkeys((*self._run.warnings, text))))
 
     # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
 
     def node_excluded(self, record: records.NodeExcluded) -> None:
-        self._set(excluded_nodes=_with(self._run.excluded_nodes, record.node))
+        excluded = self._run.excluded_nodes
+        self._set(excluded_nodes={**excluded, record.node: excluded.get(record.node, "")})
 
     def node_restored(self, record: records.NodeRestored) -> None:
-        unfit = tuple(pair for pair in self._run.unfit_nodes if pair[0] != record.node)
-        self._set(excluded_nodes=_without(self._run.excluded_nodes, record.node), unfit_nodes=unfit)
+        self._set(excluded_nodes=_without(self._run.excluded_nodes, record.node))
 
     def node_check_failed(self, record: records.NodeCheckFailed) -> None:
         why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
-        unfit = {**dict(self._run.unfit_nodes), record.node: why}
-        excluded = _with(self._run.excluded_nodes, record.node)
-        self._set(excluded_nodes=excluded, unfit_nodes=tuple(unfit.items()))
+        self._set(excluded_nodes={**self._run.excluded_nodes, record.node: why})
 
     def node_shunned(self, record: records.NodeShunned) -> None:
         self._set(draining_nodes={**self._run.draining_nodes, record.node: record.reason or ""})
 
     def node_unshunned(self, record: records.NodeUnshunned) -> None:
-        rest = {name: why for name, why in self._run.draining_nodes.items() if name != record.node}
-        self._set(draining_nodes=rest)
+        self._set(draining_nodes=_without(self._run.draining_nodes, record.node))
 
     def node_drained(self, record: records.NodeDrained) -> None:
-        self._set(drained_nodes=_with(self._run.drained_nodes, record.node))
+        self._set(drained_nodes={**self._run.drained_nodes, record.node: ""})
 
     def node_undrained(self, record: records.NodeUndrained) -> None:
         self._set(drained_nodes=_without(self._run.drained_nodes, record.node))
@@ -208,8 +207,7 @@ class StatusFold(Fold):
 
     def _put_job(self, job: JobStatus) -> None:
         if job.name not in self._jobs:  # sbatch accepts jobs for this pool again
-            refused = {pool: reason for pool, reason in self._run.jobs_refused.items() if pool != job.pool}
-            self._set(jobs_refused=refused)
+            self._set(jobs_refused=_without(self._run.jobs_refused, job.pool))
         self._jobs[job.name] = job
 
     # --- Slurm steps ---------------------------------------------------------------------------------------------
@@ -328,7 +326,6 @@ class StatusFold(Fold):
             quorum_id=None,
             **_OUT,
             stepped=None,
-            ended=self.time,
             longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
@@ -486,9 +483,5 @@ def _at_the_end(group: GroupStatus) -> GroupStatus:
     return replace(group, phase=Phase.FAILED if group.down else group.phase, waiting_for=None, steps_per_s=None)
 
 
-def _with(items: tuple[str, ...], item: str) -> tuple[str, ...]:
-    return items if item in items else (*items, item)
-
-
-def _without(items: tuple[str, ...], item: str) -> tuple[str, ...]:
-    return tuple(other for other in items if other != item)
+def _without(known: Mapping[Key, str], key: Key) -> dict[Key, str]:
+    return {other: why for other, why in known.items() if other != key}

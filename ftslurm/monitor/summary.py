@@ -72,7 +72,7 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
         gap, group = status.longest_gap
         facts.add_row("longest gap", f"{seconds(gap)} between two commits (group {group})")
     if status.excluded_nodes:
-        facts.add_row("nodes left out", few(status.excluded_nodes, 8))
+        facts.add_row("nodes left out", few(tuple(status.excluded_nodes), 8))
     for words in sentences.unfit(status):
         facts.add_row("", Text(words, "yellow"))
     if drained := sentences.drained(status):

@@ -121,10 +121,10 @@ class HistoryFold(Fold):
                 line.cause, line.node = FIRST_START, None
         self._run = replace(
             run,
-            run_id=record.run_id or run.run_id,
-            name=record.name or run.name,
-            parent=record.parent or run.parent,
-            mode=record.mode or run.mode,
+            run_id=record.run_id,
+            name=record.name,
+            parent=record.parent,
+            mode=record.mode,
             begin=run.begin if again else begin,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,

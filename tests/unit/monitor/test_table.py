@@ -198,7 +198,7 @@ def test_sixty_four_groups_fit_into_a_low_terminal_those_that_do_not_step_first(
     assert rows[:3] == [["9", "FAILED"], ["7", "PENDING"], ["60", "STARTING"]]
     assert [phase for _, phase in rows[3:]] == ["STARTING"] * 3 + ["RUNNING"] * (len(rows) - 6)
     told = " ".join(" ".join(lines).split())
-    assert "gpu-node-009 killed (signal 9) on n10; 4 failures in 600 s" in told
+    assert "gpu-node-009 killed (signal 9) on n10" in told
     assert f"... {64 - len(rows)} more RUNNING" in told
 
 
@@ -360,7 +360,7 @@ def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None
     lines = drawn(render(status, ex.START + 27))
     assert lines[-3:] == [
         "Lighthouse RUNNING on n1, quorum 3 has 3 groups",
-        "standbys: 1 starting on n5, 1 waiting to start",
+        "standbys: 1 starting on n5, 1 pending",
         "left out: n2",
     ]
     assert not any("standbys" in line for line in drawn(render(fold(status, ex.finished(28)), ex.START + 28)))

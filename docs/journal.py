@@ -25,7 +25,6 @@ from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.report_json import ReportJson
-from ftslurm.run import leadership
 from ftslurm.run.fold import Fold
 from ftslurm.run.journal_lines import members
 from ftslurm.run.replay import Reading
@@ -37,7 +36,6 @@ READERS = {
     "report, of nodes": NodeIntervals,
     "lines for people": sentences,
     "the next controller": Reading,
-    "candidates": leadership,
 }
 SECTIONS = {
     "The run and its controllers": records.RunEvent,

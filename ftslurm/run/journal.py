@@ -34,10 +34,6 @@ class JournalReader:
         self.path = path
         self.offset = 0  # just after the last complete line that was read
 
-    def read_new(self) -> list[dict[str, Any]]:
-        """Return the lines that were completed since the last call."""
-        return list(self.iter_new())
-
     def iter_new(self) -> Iterator[dict[str, Any]]:
         """Yield the lines that were completed since the last call, so that a long journal need not fit into memory.
 

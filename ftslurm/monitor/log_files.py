@@ -12,12 +12,12 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import RunNotFound
 from ftslurm.protocol.records import RunFinished, RunStarted
+from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
@@ -29,8 +29,7 @@ _OPEN_FILES = 128  # a large run has more logs than a process may open
 _RANK_LOG = re.compile(r"group-(\d+)/attempt-(\d+)/rank-(\d+)\.log")
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Value):
     """The requested logs; None: any. Without a group, rank 0 of each group."""
 
     group: int | None = None
@@ -57,8 +56,7 @@ class Wanted:
         return all(wanted is None or wanted == has for wanted, has in asked)
 
 
-@dataclass(frozen=True)
-class LogFile:
+class LogFile(Value):
     path: Path
     label: str  # g3.a2.r0
     group: int = -1

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from ftslurm.monitor.log_files import LogFile
+from ftslurm.protocol.value_class import Value
 from ftslurm.run import log_noise
 from ftslurm.security.terminal import LogText
 
-@dataclass(frozen=True)
-class View:
+class View(Value):
     """How logs are shown.
 
     Attributes:

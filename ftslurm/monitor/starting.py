@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.core.state.model import Phase
@@ -10,6 +10,7 @@ from ftslurm.core.state.unit_names import group_unit
 from ftslurm.monitor.event_text import SCRIPT_WAITS
 from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.protocol.records import StepStarting
+from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir
 from ftslurm.run.last_words import printed_last
 from ftslurm.words import by_count
@@ -23,8 +24,7 @@ SETTINGS = {  # of the limits that the journal has
 }
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Value):
     """What a group waits for."""
 
     what: str

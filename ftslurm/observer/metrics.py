@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import Histogram, disable_created_metrics
 from prometheus_client.core import (
@@ -18,14 +17,14 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.status import GroupStatus, RunStatus, aged
+from ftslurm.protocol.value_class import Value
 
 OUTCOMES = ("running", "succeeded", "failed", "stopped", "lost")
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # of recoveries
 Sample = tuple[tuple[str, ...], float]  # values of the labels, and the value
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(Value):
     """One metric: all have the label `run`, the run's id, in front of these labels."""
 
     name: str

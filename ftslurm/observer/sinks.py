@@ -9,9 +9,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
+from ftslurm.protocol.value_class import Value
 from ftslurm.run.deliveries import Delivery
 
 MOST_WAITING = 1000  # events; then the oldest is dropped
@@ -22,8 +23,7 @@ class NotDelivered(Exception):
     """A receiver has failed; the text says how."""
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Value):
     """An event for the receivers."""
 
     names: frozenset[str]  # its kind, and its name in the journal

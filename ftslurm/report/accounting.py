@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.value_class import Value
 from ftslurm.report.history import (
     FINISHED,
     GIVEN_UP,
@@ -29,8 +29,7 @@ from ftslurm.report.node_intervals import Interval, length, merged
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(Value):
     """What an hour of one group costs: GPU-hours where the number of GPUs is known, else node-hours."""
 
     unit: str = "node-hours"
@@ -51,8 +50,7 @@ def weight_of(config: Config | None) -> Weight:
     return Weight("node-hours", groups.nodes / groups.per_node)
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(Value):
     """Time that was lost to one thing."""
 
     name: str  # a cause, a phase, a node or a group
@@ -60,8 +58,7 @@ class Account:
     failures: int = 0
 
 
-@dataclass(frozen=True)
-class NodeScore:
+class NodeScore(Value):
     """What one node gave, and what it cost."""
 
     node: str
@@ -80,8 +77,7 @@ class NodeScore:
         return self.group_s / self.failures if self.failures else None
 
 
-@dataclass(frozen=True)
-class Accounts:
+class Accounts(Value):
     """The accounts of a run. A ratio is None if there is nothing to divide by."""
 
     total_s: float  # of all groups, as the next four, of which it is the sum

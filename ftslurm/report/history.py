@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
+
+from ftslurm.protocol.value_class import Value
 
 # What a group does during a span. The names of a recovery's phases are those of the journal (core/groups/reports.py).
 QUEUED = "queued"  # it waits for the nodes of a Slurm job that has not started (again)
@@ -40,8 +41,7 @@ class Span(NamedTuple):
         return self.end - self.begin
 
 
-@dataclass(frozen=True)
-class GroupHistory:
+class GroupHistory(Value):
     """What one group did, without a gap from when it became part of the run until the end of the report."""
 
     group: int
@@ -51,8 +51,7 @@ class GroupHistory:
     aborted: int
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Value):
     """The unexpected end of a group's attempt, of the Lighthouse or of the controller; or a move (`moved`)."""
 
     time: float  # when it was noticed
@@ -71,8 +70,7 @@ class Failure:
     phases: Mapping[str, float | None] | None = None  # seconds of each phase of the recovery
 
 
-@dataclass(frozen=True)
-class Slow:
+class Slow(Value):
     """A time in which all groups waited for one that was slow by itself. Times of steps are medians of 50."""
 
     group: int
@@ -89,8 +87,7 @@ class Slow:
         return (self.own_s - self.others_s) / self.step_s * (self.end - self.begin) if self.step_s else 0.0
 
 
-@dataclass(frozen=True)
-class NodeHistory:
+class NodeHistory(Value):
     """A node of the run: intervals of time, merged and in order."""
 
     node: str
@@ -99,8 +96,7 @@ class NodeHistory:
     excluded: int = 0  # how often it was excluded
 
 
-@dataclass(frozen=True)
-class History:
+class History(Value):
     """The history of a run."""
 
     run_id: str = ""

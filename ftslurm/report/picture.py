@@ -8,10 +8,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
+from ftslurm.protocol.value_class import Value
 from ftslurm.report import wording
 from ftslurm.report.history import (
     FINISHED,
@@ -76,8 +76,7 @@ class Label(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(Value):
     """Rectangles, with labels at the left."""
 
     title: str
@@ -86,8 +85,7 @@ class Chart:
     bars: tuple[Bar, ...]
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(Value):
     """All charts of a run; they share one axis of time."""
 
     shares: tuple[Bar, ...]  # of the states in the time of all groups

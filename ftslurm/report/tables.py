@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftslurm.monitor.sentences import ended, run_name, short_log, unit_called
+from ftslurm.protocol.value_class import Value
 from ftslurm.report import wording
 from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
 from ftslurm.report.history import Failure, History, Slow
@@ -31,8 +31,7 @@ class Cell(NamedTuple):
     share: float | None = None  # of the longest bar of this table
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(Value):
     """A table: the names of its columns and its rows, the most important first."""
 
     title: str
@@ -42,8 +41,7 @@ class Listing:
     short: int  # so many rows say enough on a terminal
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(Value):
     """A whole report."""
 
     run_id: str

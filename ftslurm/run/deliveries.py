@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import integer, text
 from ftslurm.security import owned_files
@@ -19,8 +20,7 @@ from ftslurm.security.terminal import visible
 _MOST = 1000  # receivers in one file
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(Value):
     """What one receiver has got."""
 
     name: str  # hook notify.sh, callback my_package.MyCallback, metrics unix:...

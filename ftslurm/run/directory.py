@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.protocol.value_class import Value
 from ftslurm.security import owned_files, sharing
 from ftslurm.security.names import is_job
 
@@ -23,8 +23,7 @@ class _Place:
         return run.root / self._below
 
 
-@dataclass(frozen=True)
-class RunDir:
+class RunDir(Value):
     """A run directory. Its mode is 0700: other users can neither read its logs nor write to its inbox.
 
     With run.share a group can (security/sharing.py).

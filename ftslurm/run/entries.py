@@ -5,16 +5,15 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.errors import RunNotFound
+from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Value):
     """A run directory, or a folder of another user that may be one."""
 
     run: RunDir

@@ -13,9 +13,10 @@ import os
 import platform
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.value_class import Value
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import integer, last_event, last_line, text
@@ -29,8 +30,7 @@ class Superseded(Exception):
     """Another controller has taken the lead."""
 
 
-@dataclass(frozen=True)
-class Leader:
+class Leader(Value):
     """A process that has taken the lead."""
 
     number: int

@@ -15,9 +15,9 @@ import logging
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
+from ftslurm.protocol.value_class import Value
 from ftslurm.security import sharing
 
 MB = 1 << 20
@@ -27,8 +27,7 @@ _NOTICE = re.compile(rb"^ftslurm: (\d+) bytes of this log were dropped here \(lo
 _LONGEST_NOTICE = 128
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Value):
     """The gap of a cut log: at `start` a line of `length` bytes stands for `dropped` bytes."""
 
     start: int

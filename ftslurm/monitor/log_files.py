@@ -11,15 +11,14 @@ import contextlib
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import RunNotFound
-from ftslurm.protocol.records import RunFinished, RunStarted
+from ftslurm.protocol.records import RunStarted
 from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import last_event
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
 from ftslurm.words import spans
 
@@ -73,11 +72,8 @@ class Piece(NamedTuple):
     end: int
 
 
-def select(run: RunDir, wanted: Wanted, until: Callable[[], bool] = lambda: False) -> list[LogFile]:
+def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
     """Return the wanted log files that exist, ordered by group, attempt and rank.
-
-    Args:
-        until: returns true when the run has no writers any more; called if a log is missing.
 
     Raises:
         RunNotFound: there is none.
@@ -85,15 +81,10 @@ def select(run: RunDir, wanted: Wanted, until: Callable[[], bool] = lambda: Fals
     logs = present(run, wanted)
     missing = [log for log in _services(run, wanted) if log not in logs]
     if missing:
-        yet = _yet(run, until)
-        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name}{yet}: looked for {missing[0].path}")
+        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name}: looked for {missing[0].path}")
     if wanted.workers and not any(log.group >= 0 for log in logs):
         workers = _all_workers(run)
-        lacks = (
-            _lacks(wanted, workers)
-            if workers
-            else f"has no log of a worker{_yet(run, until)}; see `logs --controller` for why"
-        )
+        lacks = _lacks(wanted, workers) if workers else "has no log of a worker; see `logs --controller` for why"
         raise RunNotFound(f"run {run.root.name} {lacks}; logs are in {run.logs}")
     return logs
 
@@ -120,10 +111,6 @@ def _all_workers(run: RunDir) -> list[LogFile]:
             group, attempt, rank = (int(n) for n in match.groups())
             logs.append(LogFile(path, f"g{group}.a{attempt}.r{rank}", group, attempt, rank))
     return sorted(logs, key=lambda log: (log.group, log.attempt, log.rank))
-
-
-def _yet(run: RunDir, until: Callable[[], bool]) -> str:
-    return "" if last_event(run.events) == RunFinished.event or until() else " (yet)"
 
 
 def _lacks(wanted: Wanted, logs: Sequence[LogFile]) -> str:

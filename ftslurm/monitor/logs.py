@@ -41,7 +41,7 @@ def show(
     and rank in front unless only one file is shown. Returns without an error if the reader of `out` closes it.
 
     Args:
-        until: called in each round, and if there is no such log; returns true when the run has no writers any more.
+        until: called in each round; returns true when the run has no writers any more.
 
     Returns:
         How many lines of known noise are left out.
@@ -55,7 +55,7 @@ def show(
             if follow:
                 _follow(run, wanted, page, files, until, poll_s)
             else:
-                logs = select(run, wanted, until)
+                logs = select(run, wanted)
                 page.labels = len(logs) > 1
                 _print(logs, page, files, {log.path: files.size(log.path) for log in logs})
         out.flush()

@@ -295,8 +295,8 @@ def _ready(record: records.StepReady, status: RunStatus) -> str | None:
 
 def _starting(record: records.StepStarting, status: RunStatus) -> str | None:
     group = _group(record.group, status)
-    waits = None if group is None else starting.of_start(group, status)
-    return None if group is None or waits is None else f"{called(group)} waits for {waits}"
+    wait = None if group is None else starting.wait_of(group, status)
+    return None if group is None or wait is None else f"{called(group)} waits for {wait.what}"
 
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:

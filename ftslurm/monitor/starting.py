@@ -50,7 +50,7 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
         case Phase.STARTING:
             stage = group.starting
             limited = stage is None or stage.stage in ("launch", "check", "import", "store")
-            what = of_start(group, status) or group.waiting_for or "its workers"
+            what = group.waiting_for or "its workers" if stage is None else _of_start(stage)
             return _limited(what, group, status, "start") if limited else Wait(what, group.since)
         case Phase.RUNNING if status.lighthouse is not None:
             what = _of_script(group.starting)
@@ -59,15 +59,6 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
             return replace(_limited(what, group, status, "first_step"), warns=True)
         case _:
             return None
-
-
-def of_start(group: GroupStatus, status: RunStatus) -> str | None:
-    """Return what a group that starts waits for, as its attempt has last reported; None: it has not, or starts not."""
-    if status.outcome != "running" or group.starting is None or group.joined:
-        return None
-    if group.phase is Phase.STARTING:
-        return _of_start(group.starting)
-    return _of_script(group.starting) if group.phase is Phase.RUNNING and status.lighthouse is not None else None
 
 
 def log_of_start(group: GroupStatus, run: RunDir) -> Path:

@@ -5,7 +5,7 @@ The cost of a line does not grow with the number of groups; that of a snapshot (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import Any, TypeVar
 
@@ -26,11 +26,6 @@ Key = TypeVar("Key")
 
 def fold(status: RunStatus, *events: Event) -> RunStatus:
     """Return the status after further lines of the journal."""
-    return fold_all(events, status)
-
-
-def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunStatus:
-    """Return the status after these lines, which follow those in `status`."""
     folding = StatusFold(status)
     for event in events:
         folding.apply(event)

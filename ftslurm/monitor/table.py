@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from io import TextIOBase
 from textwrap import wrap
-from types import TracebackType
 from typing import IO, cast
 
 from rich.cells import cell_len
@@ -153,7 +152,8 @@ def follow(
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    with _Table(console, clock, run) if live else Lines(console, plain_every_s) as screen:
+    screen: _Screen = _Table(console, clock, run) if live else Lines(console, plain_every_s)
+    with screen.live:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
@@ -171,8 +171,10 @@ def follow(
             sleep(poll_s)
 
 
-class _Screen(AbstractContextManager["_Screen"]):
+class _Screen(ABC):
     """An output for a run that is followed."""
+
+    live: AbstractContextManager[object] = nullcontext()
 
     @abstractmethod
     def line(self, event: Event, folding: StatusFold) -> str | None:
@@ -181,9 +183,6 @@ class _Screen(AbstractContextManager["_Screen"]):
     @abstractmethod
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         """Print the new lines and show the status; `note` is a problem of the run."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        return None
 
 
 class Lines(_Screen):
@@ -234,15 +233,8 @@ class _Table(_Screen):
     def __init__(self, console: Console, clock: Callable[[], float], run: RunDir) -> None:
         self._console, self._clock, self._run = console, clock, run
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self.live = self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn: object = None  # the values that the table on the screen was drawn from
-
-    def __enter__(self) -> _Table:
-        self._live.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._live.stop()
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
         return None if event.get("event") in _IN_THE_TABLE else sentences.describe(event, folding.status)

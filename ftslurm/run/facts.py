@@ -187,15 +187,7 @@ def process_lives(run: RunDir) -> bool:
 
 def _lives(pid: int) -> bool:
     """Return whether a process of this machine lives."""
-    try:
+    with suppress(ChildProcessError):
         done, _ = os.waitpid(pid, os.WNOHANG)  # our child, if this process started it
         return done == 0
-    except ChildProcessError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return liveness.lives(pid)

@@ -142,15 +142,7 @@ def _has_ended(last: Leader | None, job: str | None) -> bool:
         return False
     if job is not None and last.job == job:
         return last.pid != os.getpid()
-    if last.host != platform.node():
-        return False
-    try:
-        os.kill(last.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False
+    return last.host == platform.node() and not liveness.lives(last.pid)
 
 
 def _name(number: int) -> str:

@@ -66,7 +66,7 @@ class Rows:
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
         for name, size in self.columns.items():
             table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
-        table.add_column("node", width=self.room, no_wrap=overflow == "ellipsis", overflow=overflow)
+        table.add_column("node", max_width=self.room, no_wrap=overflow == "ellipsis", overflow=overflow)
         for group in groups:
             table.add_row(*self.cells(group))
         return table

@@ -46,7 +46,6 @@ HINTS = {
     "NodeDown": "a node it needs is down (sinfo -R)",
     "InvalidAccount": "Slurm does not know the account: cluster.account",
     "InvalidQOS": "Slurm does not know the QOS: cluster.sbatch.qos",
-    "Licenses": "it waits for licences",
 }
 
 
@@ -226,9 +225,8 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
         case records.StepLaunched():
             return _launched(record, status)
         case records.LaunchRefused():
-            who = unit_called(record.unit) if record.group is None else _named(record.group, status)
             again = f", which is tried again in {seconds(record.again_s)}" if record.again_s is not None else ""
-            return f"{who}: Slurm refuses the launch{again}{_because(record.reason)}"
+            return f"{_who(record, status)}: Slurm refuses the launch{again}{_because(record.reason)}"
         case records.StepReady():
             return _ready(record, status)
         case records.StepStarting():
@@ -245,19 +243,18 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             whose = f"the stacks of rank {record.rank} of group {record.group}"
             return f"{whose} could not be taken: {record.error}" if record.error else f"{whose}: {where}"
         case records.StepRecalled():
-            who = unit_called(record.unit) if record.group is None else _named(record.group, status)
-            return f"{who} is asked to leave its nodes{_because(record.reason)}"
+            return f"{_who(record, status)} is asked to leave its nodes{_because(record.reason)}"
         case records.RestartScheduled():
             wait = record.due - now
             if wait < 1:
                 return None  # the line of the launch follows at once
-            return f"{_named(record.group, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
+            return f"{_who(record, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
         case records.GroupWaits():
             if status.mode == "array" or status.jobs_asked:
                 return None  # the lines about jobs show what groups wait for
-            return f"{_named(record.group, status)} waits for {record.reason or 'a node'}"
+            return f"{_who(record, status)} waits for {record.reason or 'a node'}"
         case records.GroupGivenUp():
-            return f"{_named(record.group, status)} is given up{_because(record.reason)}"
+            return f"{_who(record, status)} is given up{_because(record.reason)}"
         case records.StandbyGivenUp():
             return f"{record.unit} is given up{_because(record.reason)}"
         case _:
@@ -269,7 +266,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     if _is_standby(record.unit):
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.again):
-        what = called(group) if group else unit_called(record.unit)
+        what = _who(record, status)
         last = group.last and group.last.cause if group else status.lighthouse and status.lighthouse.last_cause
         how = "failed" if is_failure(last or None) else "ended"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
@@ -301,10 +298,10 @@ def _starting(record: records.StepStarting, status: RunStatus) -> str | None:
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     group, cause = _group(record.group, status), record.cause
-    what = called(group) if group else unit_called(record.unit)
+    what = _who(record, status)
     at = f"at step {group.step}" if group and group.joined and group.step is not None else ""
     if group is None and record.group is not None and cause != "ok":  # `ftslurm scale` has taken it out of the run
-        return f"group {record.group} has left the run" + ("" if record.step is None else f" (at step {record.step})")
+        return f"{what} has left the run" + ("" if record.step is None else f" (at step {record.step})")
     if group is None and cause in ("ok", "cancelled"):
         return None  # the Lighthouse ends after the groups
     if cause == "ok":
@@ -407,7 +404,7 @@ def _at_work(record: records.Serving | records.SessionOpened, what: str, status:
     """Return the line for the first report of a group in a run with parameter servers; None: not the first."""
     if record.seconds is None:
         return None
-    who = _named(record.group, status)
+    who = _who(record, status)
     if record.recovery_s is not None:
         return f"{who} is back: it {what}, {seconds(record.recovery_s)} after it died"
     return f"{who} {what}, {seconds(record.seconds)} after its launch"
@@ -585,7 +582,11 @@ def _group(number_: int | None, status: RunStatus) -> GroupStatus | None:
     return status.groups[number_] if number_ is not None and number_ < len(status.groups) else None
 
 
-def _named(number_: int, status: RunStatus) -> str:
+def _who(record: records.JournalRecord, status: RunStatus) -> str:
+    """Return what the group or the other unit of a record is called."""
+    number_ = getattr(record, "group", None)
+    if number_ is None:
+        return unit_called(getattr(record, "unit", ""))
     group = _group(number_, status)
     return called(group) if group is not None else f"group {number_}"
 

@@ -74,8 +74,6 @@ def with_last_lines(status: RunStatus, run: RunDir) -> RunStatus:
         going = group.attempt is not None and group.phase in (Phase.STARTING, Phase.RUNNING) and not group.joined
         if going and status.outcome == "running" and len(found) < LOGS_READ:
             found[group.group] = printed_last(log_of_start(group, run), LONGEST)
-    if not any(found.values()):
-        return status
     return replace(status, groups=tuple(replace(g, last_line=found.get(g.group) or None) for g in status.groups))
 
 

@@ -146,7 +146,6 @@ class RunStatus(Value):
     jobs_refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
     jobs_asked: int = 0  # number of jobs that were requested
     jobs_lost: int = 0  # number of those that were taken away, or that a group had to leave
-    scaled: bool = False  # `ftslurm scale` has changed the number of groups; attempts no longer count restarts
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
@@ -223,8 +222,7 @@ class RunStatus(Value):
 
 def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:
     """Return the status with what hooks, callbacks and metrics have got: the observer writes it, not the journal."""
-    found = deliveries.read(run)
-    return status if found == status.hooks else replace(status, hooks=found)
+    return replace(status, hooks=deliveries.read(run))
 
 
 def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatus:

@@ -110,9 +110,7 @@ class StatusFold(Fold):
         if LIGHTHOUSE in self._units:
             self._units[LIGHTHOUSE] = replace(self._units[LIGHTHOUSE], phase=Phase.SUCCEEDED)
         self._step = self._step if record.steps is None else record.steps
-        restarts = self._run.restarts if record.restarts is None or self._run.scaled else record.restarts
-        outcome = record.outcome or "failed"
-        self._set(outcome=outcome, reason=record.reason, finished=self.time, restarts=restarts)
+        self._set(outcome=record.outcome or "failed", reason=record.reason, finished=self.time)
         self._groups = [_at_the_end(group) for group in self._groups]
 
     def command(self, record: records.Command) -> None:
@@ -126,7 +124,6 @@ class StatusFold(Fold):
         new = range(len(self._groups), count)
         self._groups += (GroupStatus(n, waiting_for=waiting_for, since=self.time) for n in new)
         self._drop_left()
-        self._set(scaled=True)
 
     def controller_error(self, record: records.ControllerError) -> None:
         self._warn(controller_error(record))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -10,9 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from io import TextIOBase
 from textwrap import wrap
-from typing import IO, cast
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -44,38 +41,9 @@ _STYLES = {
         records.ReplicasDiffer,
     ),
     "bold red": (records.GroupGivenUp,),
-    "yellow": (
-        records.NodeSilent,
-        records.GroupSlow,
-        records.GroupSetAside,
-        records.NodeShunned,
-        records.GroupWaits,
-        records.AllocationLost,
-        records.AllocationPending,
-        records.AllocationLeaving,
-        records.AllocationRequeued,
-        records.PilotRestarted,
-        records.RestartScheduled,
-        records.LaunchRefused,
-        records.RollOver,
-        records.RunRequeued,
-        records.StepLaunched,
-    ),
-    "green": (
-        records.GroupHeardAgain,
-        records.GroupJoined,
-    ),
-    "bold yellow": (
-        records.Warned,
-        records.NoFirstStep,
-        records.AllocationRefused,
-    ),
-    "magenta": (
-        records.Scaled,
-        records.ScaleRefused,
-        records.FaultInjected,
-        records.FaultRefused,
-    ),
+    "green": (records.GroupJoined, records.GroupHeardAgain),
+    "bold yellow": (records.Warned, records.NoFirstStep, records.AllocationRefused),
+    "magenta": (records.FaultInjected,),
 }
 _LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
 _IN_THE_TABLE = (records.Progress.event, records.StepStarting.event)
@@ -83,14 +51,11 @@ NOTE_S = 5.0  # seconds between two calls of `note`
 
 
 def console() -> Console:
-    """Return a console for stdout. If it is no terminal, lines are neither wrapped nor padded."""
-    out = beneath(sys.stdout)
-    here = _Console(file=out, markup=False, emoji=False)
-    return (
-        here
-        if here.is_terminal
-        else _Console(file=cast("IO[str]", _Unpadded(out)), markup=False, emoji=False, width=SHEET)
-    )
+    """Return a console for stdout. If it is no terminal, lines are not wrapped."""
+    here = _Console(file=beneath(sys.stdout), markup=False, emoji=False)
+    if not here.is_terminal:
+        here.width = SHEET
+    return here
 
 
 class _Console(Console):
@@ -101,23 +66,6 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # rich would exit with 1, without a message
-
-
-class _Unpadded(TextIOBase):
-    """A stream that drops the spaces with which rich fills up the lines of a table."""
-
-    def __init__(self, out: IO[str]) -> None:
-        self._out = out
-
-    def write(self, text: str) -> int:
-        self._out.write(_PADDING.sub("", text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._out.flush()
-
-
-_PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 def follow(

@@ -12,7 +12,6 @@ from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from ftslurm.protocol.value_class import Value
-from ftslurm.report import wording
 from ftslurm.report.history import (
     FINISHED,
     FIRST_START,
@@ -26,7 +25,7 @@ from ftslurm.report.history import (
     History,
     Span,
 )
-from ftslurm.report.tables import back, moment, percent, who
+from ftslurm.report.tables import back, moment, percent, who, words_of
 from ftslurm.words import clock, plural, seconds
 
 STARTING, RECOVERING, FAILED, MOVED = "starting", "recovering", "failed", "moved"
@@ -174,9 +173,9 @@ def _lane(group: GroupHistory, y: float, high: float, scale: _Scale) -> list[Bar
         if spans[0].nodes:
             title += f", on {' '.join(spans[0].nodes)}"
         if cause:
-            title += f"\nbecause: {wording.cause(cause)}"
+            title += f"\nbecause: {words_of(cause)}"
         if state in (STARTING, RECOVERING):
-            title += "".join(f"\n{wording.phase(span.phase)}: {seconds(span.seconds)}" for span in spans)
+            title += "".join(f"\n{words_of(span.phase)}: {seconds(span.seconds)}" for span in spans)
         bars.append((bool(cause), scale.bar(begin, end, y, high, state, title, _LEAST if cause else 0.0)))
     return [bar for _, bar in sorted(bars, key=lambda one: one[0])]
 

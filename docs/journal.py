@@ -25,8 +25,7 @@ from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.report_json import ReportJson
-from ftslurm.run.fold import Fold
-from ftslurm.run.journal_lines import members
+from ftslurm.run.journal_lines import Fold, members
 from ftslurm.run.replay import Reading
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

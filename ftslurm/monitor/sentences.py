@@ -307,8 +307,8 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     if cause == "ok":
         return f"{what} has finished"
     if not is_failure(cause):
-        left = None if group is None else _left_because(group, cause, record.error, status)
-        return f"{what} {left or cause_of(cause).row.orderly}" + (f" ({at})" if at else "")
+        left = cause_of(cause).row.orderly if group is None else _left_because(group, cause, record.error, status)
+        return f"{what} {left}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
     told = replace(record, error=None) if cause_of(cause) is Cause.HANG else record  # the line of hang_found
@@ -321,23 +321,16 @@ def _slow(record: records.GroupSlow) -> str:
     own_s, others_s = record.own_s or 0.0, record.others_s or 0.0
     where = ", ".join(record.nodes)
     compared = f"its own part of a step takes {seconds(own_s)}, that of the others {seconds(others_s)}"
-    waits = f"all wait for it, {seconds(own_s - others_s)} in each step of {seconds(record.step_s)}"
-    return f"group {record.group} is slow on {where}: {compared}; {waits} (health.on_slow)"
+    return f"group {record.group} is slow on {where}: {compared}, so all wait for it (health.on_slow)"
 
 
-def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str | None:
-    """Return why a group left without a failure; None: the run ended it."""
-    job = status.job(group.job)
-    where = f"job {group.job}" if group.job is not None else "its job"
-    if group.leaves:
-        return "has left the run"
-    if cause == "preempted" and (job is not None or error is not None):
-        return f"has left {where}: preempted" if error is None else f"was preempted: {error}"
-    if cause == "time_limit" and job is not None:
-        return f"has left {where}: its time limit is near"
-    if cause == "cancelled" and error is not None:
-        return f"was ended from outside: {error}"
-    return None
+def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str:
+    """Return how a group left without a failure."""
+    how = "has left the run" if group.leaves else cause_of(cause).row.orderly
+    if error is not None and cause in ("preempted", "cancelled"):
+        return f"{how}: {error}"
+    leaves = cause in ("preempted", "time_limit") and status.job(group.job) is not None
+    return f"{how}, and has left job {group.job}" if leaves else how
 
 
 # --- the training ----------------------------------------------------------------------------------------------------

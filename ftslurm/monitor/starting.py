@@ -50,7 +50,7 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
         case Phase.STARTING:
             stage = group.starting
             limited = stage is None or stage.stage in ("launch", "check", "import", "store")
-            what = group.waiting_for or "its workers" if stage is None else _of_start(stage)
+            what = "workers" if stage is None else _of_start(stage)
             return _limited(what, group, status, "start") if limited else Wait(what, group.since)
         case Phase.RUNNING if status.lighthouse is not None:
             what = _of_script(group.starting)

@@ -71,7 +71,7 @@ class GroupStatus(Value):
     last: StepExited | None = None  # how its last attempt ended that had worked, or has failed
     first: StepExited | None = None  # its first failure in this run
     given_up: str | None = None  # why it gets no other attempt
-    waiting_for: str | None = None
+    waiting_for: str | None = None  # PENDING: nodes, launch
     since: float | None = None  # when this wait began, which a limit may count from
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
     starting: StepStarting | None = None  # how far its start has come, if that lasts

@@ -16,8 +16,8 @@ from ftslurm.monitor.event_text import SCRIPT_WAITS, controller_error, no_first_
 from ftslurm.monitor.status import GroupStatus, JobStatus, Recovery, RunStatus, UnitStatus
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
-from ftslurm.run.fold import Fold
 from ftslurm.run.journal import Event
+from ftslurm.run.journal_lines import Fold
 from ftslurm.run.journal_writer import TOLD_EVERY_S, longest
 from ftslurm.run.run_reader import RATE_WINDOW_S
 
@@ -212,8 +212,7 @@ class StatusFold(Fold):
             self._units[record.unit] = replace(last, phase=Phase.STARTING, attempt=record.attempt, nodes=record.nodes)
 
     def step_ready(self, record: records.StepReady) -> None:
-        waiting_for = "first step" if LIGHTHOUSE in self._units else None
-        if not self._change(record, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None):
+        if not self._change(record, phase=Phase.RUNNING, starting=None):
             self._change_unit(record.unit, record.attempt, phase=Phase.RUNNING)
 
     def step_exited(self, record: records.StepExited) -> None:
@@ -241,15 +240,12 @@ class StatusFold(Fold):
         self._change(record, start=self._run.starts)
 
     def step_recalled(self, record: records.StepRecalled) -> None:
-        self._change(record, phase=Phase.STOPPING, waiting_for=None)
+        self._change(record, phase=Phase.STOPPING)
 
     def restart_scheduled(self, record: records.RestartScheduled) -> None:
         wait = record.due - (self.time or 0.0)
         group = replace(_remembering(self._group(record.group)), phase=Phase.PENDING, since=self.time)
-        if wait >= 1:
-            self._put(replace(group, waiting_for=f"backoff of {wait:.0f} s", backoff_s=wait))
-        else:
-            self._put(replace(group, waiting_for="launch", backoff_s=None))
+        self._put(replace(group, waiting_for="launch", backoff_s=wait if wait >= 1 else None))
 
     def group_waits(self, record: records.GroupWaits) -> None:
         group = self._group(record.group)
@@ -261,7 +257,7 @@ class StatusFold(Fold):
 
     def group_given_up(self, record: records.GroupGivenUp) -> None:
         group = _remembering(self._group(record.group))
-        self._put(replace(group, phase=Phase.FAILED, waiting_for=None, given_up=record.reason or "unknown"))
+        self._put(replace(group, phase=Phase.FAILED, given_up=record.reason or "unknown"))
 
     def _change_unit(self, unit: str, attempt: int, **changes: Any) -> None:
         """Change the Lighthouse or a standby, unless it is about an earlier attempt."""
@@ -291,7 +287,6 @@ class StatusFold(Fold):
             replace(
                 group,
                 phase=Phase.RUNNING if runs_at_once else Phase.STARTING,
-                waiting_for=None if runs_at_once else "workers",
                 since=self.time,
                 backoff_s=None,
                 attempt=record.attempt,
@@ -339,7 +334,7 @@ class StatusFold(Fold):
         if not any(other.holds_state for other in self._groups):  # no group has trained since it failed
             gap = longest(gap, record.recovery_s)
             self._step = self._step if record.step is None else record.step  # that of a checkpoint
-        joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
+        joined = replace(group, phase=Phase.RUNNING, joined=True, longest_gap_s=gap)
         self._progressed(joined, record, self.time)
 
     def progress(self, record: records.Progress) -> None:
@@ -353,7 +348,7 @@ class StatusFold(Fold):
         if (group := self._current(record)) is not None:
             if not group.joined:
                 self._time_recovery(record, record.recovery_s)
-            self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None))
+            self._put(replace(group, phase=Phase.RUNNING, joined=True))
 
     session_opened = serving
 
@@ -460,7 +455,7 @@ class StatusFold(Fold):
 
 def _stopping(group: GroupStatus) -> GroupStatus:
     alive = group.phase in (Phase.STARTING, Phase.RUNNING)
-    return replace(group, phase=Phase.STOPPING if alive else group.phase, waiting_for=None)
+    return replace(group, phase=Phase.STOPPING if alive else group.phase)
 
 
 def _remembering(group: GroupStatus) -> GroupStatus:
@@ -472,7 +467,7 @@ def _remembering(group: GroupStatus) -> GroupStatus:
 
 def _at_the_end(group: GroupStatus) -> GroupStatus:
     """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
-    return replace(group, phase=Phase.FAILED if group.down else group.phase, waiting_for=None, steps_per_s=None)
+    return replace(group, phase=Phase.FAILED if group.down else group.phase, steps_per_s=None)
 
 
 def _without(known: Mapping[Key, str], key: Key) -> dict[Key, str]:

@@ -71,7 +71,7 @@ class GroupJson(TypedDict):
     limit_s: float | None  # how long it may, counted from `since`; null: as long as it takes
     setting: str | None  # the setting of that limit: health.start_timeout_s
     last_line: str | None  # the last line that it has printed, while it starts
-    waiting_for: str | None  # waits_for in short
+    waiting_for: str | None  # the same as waits_for
     job: str | None  # the Slurm job of its nodes, or that it waits for; null: the controller's
 
 
@@ -172,4 +172,5 @@ def _group(group: GroupStatus, status: RunStatus) -> GroupJson:
         last_evidence=() if last is None else last.evidence,
         last_traceback=None if last is None else last.traceback,
         waits_for=wait.what or None,
+        waiting_for=wait.what or None,
     )

@@ -34,18 +34,14 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _ARGUMENTS = re.compile(r": error: (unrecognized arguments|the following arguments|argument )")  # of argparse
 
 
-def outcome_style(status: RunStatus) -> str:
-    """Return the colour for the outcome of a run."""
-    return _OUTCOMES.get(status.outcome, "bold yellow")
-
-
 def summary(status: RunStatus, run: RunDir, followed: bool = False) -> RenderableType:
     """Return the summary of a run, which is printed at the end of `follow`.
 
     Args:
         followed: the reader has had a line for each warning.
     """
-    head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), outcome_style(status)))
+    style = _OUTCOMES.get(status.outcome, "bold yellow")
+    head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), style))
     if status.reason:
         head.append(f": {status.reason}")
     facts = Table.grid(padding=(0, 2))

@@ -28,8 +28,8 @@ from ftslurm.report.history import (
 )
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.timeline import Timeline, stalled
-from ftslurm.run.fold import Fold
 from ftslurm.run.journal import Event
+from ftslurm.run.journal_lines import Fold
 
 STALL_TIMES, STALL_LEAST_S = 2.0, 0.05  # a step stalls if it takes so many times the typical step, and so much longer
 

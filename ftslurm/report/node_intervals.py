@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from ftslurm.protocol import records
 from ftslurm.report.history import NodeHistory
-from ftslurm.run.fold import Fold
+from ftslurm.run.journal_lines import Fold
 
 Interval = tuple[float, float]
 

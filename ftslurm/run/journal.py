@@ -116,8 +116,7 @@ def first_line(path: Path) -> Event | None:
 
 def last_event(path: Path) -> str | None:
     """Return the name of the last line's event without reading the rest; None: no line, or half a line."""
-    record = last_line(path)
-    return text(record, "event") if record is not None else None
+    return text(last_line(path) or {}, "event")
 
 
 def last_line(path: Path) -> Event | None:

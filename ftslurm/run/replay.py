@@ -21,7 +21,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause, Says, cause_of, is_failure
 from ftslurm.run import checkpoint_owner, log_signs, stored_checkpoints
 from ftslurm.run.directory import RunDir
-from ftslurm.run.fold import Fold
+from ftslurm.run.journal_lines import Fold
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.names import is_step
 

@@ -11,7 +11,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.node_intervals import NodeIntervals
-from ftslurm.run.fold import Fold
+from ftslurm.run.journal_lines import Fold
 from ftslurm.run.replay import Reading
 
 ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, records.FaultRefused}

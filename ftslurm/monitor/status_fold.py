@@ -44,8 +44,7 @@ class StatusFold(Fold):
         self._run = status or RunStatus()  # the fields below replace those of the same name in it
         self._updated, self._step = self._run.updated, self._run.step
         self._groups = list(self._run.groups)
-        self._recoveries = list(self._run.recoveries)
-        self._recovery_of = {(r.group, r.attempt): n for n, r in enumerate(self._recoveries)}
+        self._recoveries: dict[tuple[int | None, int], Recovery] = {(r.group, r.attempt): r for r in self._run.recoveries}
         self._jobs = {job.name: job for job in self._run.jobs}
         units = (*self._run.standbys, *([self._run.lighthouse] if self._run.lighthouse is not None else []))
         self._units = {unit.name: unit for unit in units}
@@ -60,7 +59,7 @@ class StatusFold(Fold):
                 updated=self._updated,
                 step=self._step,
                 groups=tuple(self._groups),
-                recoveries=tuple(self._recoveries),
+                recoveries=tuple(self._recoveries.values()),
                 jobs=tuple(self._jobs.values()),
                 lighthouse=self._units.get(LIGHTHOUSE),
                 standbys=tuple(unit for name, unit in sorted(self._units.items()) if name != LIGHTHOUSE),
@@ -75,11 +74,10 @@ class StatusFold(Fold):
     # --- the run and its controllers -----------------------------------------------------------------------------
 
     def run_started(self, record: records.RunStarted) -> None:
-        sizes = {role: min(size, record.groups) for role, size in record.roles.items()}
-        roles: list[str | None] = [role for role, size in sizes.items() for _ in range(size)]
-        roles += [None] * record.groups
+        roles = [role for role, size in record.roles.items() for _ in range(min(size, record.groups))]
         for n in range(len(self._groups), record.groups):
-            self._groups.append(GroupStatus(n, waiting_for="nodes", since=self.time, role=roles[n]))
+            role = roles[n] if n < len(roles) else None
+            self._groups.append(GroupStatus(n, waiting_for="nodes", since=self.time, role=role))
         run = self._run
         self._set(
             run_id=record.run_id,
@@ -111,11 +109,15 @@ class StatusFold(Fold):
             self._units[LIGHTHOUSE] = replace(self._units[LIGHTHOUSE], phase=Phase.SUCCEEDED)
         self._step = self._step if record.steps is None else record.steps
         self._set(outcome=record.outcome or "failed", reason=record.reason, finished=self.time)
-        self._groups = [_at_the_end(group) for group in self._groups]
+        # A group that waited for its next attempt after a failure has failed.
+        self._groups = [
+            replace(g, phase=Phase.FAILED if g.down else g.phase, steps_per_s=None) for g in self._groups
+        ]
 
     def command(self, record: records.Command) -> None:
         if record.what.split()[:1] == ["stop"]:
-            self._groups = [_stopping(group) for group in self._groups]
+            alive = (Phase.STARTING, Phase.RUNNING)
+            self._groups = [replace(g, phase=Phase.STOPPING) if g.phase in alive else g for g in self._groups]
 
     def scaled(self, record: records.Scaled) -> None:
         """Mark the groups beyond the new number as leaving; add new ones, which wait for their nodes."""
@@ -166,8 +168,8 @@ class StatusFold(Fold):
         self._set(jobs_refused={**self._run.jobs_refused, record.pool: record.reason or "no reason given"})
 
     def allocation_pending(self, record: records.AllocationPending) -> None:
-        job = self._job(record.allocation, record.pool)
-        self._put_job(replace(job, reason=record.reason, nodes=(), ends=None, leaving=None))
+        pool = self._job(record.allocation, record.pool).pool
+        self._put_job(JobStatus(record.allocation, pool, reason=record.reason))
 
     def allocation_granted(self, record: records.AllocationGranted) -> None:
         if record.pool is None:
@@ -243,9 +245,9 @@ class StatusFold(Fold):
         self._change(record, phase=Phase.STOPPING)
 
     def restart_scheduled(self, record: records.RestartScheduled) -> None:
-        wait = record.due - (self.time or 0.0)
-        group = replace(_remembering(self._group(record.group)), phase=Phase.PENDING, since=self.time)
-        self._put(replace(group, waiting_for="launch", backoff_s=wait if wait >= 1 else None))
+        group, wait = self._group(record.group), record.due - self.now
+        backoff_s = wait if wait >= 1 else None
+        self._put(replace(group, phase=Phase.PENDING, since=self.time, waiting_for="launch", backoff_s=backoff_s))
 
     def group_waits(self, record: records.GroupWaits) -> None:
         group = self._group(record.group)
@@ -256,7 +258,7 @@ class StatusFold(Fold):
             self._put(replace(group, waiting_for=waiting_for, job=job, since=since, backoff_s=None))
 
     def group_given_up(self, record: records.GroupGivenUp) -> None:
-        group = _remembering(self._group(record.group))
+        group = self._group(record.group)
         self._put(replace(group, phase=Phase.FAILED, given_up=record.reason or "unknown"))
 
     def _change_unit(self, unit: str, attempt: int, **changes: Any) -> None:
@@ -278,8 +280,8 @@ class StatusFold(Fold):
             if failed:
                 detail = group.error or record.reason or "unknown"
                 cause = "unknown" if group.last is None else group.last.cause or "unknown"
-                self._recovery_of[group.group, record.attempt] = len(self._recoveries)
-                self._recoveries.append(Recovery(group.group, record.attempt, None, cause, detail))
+                recovery = Recovery(group.group, record.attempt, None, cause, detail)
+                self._recoveries[group.group, record.attempt] = recovery
             self._run = run = replace(run, restarts=run.restarts + failed)
             group = replace(group, restarts=group.restarts + failed, again=True)
         runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # it need not report
@@ -319,7 +321,9 @@ class StatusFold(Fold):
         at_work = group.joined or LIGHTHOUSE not in self._units
         if not ok and not (stopped and not at_work and group.last is not None):  # else: that is still the reason
             group = replace(group, last=record, step=group.step if record.step is None else record.step)
-        self._put(_remembering(group) if is_failure(record.cause) else group)
+        if group.first is None and is_failure(record.cause):
+            group = replace(group, first=record)
+        self._put(group)
 
     # --- the training --------------------------------------------------------------------------------------------
 
@@ -373,8 +377,7 @@ class StatusFold(Fold):
             self._set(hang_limit=record)
 
     def group_set_aside(self, record: records.GroupSetAside) -> None:
-        if self.time is not None:
-            self._change(record, aside=self.time - (record.seconds or 0.0))
+        self._change(record, aside=self.now - (record.seconds or 0.0))
 
     def group_slow(self, record: records.GroupSlow) -> None:
         times = (record.own_s or 0.0) / (record.others_s or inf)
@@ -389,10 +392,9 @@ class StatusFold(Fold):
         seconds: float | None = None,
     ) -> None:
         """Set the duration and the phases of a recovery."""
-        n = self._recovery_of.get((-1 if record.group is None else record.group, record.attempt))
-        if n is not None:
-            recovery = self._recoveries[n]
-            self._recoveries[n] = recovery._replace(seconds=seconds, phases=record.phases or recovery.phases)
+        which = record.group, record.attempt
+        if (recovery := self._recoveries.get(which)) is not None:
+            self._recoveries[which] = recovery._replace(seconds=seconds, phases=record.phases or recovery.phases)
 
     def _progressed(
         self, group: GroupStatus, record: records.Progress | records.GroupJoined, time: float | None
@@ -451,23 +453,6 @@ class StatusFold(Fold):
         """Drop groups at the end that have left the run."""
         while self._groups and self._groups[-1].leaves and self._groups[-1].phase not in LIVE:
             self._groups.pop()
-
-
-def _stopping(group: GroupStatus) -> GroupStatus:
-    alive = group.phase in (Phase.STARTING, Phase.RUNNING)
-    return replace(group, phase=Phase.STOPPING if alive else group.phase)
-
-
-def _remembering(group: GroupStatus) -> GroupStatus:
-    """Return a group that has failed with its first failure kept."""
-    if group.first is not None or group.last is None or not is_failure(group.last.cause):
-        return group
-    return replace(group, first=group.last)
-
-
-def _at_the_end(group: GroupStatus) -> GroupStatus:
-    """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
-    return replace(group, phase=Phase.FAILED if group.down else group.phase, steps_per_s=None)
 
 
 def _without(known: Mapping[Key, str], key: Key) -> dict[Key, str]:

@@ -95,12 +95,8 @@ def present(run: RunDir, wanted: Wanted) -> list[LogFile]:
 
 
 def _services(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    logs = []
-    if wanted.controller:
-        logs.append(LogFile(run.controller_log, "controller"))
-    if wanted.lighthouse:
-        logs.append(LogFile(run.lighthouse_log, "lighthouse"))
-    return logs
+    asked = ((wanted.controller, run.controller_log), (wanted.lighthouse, run.lighthouse_log))
+    return [LogFile(path, path.stem) for wants, path in asked if wants]
 
 
 def _all_workers(run: RunDir) -> list[LogFile]:

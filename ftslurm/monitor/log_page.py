@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ftslurm.monitor.log_files import LogFile
 from ftslurm.protocol.value_class import Value
-from ftslurm.run import log_noise
+from ftslurm.run.log_noise import is_noise
 from ftslurm.security.terminal import LogText
 
 class View(Value):
@@ -49,8 +49,8 @@ class Page:
         """Return whole lines of a log, made safe, without those that the view leaves out."""
         lines = LogText(self.view.colours).feed(data, final=True).split(b"\n")
         lines = lines if lines[-1] else lines[:-1]
-        if not self.view.raw and log_noise.may_be_in(lines):
-            told = [line for line in lines if not log_noise.is_noise(line)]
+        if not self.view.raw:
+            told = [line for line in lines if not is_noise(line)]
             self.left_out += len(lines) - len(told)
             lines = told
         return lines if self.view.grep is None else [line for line in lines if self.view.grep.search(line)]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from typing_extensions import assert_never
-
 from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
@@ -66,10 +64,7 @@ def describe(event: Event, status: RunStatus) -> str | None:
             return f"drill: {fault(record)}{at}"
         case records.FaultRefused():
             return f"drill refused, {fault(record)}{_because(record.reason)}"
-        case records.UnknownEvent():
-            return None
-        case _:
-            assert_never(record)
+    return None
 
 
 def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
@@ -101,8 +96,7 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
         case records.RunFinished():
             counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
             return f"the run {ended(status.outcome)} ({counts}){_because(record.reason)}"
-        case _:
-            assert_never(record)
+    return None
 
 
 def _run_started(record: records.RunStarted) -> str:
@@ -135,13 +129,9 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
         case records.NodeUnshunned():
             return f"node {record.node} is no longer drained{_because(record.reason)}"
-        case records.NodeCheckPassed():
-            return None  # what is launched there shows it
         case records.NodeCheckFailed():
             log = f"; see {record.log}" if record.log else ""
             return f"node {record.node} is left out, it has failed its check{_because(record.reason)}{log}"
-        case records.NodeDrained() | records.NodeUndrained():
-            return None  # the answer to the command says it
         case records.PilotRestarted():
             what = f"another pilot is started on {record.node}"
             return f"job {record.allocation}: {what}{_because(record.reason)}"
@@ -152,19 +142,10 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}{again}"
         case records.AllocationRequested():
             return _requested(record, status)
-        case _:
-            return _of_job(record, status)
+    return _of_job(record, status)
 
 
-def _of_job(
-    record: records.AllocationPending
-    | records.AllocationGranted
-    | records.AllocationEnds
-    | records.AllocationLeaving
-    | records.AllocationLost
-    | records.AllocationRequeued,
-    status: RunStatus,
-) -> str | None:
+def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
     """Return the line for a job. Jobs that wait for the same reason share one: 64 groups may have 64 such jobs."""
     name = record.allocation
     match record:
@@ -174,8 +155,6 @@ def _of_job(
         case records.AllocationGranted():
             late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
             return f"job {name} has {', '.join(record.nodes)}" if late else None
-        case records.AllocationEnds():
-            return None
         case records.AllocationLeaving():
             return f"job {name} is about to end, its group leaves it: {record.reason}"
         case records.AllocationRequeued():
@@ -187,8 +166,7 @@ def _of_job(
                 return None  # cancelled: its group has finished, has left the run, or runs in another job
             what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
             return f"job {name} is {what}: {record.reason}"
-        case _:
-            assert_never(record)
+    return None
 
 
 def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:
@@ -231,8 +209,6 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             return _ready(record, status)
         case records.StepStarting():
             return _starting(record, status)
-        case records.ScriptBegun():
-            return None  # the line of its first step follows
         case records.StepAdopted():
             at = "" if record.step is None else f", at step {record.step}"
             return f"{record.unit} runs on under this controller{at}"
@@ -257,8 +233,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             return f"{_who(record, status)} is given up{_because(record.reason)}"
         case records.StandbyGivenUp():
             return f"{record.unit} is given up{_because(record.reason)}"
-        case _:
-            assert_never(record)
+    return None
 
 
 def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
@@ -338,8 +313,6 @@ def _left_because(group: GroupStatus, cause: str, error: str | None, status: Run
 
 def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None:
     match record:
-        case records.Progress() | records.CheckpointSaved() | records.HangLimit():
-            return None  # the table shows them
         case records.GroupJoined():
             return _joined(record, status)
         case records.Serving():
@@ -371,8 +344,7 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
             return f"group {record.group} resumes from the checkpoint of step {record.step}"
         case records.FullRestart():
             return _full_restart(record)
-        case _:
-            assert_never(record)
+    return None
 
 
 def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:

@@ -29,24 +29,13 @@ class Described(Value):
 
     name: str
     help: str
-    samples: Callable[[RunStatus], Iterable[Sample]]
+    value: Callable[[RunStatus], float | Iterable[Sample] | None]  # None: it is not known now
     labels: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
         """Return its type; the name tells it, by Prometheus's conventions."""
         return "counter" if self.name.endswith("_total") else "gauge"
-
-
-def _one(value: Callable[[RunStatus], float | None]) -> Callable[[RunStatus], Iterable[Sample]]:
-    """Return the samples of a metric without labels; none while its value is not known."""
-
-    def samples(status: RunStatus) -> Iterator[Sample]:
-        found = value(status)
-        if found is not None:
-            yield (), found
-
-    return samples
 
 
 def _of_groups(name: str, help_: str, value: Callable[[GroupStatus], float | None]) -> Described:
@@ -81,22 +70,22 @@ METRICS = (
         lambda s: _counted({outcome: int(s.outcome == outcome) for outcome in OUTCOMES}),
         ("outcome",),
     ),
-    Described("ftslurm_run_start_timestamp_seconds", "When the run started.", _one(lambda s: s.started)),
-    Described("ftslurm_run_end_timestamp_seconds", "When the run finished.", _one(lambda s: s.finished)),
-    Described("ftslurm_journal_timestamp_seconds", "Time of the journal's last line.", _one(lambda s: s.updated)),
-    Described("ftslurm_training_step", "The last committed step; a full restart sets it back.", _one(lambda s: s.step)),
-    Described("ftslurm_training_target_step", "job.total_steps, if it is set.", _one(lambda s: s.total_steps)),
+    Described("ftslurm_run_start_timestamp_seconds", "When the run started.", lambda s: s.started),
+    Described("ftslurm_run_end_timestamp_seconds", "When the run finished.", lambda s: s.finished),
+    Described("ftslurm_journal_timestamp_seconds", "Time of the journal's last line.", lambda s: s.updated),
+    Described("ftslurm_training_step", "The last committed step; a full restart sets it back.", lambda s: s.step),
+    Described("ftslurm_training_target_step", "job.total_steps, if it is set.", lambda s: s.total_steps),
     Described(
-        "ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", _one(lambda s: s.steps_per_s or 0.0)
+        "ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", lambda s: s.steps_per_s or 0.0
     ),
-    Described("ftslurm_checkpoint_step", "Step of the newest checkpoint.", _one(lambda s: s.checkpoint)),
+    Described("ftslurm_checkpoint_step", "Step of the newest checkpoint.", lambda s: s.checkpoint),
     Described(
         "ftslurm_groups",
         "Number of replica groups in each phase.",
         lambda s: _counted({p.name.lower(): sum(g.phase is p for g in s.groups) for p in Phase}),
         ("phase",),
     ),
-    Described("ftslurm_groups_stepping", "Number of replica groups that commit steps.", _one(lambda s: s.at_work)),
+    Described("ftslurm_groups_stepping", "Number of replica groups that commit steps.", lambda s: s.at_work),
     _of_groups("ftslurm_group_step", "The last step that a group has committed.", lambda g: g.step),
     _of_groups("ftslurm_group_stepping", "1 if a group commits steps, else 0.", lambda g: int(g.stepping)),
     _of_groups(
@@ -111,9 +100,9 @@ METRICS = (
         lambda s: _counted(Counter(r.cause for r in s.recoveries)),
         ("cause",),
     ),
-    Described("ftslurm_full_restarts_total", "Restarts of all groups.", _one(lambda s: len(s.full_restarts))),
-    Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", _one(lambda s: len(s.excluded_nodes))),
-    Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", _one(lambda s: len(s.draining_nodes))),
+    Described("ftslurm_full_restarts_total", "Restarts of all groups.", lambda s: len(s.full_restarts)),
+    Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", lambda s: len(s.excluded_nodes)),
+    Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", lambda s: len(s.draining_nodes)),
     Described(
         "ftslurm_jobs",
         "Slurm jobs that give groups their nodes, without the controller's.",
@@ -144,7 +133,9 @@ class RunCollector(Collector):
         for one in METRICS:
             family = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
             metric = family(one.name, one.help, labels=["run", *one.labels])
-            for labels, value in one.samples(status):
+            found = one.value(status)
+            samples = found if isinstance(found, Iterable) else [] if found is None else [((), found)]
+            for labels, value in samples:
                 metric.add_metric([self._run_id, *labels], value)
             yield metric
         yield from self._recoveries(status)

@@ -62,10 +62,7 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
     Args:
         run: this run; None: it has no directory yet, and may follow the run that it resumes.
     """
-    other = owner(folder)
-    if other is not None and (
-        run is not None or config.internal.parent is None or other.root != Path(config.internal.parent)
-    ):
+    if (other := owner(folder)) is not None:
         with suppress(OSError, EnvironmentProblem):  # its files cannot be read: it is not known to run
             return used_by(config, run, other)
     return None
@@ -91,7 +88,8 @@ def used_by(config: Config, run: RunDir | None, other: RunDir) -> str | None:
     from ftslurm.run.replay import read_past  # only where two runs meet: a submission is faster without the core
 
     ours = run.alive if run is not None and run.alive.exists() else None
-    age = liveness.age_s(other.alive, than=ours) if run is None or other.root != run.root else None
+    mine = run.root if run is not None else Path(config.internal.parent or "/")  # it may follow the run that it resumes
+    age = None if other.root == mine else liveness.age_s(other.alive, than=ours)
     if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
         return (
             f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name another "

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import get_args, get_type_hints
 
 import pytest
+from json_schema import MADE
 
+from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, JournalRecord
@@ -51,6 +53,15 @@ def test_each_record_is_taken_in_or_known_to_be_of_no_use(folds: tuple[type[Fold
     taken = {record for record in EVENTS for fold in folds if hasattr(fold, record.event)}
     assert taken ^ IGNORED[folds] == set(EVENTS)
     assert not taken & IGNORED[folds]
+
+
+def test_each_record_has_a_line_for_people_or_is_known_to_need_none() -> None:
+    shown_otherwise = {  # by the table, by the line of what follows at once, or by the answer to the command
+        *(records.Progress, records.CheckpointSaved, records.HangLimit, records.AllocationEnds),
+        *(records.NodeCheckPassed, records.ScriptBegun, records.NodeDrained, records.NodeUndrained),
+    }
+    said = MADE["_handled"](sentences)
+    assert {record for record in EVENTS if record.__name__ not in said} == shown_otherwise
 
 
 @pytest.mark.parametrize("fold", [fold for folds in IGNORED for fold in folds])

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ftslurm.monitor import sentences
 from ftslurm.monitor.group_rows import SHEET, STYLES, rows
-from ftslurm.monitor.starting import with_last_lines
+from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus, UnitStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records

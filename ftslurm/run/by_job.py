@@ -34,8 +34,7 @@ def of_job(job: str, runs: Sequence[RunDir]) -> Path | None:
         job: its id, as from job_in.
         runs: where to look, the first match wins; a job that Slurm knows is found elsewhere, too.
     """
-    found = _by_files(job, runs) or _by_squeue(job, runs) or _by_journal(job, runs)
-    return found or next((run.root for run in runs if run.job() == job), None)  # the process of a local controller
+    return _by_files(job, runs) or _by_squeue(job, runs) or _by_journal(job, runs)
 
 
 def run_of(jobs: Iterable[QueuedJob]) -> Path | None:

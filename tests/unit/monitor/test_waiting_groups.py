@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ftslurm.monitor import sentences
-from ftslurm.monitor.starting import with_last_lines
+from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json

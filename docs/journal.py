@@ -119,7 +119,7 @@ def _object(hint: Any) -> dict[str, Any]:
     properties = dict[str, dict[str, Any]]()
     for name, kind in get_type_hints(hint).items():
         alias = hint.__annotations__[name].__forward_arg__
-        meaning = comments[hint.__name__, name] or comments.get(("", alias))
+        meaning = comments.get((hint.__name__, name)) or comments.get(("", alias))
         properties[name] = ({"description": meaning} if meaning else {}) | json_schema(kind)
     whole = {"type": "object", "properties": properties}
     return whole | {"required": [name for name in properties if name in hint.__required_keys__]}

@@ -182,12 +182,6 @@ class LogReader:
         while self._fds:
             os.close(self._fds.popitem()[1])
 
-    def __enter__(self) -> LogReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def pieces(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:
     """Split a log up to `end` at its marks, at ends of lines; a line belongs to the first mark after its end.

@@ -6,10 +6,10 @@ log_failure.py.
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,7 +51,7 @@ def show(
     """
     page = Page(out, view, labels=not wanted.one)
     try:
-        with LogReader() as files:
+        with closing(LogReader()) as files:
             if follow:
                 _follow(run, wanted, page, files, until, poll_s)
             else:
@@ -61,7 +61,7 @@ def show(
         out.flush()
     except BrokenPipeError:
         # E.g. `| head`. The interpreter flushes stdout again at exit: redirect that to /dev/null.
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             discard(out)
     return page.left_out
 
@@ -69,7 +69,7 @@ def show(
 def show_end(log: LogFile, out: BinaryIO, view: View) -> int:
     """Print the last `view.tail` lines of one log. Return how many lines of known noise stood in what was read."""
     page = Page(out, view, labels=False)
-    with LogReader() as files:
+    with closing(LogReader()) as files:
         _print([log], page, files, {log.path: files.size(log.path)})
     return page.left_out
 

@@ -23,7 +23,6 @@ from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_writer import TOLD_EVERY_S
 
-PHASES = ("detect", "end", "wait", "start", "import", "assign", "join", "commit")  # of a recovery, in their order
 NEVER_S = 300 * 86400.0  # Slurm sets the end of a job without a time limit to a year from now
 _STILL_S, _STILL_STEPS = 5.0, 5  # a group stands still after this time without a step, and the time of this many steps
 _STILL_UNKNOWN_S = 60.0  # the same limit while the step time is unknown; a longer first step raises it

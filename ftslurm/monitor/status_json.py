@@ -26,13 +26,10 @@ class LighthouseJson(TypedDict):
     nodes: Nodes
 
 
-class StandbyJson(TypedDict):
+class StandbyJson(LighthouseJson):
     """A warm standby."""
 
     name: str  # standby-000
-    phase: PhaseOfUnit
-    attempt: AttemptOrNone
-    nodes: Nodes
     ready: bool  # it can replace a group at once
 
 

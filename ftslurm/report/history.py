@@ -16,8 +16,11 @@ STALLED = "stalled"  # it trains, but a step takes far longer than usual
 GIVEN_UP = "given_up"  # it gets no further attempt
 FINISHED = "finished"  # its script has ended, or `ftslurm scale` has taken it out
 EARLIER = "earlier"  # an attempt that ended before its first step
-RECOVERY = ("detect", "end", "wait", EARLIER, "start", "import", "assign", "join", "commit")
-PHASES = (*RECOVERY, STALLED, UNDONE, GIVEN_UP)  # the phases in which time is lost
+# The phases in which time is lost.
+PHASES = (
+    *("detect", "end", "wait", EARLIER, "start", "import", "assign", "join", "commit"),
+    *(STALLED, UNDONE, GIVEN_UP),
+)
 # Causes that are no cause of an exit
 FIRST_START = "first_start"  # the group has not trained yet
 SLOW_STEP = "slow_step"  # no failure: a checkpoint, an evaluation, slow data

@@ -16,7 +16,6 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.report.history import (
     FINISHED,
-    FIRST_START,
     FULL_RESTART,
     GIVEN_UP,
     QUEUED,
@@ -117,8 +116,7 @@ class HistoryFold(Fold):
         begin = time if again or self._submitted is None else min(time, self._submitted)
         if self._ended is not None:  # the run is resumed; the time in between is not its own
             for line in self._lines:
-                line.turn(time, QUEUED)
-                line.cause, line.node = FIRST_START, None
+                line.again(time)
         self._run = replace(
             run,
             run_id=record.run_id,
@@ -159,8 +157,7 @@ class HistoryFold(Fold):
             elif n in self._leaving:
                 self._leaving.discard(n)
                 if line.phase == FINISHED:
-                    line.turn(time, QUEUED)
-                    line.cause, line.node = FIRST_START, None
+                    line.again(time)
         self._enter(count, time, {})
 
     # --- Slurm steps -----------------------------------------------------------------------------------------------

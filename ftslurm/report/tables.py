@@ -82,7 +82,7 @@ def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
         _lost("cause", accounts.by_cause, words_of, accounts, weight),
         _lost("phase", accounts.by_phase, words_of, accounts, weight),
         _lost("node", accounts.by_node, lambda name: name or "no node", accounts, weight),
-        _lost("group", _worst(accounts.by_group), lambda name: f"group {name}", accounts, weight),
+        _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}", accounts, weight),
     )
     tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history), _nodes(accounts))
     return Sheet(
@@ -157,10 +157,6 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
     spent = amount(weight.hours(accounts.total_s - accounts.finished_s))
     facts.append(Fact("lost", amount(weight.hours(accounts.lost_s)), f"{weight.unit} of {spent}"))
     return facts
-
-
-def _worst(accounts: Sequence[Account]) -> list[Account]:
-    return sorted(accounts, key=lambda one: -one.seconds)
 
 
 def _lost(

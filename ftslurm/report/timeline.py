@@ -48,14 +48,17 @@ class Timeline:
         self.turn(time, "start")
         self.attempt, self.nodes = attempt, nodes
 
+    def again(self, time: float) -> None:
+        """Become part of the run again, which has ended or has gone on without the group."""
+        self.turn(time, QUEUED)
+        self.cause, self.node = FIRST_START, None
+
     def refused(self) -> None:
         """Take back a launch: no process of it has run."""
         self.phase = "wait"
 
     def joined(self, time: float, phases: Mapping[str, float | None] | None) -> None:
         """Begin to train; the time since the launch is divided as `phases` says."""
-        if self.trains:
-            return
         known = phases or {}
         if self.phase == "start" and phases:
             for name, following in pairwise(LAUNCHED):

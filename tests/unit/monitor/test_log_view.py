@@ -6,6 +6,7 @@ import argparse
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_backward_come_the_same_pieces(
     with path.open("a") as log:
         log.write(rest)
     log_file, size = LogFile(path, "x"), path.stat().st_size
-    with LogReader() as files:
+    with closing(LogReader()) as files:
         forward = list(pieces(log_file, files, size, T0 + start))
         assert list(pieces_backward(log_file, files, size, T0 + start)) == forward[::-1]
         if not start:

@@ -91,8 +91,7 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             most = seconds(record.seconds)
             return f"a checkpoint is saved, within {most}, and then the job is started again{_because(record.reason)}"
         case records.RunRequeued():
-            step = status.step if record.steps is None else record.steps
-            return f"the run stops at step {step}{_because(record.reason)}"
+            return f"the run stops at step {record.steps or status.step}{_because(record.reason)}"
         case records.RunFinished():
             counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
             return f"the run {ended(status.outcome)} ({counts}){_because(record.reason)}"
@@ -100,7 +99,7 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
 
 
 def _run_started(record: records.RunStarted) -> str:
-    what = plural(record.groups, "group") if record.groups else "groups unknown"
+    what = plural(record.groups, "group")
     if record.workers is not None:
         what += f" of {plural(record.workers, 'worker')}"
     if record.cluster == "local":

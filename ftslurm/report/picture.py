@@ -54,7 +54,7 @@ _SHARES_HIGH = 26
 _HIGH, _MARK = 84, 0.25  # height of a chart of numbers; width of a failure
 _LEAST = 0.1  # width of a lost time that would not be seen
 _RATE_BARS, _TICKS = 240, 6
-_EVERY_S = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800)
+_EVERY_S = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400, 604800)
 
 
 class Bar(NamedTuple):
@@ -143,7 +143,7 @@ def _ticks(span: float) -> Iterator[Label]:
     step = next((every for every in _EVERY_S if span / every <= _TICKS), span / 4)
     for n in range(int(span / step) + 1 if span > 0 else 1):
         after = n * step
-        yield Label(100 * after / span if span else 0.0, f"{after:g} s" if step < 1 else clock(after))
+        yield Label(100 * after / span if span else 0.0, clock(after))
 
 
 # --- groups ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from ftslurm.protocol.value_class import Value
 from ftslurm.run.log_noise import is_noise
 from ftslurm.security.terminal import LogText
 
+
 class View(Value):
     """How logs are shown.
 

@@ -44,7 +44,9 @@ class StatusFold(Fold):
         self._run = status or RunStatus()  # the fields below replace those of the same name in it
         self._updated, self._step = self._run.updated, self._run.step
         self._groups = list(self._run.groups)
-        self._recoveries: dict[tuple[int | None, int], Recovery] = {(r.group, r.attempt): r for r in self._run.recoveries}
+        self._recoveries: dict[tuple[int | None, int], Recovery] = {
+            (r.group, r.attempt): r for r in self._run.recoveries
+        }
         self._jobs = {job.name: job for job in self._run.jobs}
         units = (*self._run.standbys, *([self._run.lighthouse] if self._run.lighthouse is not None else []))
         self._units = {unit.name: unit for unit in units}
@@ -110,9 +112,7 @@ class StatusFold(Fold):
         self._step = self._step if record.steps is None else record.steps
         self._set(outcome=record.outcome or "failed", reason=record.reason, finished=self.time)
         # A group that waited for its next attempt after a failure has failed.
-        self._groups = [
-            replace(g, phase=Phase.FAILED if g.down else g.phase, steps_per_s=None) for g in self._groups
-        ]
+        self._groups = [replace(g, phase=Phase.FAILED if g.down else g.phase, steps_per_s=None) for g in self._groups]
 
     def command(self, record: records.Command) -> None:
         if record.what.split()[:1] == ["stop"]:
@@ -173,9 +173,7 @@ class StatusFold(Fold):
 
     def allocation_granted(self, record: records.AllocationGranted) -> None:
         if record.pool is None:
-            self._groups = [
-                replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g for g in self._groups
-            ]
+            self._groups = [replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g for g in self._groups]
         else:
             pool = self._job(record.allocation, record.pool).pool
             self._put_job(JobStatus(record.allocation, pool, record.nodes, ends=record.ends))

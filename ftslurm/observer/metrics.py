@@ -75,9 +75,7 @@ METRICS = (
     Described("ftslurm_journal_timestamp_seconds", "Time of the journal's last line.", lambda s: s.updated),
     Described("ftslurm_training_step", "The last committed step; a full restart sets it back.", lambda s: s.step),
     Described("ftslurm_training_target_step", "job.total_steps, if it is set.", lambda s: s.total_steps),
-    Described(
-        "ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", lambda s: s.steps_per_s or 0.0
-    ),
+    Described("ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", lambda s: s.steps_per_s or 0.0),
     Described("ftslurm_checkpoint_step", "Step of the newest checkpoint.", lambda s: s.checkpoint),
     Described(
         "ftslurm_groups",

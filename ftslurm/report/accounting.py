@@ -200,9 +200,7 @@ def _up_s(history: History) -> float:
     return length(merged(list(there)))
 
 
-def _scores(
-    history: History, by_node: Iterable[Account], failures: Iterable[Failure]
-) -> tuple[NodeScore, ...]:
+def _scores(history: History, by_node: Iterable[Account], failures: Iterable[Failure]) -> tuple[NodeScore, ...]:
     busy, causes = defaultdict[str, list[Interval]](list), defaultdict[str, Counter[str]](Counter)
     for group in history.groups:
         for span in group.spans:

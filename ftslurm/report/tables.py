@@ -82,7 +82,13 @@ def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
         _lost("cause", accounts.by_cause, words_of, accounts, weight),
         _lost("phase", accounts.by_phase, words_of, accounts, weight),
         _lost("node", accounts.by_node, lambda name: name or "no node", accounts, weight),
-        _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}", accounts, weight),
+        _lost(
+            "group",
+            sorted(accounts.by_group, key=lambda one: -one.seconds),
+            lambda name: f"group {name}",
+            accounts,
+            weight,
+        ),
     )
     tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history), _nodes(accounts))
     return Sheet(

@@ -93,7 +93,8 @@ _KNOWN = {record.event: (record, _readers(record)) for record in EVENTS}
 class Fold:
     """A reader that keeps something of each record: how a run stands, where its time went, what comes next.
 
-    Takes in the records of a journal one by one, each by the method that has the name of its event. Unknown events and fields are ignored, so that a journal of another version can be read.
+    Takes in the records of a journal one by one, each by the method that has the name of its event. Unknown events and
+    fields are ignored, so that a journal of another version can be read.
     """
 
     time: float | None = None  # of the record that is taken in

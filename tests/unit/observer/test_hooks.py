@@ -18,8 +18,7 @@ from ftslurm.config.schema import Config, HookConfig
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 from ftslurm.guard import processes
-from ftslurm.observer.hook_command import MARK
-from ftslurm.observer.hook_command import HookCommand, Told
+from ftslurm.observer.hook_command import MARK, HookCommand, Told
 from ftslurm.observer.sinks import MOST_WAITING, Sink
 
 

@@ -213,7 +213,10 @@ def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypa
     disk.fails = 0.0
     now[0] += RETRY_S
     assert journal.flush()
-    assert (list(JournalReader(run.events).iter_new()), list(JournalReader(run.progress).iter_new())) == (events, progress)
+    assert (list(JournalReader(run.events).iter_new()), list(JournalReader(run.progress).iter_new())) == (
+        events,
+        progress,
+    )
 
 
 def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_controller(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state.model import Phase
+from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol.causes import is_failure
 from ftslurm.protocol.records import HangLimit, StepExited, StepStarting
@@ -227,8 +227,7 @@ def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:
 def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatus:
     """Return the status of a run whose controller is gone: its steps have ended with it."""
     groups = tuple(
-        replace(g, phase=g.phase if g.phase in (Phase.SUCCEEDED, Phase.FAILED) else Phase.PENDING, steps_per_s=None)
-        for g in status.groups
+        replace(g, phase=g.phase if g.phase in OVER else Phase.PENDING, steps_per_s=None) for g in status.groups
     )
     lighthouse = status.lighthouse and replace(status.lighthouse, phase=Phase.PENDING)
     return replace(status, outcome=outcome, reason=reason, groups=groups, lighthouse=lighthouse)

@@ -146,25 +146,26 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
 
 def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
     """Return the line for a job. Jobs that wait for the same reason share one: 64 groups may have 64 such jobs."""
-    name = record.allocation
     match record:
         case records.AllocationPending():
             alike = [job for job in status.waiting_jobs if job.reason == record.reason]
-            return f"job {name} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
+            return f"job {record.allocation} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
         case records.AllocationGranted():
             late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
-            return f"job {name} has {', '.join(record.nodes)}" if late else None
+            return f"job {record.allocation} has {', '.join(record.nodes)}" if late else None
         case records.AllocationLeaving():
-            return f"job {name} is about to end, its group leaves it: {record.reason}"
+            return f"job {record.allocation} is about to end, its group leaves it: {record.reason}"
         case records.AllocationRequeued():
             cause = (record.reason or "").replace("_", " ")
-            return f"job {name} is put back into the queue: its group has left it ({cause})"
+            return f"job {record.allocation} is put back into the queue: its group has left it ({cause})"
         case records.AllocationLost():
-            needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
+            needed = any(
+                g.job == record.allocation and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups
+            )
             if record.state is None and not needed:
                 return None  # cancelled: its group has finished, has left the run, or runs in another job
             what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
-            return f"job {name} is {what}: {record.reason}"
+            return f"job {record.allocation} is {what}: {record.reason}"
     return None
 
 

@@ -333,9 +333,8 @@ class StatusFold(Fold):
         self._set(first_step=first_step, no_step=None)
         self._time_recovery(record, record.recovery_s)
         gap = group.longest_gap_s
-        if not any(other.holds_state for other in self._groups):  # no group has trained since it failed
+        if self._is_alone(group):  # no group has trained since it failed
             gap = longest(gap, record.recovery_s)
-            self._step = self._step if record.step is None else record.step  # that of a checkpoint
         joined = replace(group, phase=Phase.RUNNING, joined=True, longest_gap_s=gap)
         self._progressed(joined, record, self.time)
 
@@ -405,7 +404,8 @@ class StatusFold(Fold):
         if not group.joined:
             self._put(group)  # it has a quorum, but has not committed a step itself
             return
-        self._step = max(self._step, step)
+        goes_on = group.samples or not self._is_alone(group)  # else from a checkpoint
+        self._step = max(self._step, step) if goes_on else step
         samples = (*group.samples, (time, step))
         while len(samples) > 2 and samples[1][0] <= time - RATE_WINDOW_S:
             samples = samples[1:]
@@ -434,6 +434,9 @@ class StatusFold(Fold):
         number, attempt = getattr(record, "group", None), getattr(record, "attempt", None)
         group = None if number is None else self._group(number)
         return group if group is not None and group.attempt == attempt else None
+
+    def _is_alone(self, group: GroupStatus) -> bool:
+        return not any(other.holds_state for other in self._groups if other.group != group.group)
 
     def _change(self, record: records.JournalRecord, **changes: Any) -> bool:
         """Change the group of a record about its current attempt. Return whether there is such a group."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len
-from rich.console import Console, Group, OverflowMethod, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +33,7 @@ ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
 NUMBERS = frozenset(("group", "step", "groups", "attempt", "restarts", "steps/s"))
 _DROPPED = ("attempt", "steps/s", "restarts", "groups", "role")  # in this order
 _ROOM = 40  # columns of a screen that nodes and reasons get before others are dropped
+_REASON_LINES = 5  # of one group
 _CONSOLE = Console()  # measures tables
 SHEET = 1000  # the width of output that is no terminal: nothing is wrapped or left out
 
@@ -61,34 +62,36 @@ class Rows:
         cells = self._cells[group.group]
         return [*(cells[name] for name in self.columns), cells["node"]]
 
-    def table(self, groups: Iterable[GroupStatus], overflow: OverflowMethod) -> Table:
-        """Return the table of these groups; `overflow`: of the last column, ellipsis if each group has one line."""
+    def table(self, groups: Iterable[GroupStatus], lines: int) -> Table:
+        """Return the table of these groups, with so many lines of each that are full."""
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
         for name, size in self.columns.items():
             table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
-        table.add_column("node", max_width=self.room, no_wrap=overflow == "ellipsis", overflow=overflow)
+        table.add_column("node", max_width=self.room, overflow="fold")
         for group in groups:
-            table.add_row(*self.cells(group))
+            *cells, last = self.cells(group)
+            last.truncate(lines * self.room, overflow="ellipsis")
+            table.add_row(*cells, last)
         return table
 
 
 def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableType:
     """Return the table of the groups, at most `height` lines of it if that is at least 3.
 
-    Where not all fit, each has one line, those that do not step come first, the failed ones before all; those that are
-    left out are counted.
+    Where not all fit, those that do not step come first, the failed ones before all; the others are counted.
     """
-    fitting, whole = Rows(status, now, width), _CONSOLE.options.update(width=width)
-    if len(status.groups) < height:
-        table = fitting.table(status.groups, "fold")
-        if len(_CONSOLE.render_lines(table, whole, pad=False)) <= height:
-            return table
-    groups, most = sorted(status.groups, key=ORDERS["state"]), max(1, height - 2)
-    counted = Counter((sentences.phase(group, status), STYLES[group.phase]) for group in groups[most:])
-    rest = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
+    fitting, options = Rows(status, now, width), _CONSOLE.options.update(width=width)
+    urgent = sorted(status.groups, key=ORDERS["state"])
+    tries = [[*status.groups]] if len(urgent) < height else []
+    for shown in (*tries, *(urgent[:most] for most in range(max(1, height - 2), 0, -1))):
+        table, rest = fitting.table(shown, max(1, min(_REASON_LINES, height - 3))), urgent[len(shown) :]
+        if len(_CONSOLE.render_lines(table, options)) + bool(rest) <= height:
+            break
+    counted = Counter((sentences.phase(group, status), STYLES[group.phase]) for group in rest)
+    more = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
     for n, ((phase, style), count) in enumerate(counted.most_common()):
-        rest.append(", " if n else "").append(f"{count} more ").append(phase, style)
-    return Group(fitting.table(groups[:most], "ellipsis"), *([rest] if counted else []))
+        more.append(", " if n else "").append(f"{count} more ").append(phase, style)
+    return Group(table, *([more] if counted else []))
 
 
 def _cells(group: GroupStatus, status: RunStatus, now: float) -> dict[str, Text]:

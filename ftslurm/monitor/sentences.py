@@ -389,7 +389,8 @@ def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
     rank = [f"rank {drill.rank}"] if drill.rank is not None and drill.group is not None and kind != "cancel" else []
     group = [f"group {drill.group}"] if drill.group is not None else []
     if kind == "node":
-        return f"the node {drill.node or '?'} lost" + (f", with {' of '.join(rank + group)}" if group else "")
+        lost = " ".join(filter(None, ("the node", drill.node, "lost")))
+        return lost + (f", with {' of '.join(rank + group)}" if group else "")
     return " of ".join([_DRILLS.get(kind, kind), *rank, *group])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -9,7 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from io import TextIOBase
 from textwrap import wrap
+from typing import IO, cast
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -51,10 +54,11 @@ NOTE_S = 5.0  # seconds between two calls of `note`
 
 
 def console() -> Console:
-    """Return a console for stdout. If it is no terminal, lines are not wrapped."""
-    here = _Console(file=beneath(sys.stdout), markup=False, emoji=False)
+    """Return a console for stdout. If it is no terminal, lines are neither wrapped nor padded."""
+    out = beneath(sys.stdout)
+    here = _Console(file=out, markup=False, emoji=False)
     if not here.is_terminal:
-        here.width = SHEET
+        here.width, here.file = SHEET, cast("IO[str]", _Unpadded(out))
     return here
 
 
@@ -66,6 +70,19 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # rich would exit with 1, without a message
+
+
+class _Unpadded(TextIOBase):
+    """A stream that drops the spaces with which rich fills up the lines of a table."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        return self._out.write(re.sub(r"(?m) +$", "", text))
+
+    def flush(self) -> None:
+        self._out.flush()
 
 
 def follow(

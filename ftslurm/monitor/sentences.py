@@ -252,8 +252,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     if group is None or status.first_step is not None or any(g.attempt is None for g in status.groups):
         return None  # one line when all are launched; a later group gets its line at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
-    count = len(status.groups)
-    return f"{every(count)} launched on {everywhere}"
+    return f"{every(len(status.groups))} launched on {everywhere}"
 
 
 def _ready(record: records.StepReady, status: RunStatus) -> str | None:

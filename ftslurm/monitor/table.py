@@ -268,7 +268,7 @@ def _folded(words: str, width: int, style: str) -> list[Text]:
 def _title(status: RunStatus, now: float, width: int) -> list[Text]:
     left = Text.assemble((status.run_id, "bold"))
     if status.job_id is not None:
-        left.append(f"  job {status.job_id}" + (f" (start {status.starts})" if status.starts > 1 else ""), "dim")
+        left.append(f"  job {status.job_id}", "dim")
     facts = []
     if status.outcome != "running":
         facts.append(sentences.ended(status.outcome))

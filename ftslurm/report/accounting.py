@@ -40,10 +40,8 @@ class Weight(Value):
         return seconds * self.of_group / HOUR_S
 
 
-def weight_of(config: Config | None) -> Weight:
-    """Return the weight of a group under this configuration; None: it is not known."""
-    if config is None:
-        return Weight("group-hours")
+def weight_of(config: Config) -> Weight:
+    """Return the weight of a group under this configuration."""
     groups = config.groups
     if groups.gpus:
         return Weight("GPU-hours", groups.nodes * groups.gpus)

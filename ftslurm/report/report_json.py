@@ -141,7 +141,7 @@ class ReportJson(TypedDict):
     begin: float
     end: float  # the end of the run, or of the report
     starts: int  # starts of the controller's job
-    unit: str  # of all `hours`: GPU-hours, node-hours or group-hours
+    unit: str  # of all `hours`: GPU-hours or node-hours
     steps: StepsJson
     ratios: RatiosJson
     time: TimeJson

@@ -62,9 +62,7 @@ def _by_squeue(job: str, runs: Sequence[RunDir]) -> Path | None:
     answer = client.call(commands.job_found(job), ANSWER_S) if shutil.which("squeue") else client.Answer()
     jobs, _ = read_jobs(answer.out)
     marks = {found.mark for found in jobs if found.mark is not None}
-    known = next((run.root for run in runs if marks and run.mark() in marks), None) or run_of(jobs)
-    others = {found.name for found in jobs} - {job}  # 81_2 for the id that a task has as a job of its own
-    return known or next((path for name in others if (path := _by_files(name, runs)) is not None), None)
+    return next((run.root for run in runs if marks and run.mark() in marks), None) or run_of(jobs)
 
 
 def _by_journal(job: str, runs: Sequence[RunDir]) -> Path | None:

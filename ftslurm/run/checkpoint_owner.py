@@ -18,7 +18,7 @@ def in_use(config: Config) -> str | None:
     """Return why a run that is not submitted yet cannot use checkpoint.dir, if it is a folder; None: it can."""
     if config.checkpoint.dir is None or is_url(config.checkpoint.dir):
         return None
-    return _used(config, Path(config.checkpoint.dir), None)
+    return _used(config, config.checkpoint.dir, None)
 
 
 def goes_on_from(config: Config) -> str | None:
@@ -48,15 +48,14 @@ def claim(config: Config, run: RunDir) -> str | None:
     """
     if config.checkpoint.dir is None:
         return None
-    folder = Path(config.checkpoint.dir)
-    if (used := _used(config, folder, run)) is not None:
-        return used
+    used = _used(config, config.checkpoint.dir, run)
     with suppress(OSError):  # saving a checkpoint there reports what is wrong
-        Store(str(folder)).take(str(run.root))
-    return None
+        if used is None:
+            Store(config.checkpoint.dir).take(str(run.root))
+    return used
 
 
-def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
+def _used(config: Config, folder: str, run: RunDir | None) -> str | None:
     """Return why the owner of a checkpoint folder keeps this run from using it; None: it does not, or there is none.
 
     Args:
@@ -68,7 +67,7 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
     return None
 
 
-def owner(folder: Path) -> RunDir | None:
+def owner(folder: str | Path) -> RunDir | None:
     """Return the run of this user that has saved in a checkpoint folder last, or None."""
     with suppress(OSError, ValueError, EnvironmentProblem):
         text = Store(str(folder)).owner()

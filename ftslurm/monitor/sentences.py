@@ -7,7 +7,6 @@ summary.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 
 from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
@@ -35,7 +34,6 @@ HINTS = {
     "QOS": "a limit of your QOS is reached: fewer groups (ftslurm scale), or another cluster.sbatch.qos or "
     f"cluster.partition; {TOO}",
     "Assoc": f"a limit of your account is reached: fewer groups (ftslurm scale), or another cluster.account; {TOO}",
-    "MaxJobsPerAccount": f"a limit of your account is reached: fewer groups (ftslurm scale), another account; {TOO}",
     "PartitionTimeLimit": "the partition allows no such time limit: a shorter cluster.time",
     "PartitionNodeLimit": "the partition gives no job so many nodes: a smaller groups.nodes",
     "PartitionDown": "the partition is down: choose another cluster.partition, or wait",
@@ -172,7 +170,7 @@ def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
 def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:
     if record.pool in status.jobs_refused:
         return None  # sbatch has refused the same before; it gets a line when it is accepted
-    what = by_count(record.count or 0, "a job is", f"{record.count} jobs are")
+    what = by_count(record.count, "a job is", f"{record.count} jobs are")
     without = f", not on {few(record.exclude)}" if record.exclude else ""
     whom = f" ({groups_of(record.pool)})" if record.pool else ""
     return f"{what} asked for{whom}{without}"
@@ -281,7 +279,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     if cause == "ok":
         return f"{what} has finished"
     if not is_failure(cause):
-        left = cause_of(cause).row.orderly if group is None else _left_because(group, cause, record.error, status)
+        left = _left_because(group, cause, record.error, status)
         return f"{what} {left}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
@@ -298,13 +296,13 @@ def _slow(record: records.GroupSlow) -> str:
     return f"group {record.group} is slow on {where}: {compared}, so all wait for it (health.on_slow)"
 
 
-def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str:
+def _left_because(group: GroupStatus | None, cause: str, error: str | None, status: RunStatus) -> str:
     """Return how a group left without a failure."""
-    how = "has left the run" if group.leaves else cause_of(cause).row.orderly
+    how = "has left the run" if group is not None and group.leaves else cause_of(cause).row.orderly
     if error is not None and cause in ("preempted", "cancelled"):
         return f"{how}: {error}"
-    leaves = cause in ("preempted", "time_limit") and status.job(group.job) is not None
-    return f"{how}, and has left job {group.job}" if leaves else how
+    job = status.job(group.job) if group is not None and cause in ("preempted", "time_limit") else None
+    return how if job is None else f"{how}, and has left job {job.name}"
 
 
 # --- the training ----------------------------------------------------------------------------------------------------
@@ -357,7 +355,7 @@ def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
         elif record.seconds is not None:
             took = f" {seconds(record.seconds)} after its launch"
         return f"group {record.group} is back: first step {step} committed{took}"
-    if len(list(islice((g for g in status.groups if g.joined or g.again), 2))) == 1:
+    if sum(g.joined or g.again for g in status.groups) == 1:
         after = f", {seconds(record.seconds)} after the launch" if record.seconds is not None else ""
         return f"training: step {step} committed{after}{quorum}"
     # Only the first group of the first quorum gets a line, and each group that joins later.

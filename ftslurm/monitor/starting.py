@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.event_text import SCRIPT_WAITS
 from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.protocol.records import StepStarting
-from ftslurm.protocol.value_class import Value
 from ftslurm.words import by_count
 
 SETTINGS = {  # of the limits that the journal has
@@ -18,7 +17,8 @@ SETTINGS = {  # of the limits that the journal has
 }
 
 
-class Wait(Value):
+@dataclass(frozen=True)
+class Wait:
     """What a group waits for."""
 
     what: str

@@ -280,7 +280,7 @@ class StatusFold(Fold):
                 cause = "unknown" if group.last is None else group.last.cause or "unknown"
                 recovery = Recovery(group.group, record.attempt, None, cause, detail)
                 self._recoveries[group.group, record.attempt] = recovery
-            self._run = run = replace(run, restarts=run.restarts + failed)
+            self._set(restarts=run.restarts + failed)
             group = replace(group, restarts=group.restarts + failed, again=True)
         runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # it need not report
         self._put(

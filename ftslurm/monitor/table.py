@@ -46,7 +46,6 @@ _STYLES = {
     "bold red": (records.GroupGivenUp,),
     "green": (records.GroupJoined, records.GroupHeardAgain),
     "bold yellow": (records.Warned, records.NoFirstStep, records.AllocationRefused),
-    "magenta": (records.FaultInjected,),
 }
 _LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
 _IN_THE_TABLE = (records.Progress.event, records.StepStarting.event)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import IO, Any
 
 from ftslurm.config import receivers
@@ -18,7 +19,6 @@ from ftslurm.config.receivers import Hook
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.readiness import readable
-from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 
@@ -34,7 +34,8 @@ class NotDelivered(Exception):
     """A receiver has failed; the text says how."""
 
 
-class Told(Value):
+@dataclass(frozen=True)
+class Told:
     """An event for the receivers."""
 
     names: frozenset[str]  # its kind, and its name in the journal

@@ -64,10 +64,10 @@ class Failure(Value):
     cause: str
     detail: str  # the cause for a person: "killed (signal 9) on n2"
     node: str | None
-    log: str | None
-    moved: bool  # no failure: preempted, at a time limit, or on request
-    drill: str | None  # the fault that was inflicted: kill
-    step: int | None  # the last committed step of the attempt
+    log: str | None = None
+    moved: bool = False  # no failure: preempted, at a time limit, or on request
+    drill: str | None = None  # the fault that was inflicted: kill
+    step: int | None = None  # the last committed step of the attempt
     back: float | None = None  # when the group committed its next step; None: it has not
     recovery_s: float | None = None
     phases: Mapping[str, float | None] | None = None  # seconds of each phase of the recovery

@@ -44,7 +44,6 @@ class HistoryFold(Fold):
         self._ended: float | None = None  # when the run was over
         self._quorums = True  # there is a Lighthouse
         self._lines: list[Timeline] = []  # of the groups
-        self._counts: list[list[int]] = []  # of each group: committed and aborted steps
         self._leaving: set[int] = set()
         self._training = 0  # number of groups that train
         self._failures: list[Failure] = []
@@ -71,7 +70,9 @@ class HistoryFold(Fold):
         end = self._ended if self._ended is not None else max(self._last, now or 0.0)
         stalls, typical = self._stalls()
         groups = tuple(
-            GroupHistory(n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), *self._counts[n])
+            GroupHistory(
+                n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted
+            )
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
@@ -136,8 +137,8 @@ class HistoryFold(Fold):
         if record.after is None and again:
             self._nodes.end_jobs(self._last, own=True)
         if record.after is not None:
-            who, cause, silent = "controller", "controller_lost", self._last
-            lost = Failure(silent, who, None, None, cause, record.after, record.host or None, None, False, None, None)
+            silent, host = self._last, record.host or None
+            lost = Failure(silent, "controller", None, None, "controller_lost", record.after, host)
             self._failures.append(replace(lost, back=time, recovery_s=time - silent))
 
     def _enter(self, count: int, time: float, roles: dict[str, int]) -> None:
@@ -145,7 +146,6 @@ class HistoryFold(Fold):
         named = [role for role, size in roles.items() for _ in range(min(size, MOST_GROUPS))]
         for n in range(len(self._lines), count):
             self._lines.append(Timeline(time, named[n] if n < len(named) else None))
-            self._counts.append([0, 0])
 
     def scaled(self, record: records.Scaled) -> None:
         count, time = record.groups or 1, self.now
@@ -262,9 +262,8 @@ class HistoryFold(Fold):
         line, time = self._current(record), self.now if record.at is None else record.at
         if line is None or record.step is None:
             return
-        count = self._counts[record.group]
-        count[0] += record.committed or 0
-        count[1] += record.aborted or 0
+        line.committed += record.committed or 0
+        line.aborted += record.aborted or 0
         if not line.trains:
             return  # it has a quorum, but has not committed a step itself
         if record.step > self._step and self._quorums:

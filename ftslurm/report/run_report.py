@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.protocol.value_class import Value
 from ftslurm.report.accounting import Accounts, Weight, account, weight_of
 from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
@@ -19,7 +18,8 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.run_reader import RunReader
 
 
-class Report(Value):
+@dataclass(frozen=True)
+class Report:
     """Where the time of a run went."""
 
     history: History

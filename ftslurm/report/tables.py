@@ -172,11 +172,11 @@ def _lost(
 
     def row(one: Account) -> tuple[Cell, ...]:
         amounts = [f"{one.seconds:,.1f}", amount(weight.hours(one.seconds))]
-        failures = [str(one.failures)] if what != "phase" else []
-        texts = [*amounts, percent(one.seconds / accounts.lost_s if accounts.lost_s else None), *failures]
+        share = percent(one.seconds / accounts.lost_s if accounts.lost_s else None)
+        texts = [*amounts, share, str(one.failures or "")]
         return Cell(word(one.name), share=one.seconds / most if most else 0.0), *map(Cell, texts)
 
-    columns = (what, "seconds", weight.unit, "share", *(["failures"] if what != "phase" else []))
+    columns = (what, "seconds", weight.unit, "share", "failures")
     short = 8 if what in ("node", "group") else len(lost)
     return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 5)), short)
 

@@ -31,6 +31,7 @@ class Timeline:
         self.cause = FIRST_START  # of the outage, while it lasts
         self.node: str | None = None  # the node that caused it
         self.attempt, self.nodes = -1, tuple[str, ...]()
+        self.committed = self.aborted = 0  # steps, over all attempts
         self._trained: int | None = None  # index of the span of training that the outage has ended
 
     @property

@@ -11,11 +11,10 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ftslurm.config.schema import Config
 from ftslurm.protocol.records import RunFinished, RunRequeued, RunStarted
-from ftslurm.protocol.value_class import Value
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import first_line, last_line
@@ -29,7 +28,8 @@ QUEUE_S = 15.0  # how often Slurm is asked about one run
 SUBMITTED_S = 120.0  # so long the submission of a run may take after its directory was made
 
 
-class Queue(Value):
+@dataclass(frozen=True)
+class Queue:
     """What squeue says of some users' jobs. Without an answer nothing is concluded from a job that is not in it."""
 
     users: frozenset[str] = frozenset()  # whose jobs are known, all of them

@@ -13,10 +13,9 @@ import os
 import platform
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from ftslurm.config.schema import Config
-from ftslurm.protocol.value_class import Value
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import integer, last_event, last_line, text
@@ -30,7 +29,8 @@ class Superseded(Exception):
     """Another controller has taken the lead."""
 
 
-class Leader(Value):
+@dataclass(frozen=True)
+class Leader:
     """A process that has taken the lead."""
 
     number: int

@@ -166,5 +166,5 @@ class Training:
         if self._journal is None:
             for path in (self.scene.folder / "runs").glob("*/events.jsonl"):
                 self._journal = JournalReader(path)
-        self._events += self._journal.read_new() if self._journal else []
+        self._events += list(self._journal.iter_new()) if self._journal else []
         return self._events

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from enum import EnumMeta
 from types import NoneType, UnionType
@@ -24,9 +25,8 @@ from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.report_json import ReportJson
-from ftslurm.run import leadership, replay
-from ftslurm.run.fold import Fold
-from ftslurm.run.journal_lines import members
+from ftslurm.run.journal_lines import Fold, members
+from ftslurm.run.replay import Reading
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 READERS = {
@@ -34,8 +34,7 @@ READERS = {
     "report": HistoryFold,
     "report, of nodes": NodeIntervals,
     "lines for people": sentences,
-    "the next controller": replay,
-    "candidates": leadership,
+    "the next controller": Reading,
 }
 SECTIONS = {
     "The run and its controllers": records.RunEvent,
@@ -102,9 +101,6 @@ def report_schema() -> str:
 
 def json_schema(hint: object) -> dict[str, Any]:
     """Return the JSON Schema of a type."""
-    if get_origin(hint) is Annotated:
-        kind, meaning, *_ = get_args(hint)
-        return {"description": meaning} | json_schema(kind)
     if isinstance(hint, EnumMeta):
         return {"type": "string", "enum": [value.value for value in hint]}
     if get_origin(hint) is UnionType:
@@ -119,7 +115,12 @@ def json_schema(hint: object) -> dict[str, Any]:
 
 
 def _object(hint: Any) -> dict[str, Any]:
-    properties = {name: json_schema(kind) for name, kind in get_type_hints(hint, include_extras=True).items()}
+    comments = field_comments(sys.modules[hint.__module__])
+    properties = dict[str, dict[str, Any]]()
+    for name, kind in get_type_hints(hint).items():
+        alias = hint.__annotations__[name].__forward_arg__
+        meaning = comments.get((hint.__name__, name)) or comments.get(("", alias))
+        properties[name] = ({"description": meaning} if meaning else {}) | json_schema(kind)
     whole = {"type": "object", "properties": properties}
     return whole | {"required": [name for name in properties if name in hint.__required_keys__]}
 

@@ -67,7 +67,7 @@ class Run:
     def events(self) -> list[dict[str, object]]:
         """The journal so far."""
         self._reader = self._reader or JournalReader(self.dir / "events.jsonl")
-        self._events += self._reader.read_new()
+        self._events += list(self._reader.iter_new())
         return self._events
 
     @property

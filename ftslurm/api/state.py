@@ -11,7 +11,7 @@ from ftslurm.errors import RunNotFound
 from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
-from ftslurm.monitor.starting import with_last_lines
+from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus, with_hooks, without_controller
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -33,8 +33,8 @@ ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
 NUMBERS = frozenset(("group", "step", "groups", "attempt", "restarts", "steps/s"))
 _DROPPED = ("attempt", "steps/s", "restarts", "groups", "role")  # in this order
 _ROOM = 40  # columns of a screen that nodes and reasons get before others are dropped
-_REASON_LINES = 5  # of one group, on a screen
-_CONSOLE = Console()  # rich wraps no text without one
+_REASON_LINES = 5  # of one group
+_CONSOLE = Console()  # measures tables
 SHEET = 1000  # the width of output that is no terminal: nothing is wrapped or left out
 
 
@@ -62,14 +62,17 @@ class Rows:
         cells = self._cells[group.group]
         return [*(cells[name] for name in self.columns), cells["node"]]
 
-    def folded(self, group: GroupStatus, most: int) -> tuple[list[Text], int]:
-        """Return the same with the last one in lines that fit, and the number of these."""
-        *cells, last = self.cells(group)
-        lines = list(last.wrap(_CONSOLE, self.room, overflow="fold"))
-        if len(lines) > most:
-            del lines[most:]
-            lines[-1].append(" ...")
-        return [*cells, Text("\n").join(lines)], len(lines)
+    def table(self, groups: Iterable[GroupStatus], lines: int) -> Table:
+        """Return the table of these groups, with so many lines of each that are full."""
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+        for name, size in self.columns.items():
+            table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
+        table.add_column("node", max_width=self.room, overflow="fold")
+        for group in groups:
+            *cells, last = self.cells(group)
+            last.truncate(lines * self.room, overflow="ellipsis")
+            table.add_row(*cells, last)
+        return table
 
 
 def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableType:
@@ -77,27 +80,18 @@ def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableTy
 
     Where not all fit, those that do not step come first, the failed ones before all; the others are counted.
     """
-    fitting, lines = Rows(status, now, width), max(2, height - 1)
-    most = _REASON_LINES if width < SHEET else height
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    for name, size in fitting.columns.items():
-        table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
-    table.add_column("node", width=fitting.room, no_wrap=True)
-    fits = len(status.groups) <= lines and sum(fitting.folded(g, most)[1] for g in status.groups) <= lines
-    left, counted = lines - (not fits), Counter[tuple[str, str]]()
-    for group in status.groups if fits else sorted(status.groups, key=ORDERS["state"]):
-        if left > 0:
-            cells, high = fitting.folded(group, min(left, most))
-            table.add_row(*cells)
-            left -= high
-        else:
-            counted[sentences.phase(group, status), STYLES[group.phase]] += 1
-    if fits:
-        return table
-    rest = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
+    fitting, options = Rows(status, now, width), _CONSOLE.options.update(width=width)
+    urgent = sorted(status.groups, key=ORDERS["state"])
+    tries = [[*status.groups]] if len(urgent) < height else []
+    for shown in (*tries, *(urgent[:most] for most in range(max(1, height - 2), 0, -1))):
+        table, rest = fitting.table(shown, max(1, min(_REASON_LINES, height - 3))), urgent[len(shown) :]
+        if len(_CONSOLE.render_lines(table, options)) + bool(rest) <= height:
+            break
+    counted = Counter((sentences.phase(group, status), STYLES[group.phase]) for group in rest)
+    more = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
     for n, ((phase, style), count) in enumerate(counted.most_common()):
-        rest.append(", " if n else "").append(f"{count} more ").append(phase, style)
-    return Group(table, rest)
+        more.append(", " if n else "").append(f"{count} more ").append(phase, style)
+    return Group(table, *([more] if counted else []))
 
 
 def _cells(group: GroupStatus, status: RunStatus, now: float) -> dict[str, Text]:
@@ -121,7 +115,7 @@ def _or_dash(value: object) -> str:
 
 def _node(group: GroupStatus, status: RunStatus, now: float) -> Text:
     """Return the nodes of a group, why it does not step, or its job, and what it has printed last."""
-    pending = group.phase is Phase.PENDING and status.jobs.named(group.job) is not None  # it has left its last nodes
+    pending = group.phase is Phase.PENDING and status.job(group.job) is not None  # it has left its last nodes
     parts = [Text(few(group.nodes, 2))] if group.nodes and not pending else []
     if status.outcome == "running":
         job = sentences.table_note(group, status, now)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -20,8 +18,8 @@ from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, number
 from ftslurm.run.journal_lines import read
+from ftslurm.run.last_words import end_of
 from ftslurm.run.log_noise import is_noise
-from ftslurm.security.owned_files import open_file
 from ftslurm.security.terminal import visible
 
 LINES = 20  # lines of the log that are shown without --tail
@@ -104,10 +102,7 @@ def _print(out: BinaryIO, heading: str, lines: Sequence[str]) -> None:
 
 def _end(log: Path) -> list[str]:
     """Return the last lines of a log; none if it cannot be read."""
-    with suppress(OSError), open_file(log) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _READ))
-        return file.read().decode(errors="replace").splitlines()
-    return []
+    return end_of(log, _READ).decode(errors="replace").splitlines()
 
 
 def _stacks(end: list[str]) -> int:

@@ -11,15 +11,14 @@ import contextlib
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import RunNotFound
-from ftslurm.protocol.records import RunFinished, RunStarted
+from ftslurm.protocol.records import RunStarted
+from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import last_event
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
 from ftslurm.words import spans
 
@@ -29,8 +28,7 @@ _OPEN_FILES = 128  # a large run has more logs than a process may open
 _RANK_LOG = re.compile(r"group-(\d+)/attempt-(\d+)/rank-(\d+)\.log")
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Value):
     """The requested logs; None: any. Without a group, rank 0 of each group."""
 
     group: int | None = None
@@ -57,8 +55,7 @@ class Wanted:
         return all(wanted is None or wanted == has for wanted, has in asked)
 
 
-@dataclass(frozen=True)
-class LogFile:
+class LogFile(Value):
     path: Path
     label: str  # g3.a2.r0
     group: int = -1
@@ -75,11 +72,8 @@ class Piece(NamedTuple):
     end: int
 
 
-def select(run: RunDir, wanted: Wanted, until: Callable[[], bool] = lambda: False) -> list[LogFile]:
+def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
     """Return the wanted log files that exist, ordered by group, attempt and rank.
-
-    Args:
-        until: returns true when the run has no writers any more; called if a log is missing.
 
     Raises:
         RunNotFound: there is none.
@@ -87,15 +81,10 @@ def select(run: RunDir, wanted: Wanted, until: Callable[[], bool] = lambda: Fals
     logs = present(run, wanted)
     missing = [log for log in _services(run, wanted) if log not in logs]
     if missing:
-        yet = _yet(run, until)
-        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name}{yet}: looked for {missing[0].path}")
+        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name}: looked for {missing[0].path}")
     if wanted.workers and not any(log.group >= 0 for log in logs):
         workers = _all_workers(run)
-        lacks = (
-            _lacks(wanted, workers)
-            if workers
-            else f"has no log of a worker{_yet(run, until)}; see `logs --controller` for why"
-        )
+        lacks = _lacks(wanted, workers) if workers else "has no log of a worker; see `logs --controller` for why"
         raise RunNotFound(f"run {run.root.name} {lacks}; logs are in {run.logs}")
     return logs
 
@@ -106,12 +95,8 @@ def present(run: RunDir, wanted: Wanted) -> list[LogFile]:
 
 
 def _services(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    logs = []
-    if wanted.controller:
-        logs.append(LogFile(run.controller_log, "controller"))
-    if wanted.lighthouse:
-        logs.append(LogFile(run.lighthouse_log, "lighthouse"))
-    return logs
+    asked = ((wanted.controller, run.controller_log), (wanted.lighthouse, run.lighthouse_log))
+    return [LogFile(path, path.stem) for wants, path in asked if wants]
 
 
 def _all_workers(run: RunDir) -> list[LogFile]:
@@ -122,10 +107,6 @@ def _all_workers(run: RunDir) -> list[LogFile]:
             group, attempt, rank = (int(n) for n in match.groups())
             logs.append(LogFile(path, f"g{group}.a{attempt}.r{rank}", group, attempt, rank))
     return sorted(logs, key=lambda log: (log.group, log.attempt, log.rank))
-
-
-def _yet(run: RunDir, until: Callable[[], bool]) -> str:
-    return "" if last_event(run.events) == RunFinished.event or until() else " (yet)"
 
 
 def _lacks(wanted: Wanted, logs: Sequence[LogFile]) -> str:
@@ -173,11 +154,15 @@ class LogReader:
         return os.fstat(self._fd(path)).st_mtime
 
     def last_line_end(self, path: Path, low: int, high: int) -> int | None:
-        """Return the position after the last newline between `low` and `high`; None: there is no newline."""
+        """Return the position after the last end of a line between `low` and `high`; None: there is none.
+
+        A carriage return ends a line as a newline does once something follows it, which may be that newline.
+        """
         size = _SCAN
         while high > low:
             start = max(low, high - size)
-            found = self.read(path, high - start, start).rfind(b"\n")
+            block = self.read(path, high - start + 1, start)
+            found = max(block.rfind(b"\n", 0, high - start), block.rfind(b"\r", 0, -1))
             if found >= 0:
                 return start + found + 1
             high, size = start, BLOCK
@@ -196,12 +181,6 @@ class LogReader:
     def close(self) -> None:
         while self._fds:
             os.close(self._fds.popitem()[1])
-
-    def __enter__(self) -> LogReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def pieces(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:

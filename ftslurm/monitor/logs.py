@@ -6,10 +6,10 @@ log_failure.py.
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,7 +41,7 @@ def show(
     and rank in front unless only one file is shown. Returns without an error if the reader of `out` closes it.
 
     Args:
-        until: called in each round, and if there is no such log; returns true when the run has no writers any more.
+        until: called in each round; returns true when the run has no writers any more.
 
     Returns:
         How many lines of known noise are left out.
@@ -51,17 +51,17 @@ def show(
     """
     page = Page(out, view, labels=not wanted.one)
     try:
-        with LogReader() as files:
+        with closing(LogReader()) as files:
             if follow:
                 _follow(run, wanted, page, files, until, poll_s)
             else:
-                logs = select(run, wanted, until)
+                logs = select(run, wanted)
                 page.labels = len(logs) > 1
                 _print(logs, page, files, {log.path: files.size(log.path) for log in logs})
-        page.close()
+        out.flush()
     except BrokenPipeError:
         # E.g. `| head`. The interpreter flushes stdout again at exit: redirect that to /dev/null.
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             discard(out)
     return page.left_out
 
@@ -69,9 +69,8 @@ def show(
 def show_end(log: LogFile, out: BinaryIO, view: View) -> int:
     """Print the last `view.tail` lines of one log. Return how many lines of known noise stood in what was read."""
     page = Page(out, view, labels=False)
-    with LogReader() as files:
+    with closing(LogReader()) as files:
         _print([log], page, files, {log.path: files.size(log.path)})
-    page.close()
     return page.left_out
 
 
@@ -81,7 +80,7 @@ def _print(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Pat
         return _print_tail(logs, page, files, ends, page.view.tail)
     parts = (pieces(log, files, ends[log.path], page.view.since) for log in logs)
     for piece in heapq.merge(*parts, key=lambda piece: piece.time):
-        _copy(piece, page, files, final=page.labels)
+        _copy(piece, page, files)
     return None
 
 
@@ -99,18 +98,17 @@ def _print_tail(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dic
         if not count:
             break
     for piece, lines in reversed(kept):
-        page.lines(piece.log, piece.time, lines)
+        page.write(piece.log, piece.time, lines)
 
 
-def _copy(piece: Piece, page: Page, files: LogReader, final: bool) -> None:
-    """Print a piece of a log. `final`: a newline after an incomplete last line."""
-    start = piece.start
+def _copy(piece: Piece, page: Page, files: LogReader) -> None:
+    """Print a piece of a log in blocks of whole lines; a line that is longer than a block is divided."""
+    start, path = piece.start, piece.log.path
     while start < piece.end:
-        block = files.read(piece.log.path, min(BLOCK, piece.end - start), start)
-        if not block:
-            break  # the file was cut
-        start += len(block)
-        page.write(piece.log, piece.time, block, final=final and start >= piece.end)
+        most = min(start + BLOCK, piece.end)
+        end = most if most == piece.end else files.last_line_end(path, start, most) or most
+        page.write(piece.log, piece.time, page.pick(files.read(path, end - start, start)))
+        start = end
 
 
 def _follow(
@@ -118,15 +116,11 @@ def _follow(
 ) -> None:
     journal = JournalReader(run.events)
     logs = present_logs(run, wanted)
-    # A single file is printed byte by byte; of several, only whole lines are printed.
-    sizes = {log.path: files.size(log.path) for log in logs}
-    scanned = dict(sizes)  # there is no newline between printed and scanned
-    printed = {path: size if wanted.one else files.last_line_end(path, 0, size) or 0 for path, size in sizes.items()}
+    printed = {log.path: files.last_line_end(log.path, 0, files.size(log.path)) or 0 for log in logs}
     _print(logs, page, files, printed)
     gaps = {path: files.gap(path) for path in printed}
     finished, rounds = False, 0
     while True:
-        page.show_begun()
         last, news = until(), False
         for event in journal.iter_new():
             record = read(event)
@@ -140,14 +134,13 @@ def _follow(
         rounds += 1
         for log in logs:
             if (gap := files.gap(log.path)) != gaps.setdefault(log.path, gap):  # the file was cut (log_cap.py)
-                printed[log.path] = gap.offset(gaps[log.path].stream(printed.get(log.path, 0)))
-                scanned[log.path], gaps[log.path] = printed[log.path], gap
+                printed[log.path], gaps[log.path] = gap.offset(gaps[log.path].stream(printed.get(log.path, 0))), gap
             start, size = printed.get(log.path, 0), files.size(log.path)
-            whole = not (wanted.one or last)
-            end = files.last_line_end(log.path, scanned.get(log.path, 0), size) if whole else size
-            scanned[log.path] = size
+            end = None if last else files.last_line_end(log.path, start, size)
+            if last or (end is None and size > start + BLOCK):
+                end = size
             if end is not None and end > start:
-                _copy(Piece(time.time(), log, start, end), page, files, final=not wanted.one)
+                _copy(Piece(time.time(), log, start, end), page, files)
                 printed[log.path] = end
         page.out.flush()
         if last:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import lru_cache
+from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -13,9 +13,7 @@ Kind = TypeVar("Kind")
 DIGITS = 4  # of a number after its point
 
 
-@lru_cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def packed(kind: type[Kind], *values: object, **known: object) -> Kind:

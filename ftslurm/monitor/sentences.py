@@ -6,9 +6,7 @@ summary.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from itertools import islice
 
 from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
@@ -36,7 +34,6 @@ HINTS = {
     "QOS": "a limit of your QOS is reached: fewer groups (ftslurm scale), or another cluster.sbatch.qos or "
     f"cluster.partition; {TOO}",
     "Assoc": f"a limit of your account is reached: fewer groups (ftslurm scale), or another cluster.account; {TOO}",
-    "MaxJobsPerAccount": f"a limit of your account is reached: fewer groups (ftslurm scale), another account; {TOO}",
     "PartitionTimeLimit": "the partition allows no such time limit: a shorter cluster.time",
     "PartitionNodeLimit": "the partition gives no job so many nodes: a smaller groups.nodes",
     "PartitionDown": "the partition is down: choose another cluster.partition, or wait",
@@ -45,7 +42,6 @@ HINTS = {
     "NodeDown": "a node it needs is down (sinfo -R)",
     "InvalidAccount": "Slurm does not know the account: cluster.account",
     "InvalidQOS": "Slurm does not know the QOS: cluster.sbatch.qos",
-    "Licenses": "it waits for licences",
 }
 
 
@@ -93,8 +89,7 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             most = seconds(record.seconds)
             return f"a checkpoint is saved, within {most}, and then the job is started again{_because(record.reason)}"
         case records.RunRequeued():
-            step = status.step if record.steps is None else record.steps
-            return f"the run stops at step {step}{_because(record.reason)}"
+            return f"the run stops at step {record.steps or status.step}{_because(record.reason)}"
         case records.RunFinished():
             counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
             return f"the run {ended(status.outcome)} ({counts}){_because(record.reason)}"
@@ -102,7 +97,7 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
 
 
 def _run_started(record: records.RunStarted) -> str:
-    what = plural(record.groups, "group") if record.groups else "groups unknown"
+    what = plural(record.groups, "group")
     if record.workers is not None:
         what += f" of {plural(record.workers, 'worker')}"
     if record.cluster == "local":
@@ -130,13 +125,9 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
         case records.NodeUnshunned():
             return f"node {record.node} is no longer drained{_because(record.reason)}"
-        case records.NodeCheckPassed():
-            return None  # what is launched there shows it
         case records.NodeCheckFailed():
             log = f"; see {record.log}" if record.log else ""
             return f"node {record.node} is left out, it has failed its check{_because(record.reason)}{log}"
-        case records.NodeDrained() | records.NodeUndrained():
-            return None  # the answer to the command says it
         case records.PilotRestarted():
             what = f"another pilot is started on {record.node}"
             return f"job {record.allocation}: {what}{_because(record.reason)}"
@@ -154,11 +145,11 @@ def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
     """Return the line for a job. Jobs that wait for the same reason share one: 64 groups may have 64 such jobs."""
     match record:
         case records.AllocationPending(allocation=name):
-            alike = [job for job in status.jobs.waiting if job.reason == record.reason]
+            alike = [job for job in status.waiting_jobs if job.reason == record.reason]
             return f"job {name} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
         case records.AllocationGranted(allocation=name):
             late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
-            return f"job {name} has {', '.join(record.nodes)}{_until(status.jobs.named(name))}" if late else None
+            return f"job {name} has {', '.join(record.nodes)}" if late else None
         case records.AllocationLeaving(allocation=name):
             return f"job {name} is about to end, its group leaves it: {record.reason}"
         case records.AllocationRequeued(allocation=name):
@@ -174,9 +165,9 @@ def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
 
 
 def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:
-    if record.pool in status.jobs.refused:
+    if record.pool in status.jobs_refused:
         return None  # sbatch has refused the same before; it gets a line when it is accepted
-    what = by_count(record.count or 0, "a job is", f"{record.count} jobs are")
+    what = by_count(record.count, "a job is", f"{record.count} jobs are")
     without = f", not on {few(record.exclude)}" if record.exclude else ""
     whom = f" ({groups_of(record.pool)})" if record.pool else ""
     return f"{what} asked for{whom}{without}"
@@ -199,12 +190,6 @@ def _why_it_waits(job: JobStatus) -> str:
     return (job.reason or "Slurm gives no reason") + (f" ({hinted})" if hinted else "")
 
 
-def _until(job: JobStatus | None) -> str:
-    if job is None or not job.ends or job.left(time.time()) is None:
-        return ""
-    return f", until {time.strftime('%a %H:%M', time.localtime(job.ends))}"
-
-
 # --- Slurm steps -----------------------------------------------------------------------------------------------------
 
 
@@ -213,15 +198,12 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
         case records.StepLaunched():
             return _launched(record, status)
         case records.LaunchRefused():
-            who = unit_called(record.unit) if record.group is None else _named(record.group, status)
             again = f", which is tried again in {seconds(record.again_s)}" if record.again_s is not None else ""
-            return f"{who}: Slurm refuses the launch{again}{_because(record.reason)}"
+            return f"{_who(record, status)}: Slurm refuses the launch{again}{_because(record.reason)}"
         case records.StepReady():
             return _ready(record, status)
         case records.StepStarting():
             return _starting(record, status)
-        case records.ScriptBegun():
-            return None  # the line of its first step follows
         case records.StepAdopted():
             at = "" if record.step is None else f", at step {record.step}"
             return f"{record.unit} runs on under this controller{at}"
@@ -232,19 +214,18 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             whose = f"the stacks of rank {record.rank} of group {record.group}"
             return f"{whose} could not be taken: {record.error}" if record.error else f"{whose}: {where}"
         case records.StepRecalled():
-            who = unit_called(record.unit) if record.group is None else _named(record.group, status)
-            return f"{who} is asked to leave its nodes{_because(record.reason)}"
+            return f"{_who(record, status)} is asked to leave its nodes{_because(record.reason)}"
         case records.RestartScheduled():
             wait = record.due - now
             if wait < 1:
                 return None  # the line of the launch follows at once
-            return f"{_named(record.group, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
+            return f"{_who(record, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
         case records.GroupWaits():
-            if status.mode == "array" or status.jobs.asked:
+            if status.mode == "array" or status.jobs_asked:
                 return None  # the lines about jobs show what groups wait for
-            return f"{_named(record.group, status)} waits for {record.reason or 'a node'}"
+            return f"{_who(record, status)} waits for {record.reason or 'a node'}"
         case records.GroupGivenUp():
-            return f"{_named(record.group, status)} is given up{_because(record.reason)}"
+            return f"{_who(record, status)} is given up{_because(record.reason)}"
         case records.StandbyGivenUp():
             return f"{record.unit} is given up{_because(record.reason)}"
     return None
@@ -255,7 +236,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     if _is_standby(record.unit):
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.again):
-        what = called(group) if group else unit_called(record.unit)
+        what = _who(record, status)
         last = group.last and group.last.cause if group else status.lighthouse and status.lighthouse.last_cause
         how = "failed" if is_failure(last or None) else "ended"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
@@ -266,8 +247,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     if group is None or status.first_step is not None or any(g.attempt is None for g in status.groups):
         return None  # one line when all are launched; a later group gets its line at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
-    count = len(status.groups)
-    return f"{every(count)} launched on {everywhere}"
+    return f"{every(len(status.groups))} launched on {everywhere}"
 
 
 def _ready(record: records.StepReady, status: RunStatus) -> str | None:
@@ -281,26 +261,24 @@ def _ready(record: records.StepReady, status: RunStatus) -> str | None:
 
 def _starting(record: records.StepStarting, status: RunStatus) -> str | None:
     group = _group(record.group, status)
-    waits = None if group is None else starting.of_start(group, status)
-    return None if group is None or waits is None else f"{called(group)} waits for {waits}"
+    wait = None if group is None else starting.wait_of(group, status)
+    return None if group is None or wait is None else f"{called(group)} waits for {wait.what}"
 
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     group, cause = _group(record.group, status), record.cause
-    what = called(group) if group else unit_called(record.unit)
+    what = _who(record, status)
     at = f"at step {group.step}" if group and group.joined and group.step is not None else ""
     if group is None and record.group is not None and cause != "ok":  # `ftslurm scale` has taken it out of the run
-        return f"group {record.group} has left the run" + ("" if record.step is None else f" (at step {record.step})")
+        return f"{what} has left the run" + ("" if record.step is None else f" (at step {record.step})")
     if group is None and cause in ("ok", "cancelled"):
         return None  # the Lighthouse ends after the groups
     if cause == "ok":
         return f"{what} has finished"
     if not is_failure(cause):
-        left = None if group is None else _left_because(group, cause, record.error, status)
-        return f"{what} {left or cause_of(cause).row.orderly}" + (f" ({at})" if at else "")
+        left = _left_because(group, cause, record.error, status)
+        return f"{what} {left}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
-    if _is_standby(record.unit):
-        return f"{what} died: {verdict(record)}{log}"
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
     told = replace(record, error=None) if cause_of(cause) is Cause.HANG else record  # the line of hang_found
     return f"{what} attempt {record.attempt} died{where}: {verdict(told)}{log}"
@@ -312,23 +290,16 @@ def _slow(record: records.GroupSlow) -> str:
     own_s, others_s = record.own_s or 0.0, record.others_s or 0.0
     where = ", ".join(record.nodes)
     compared = f"its own part of a step takes {seconds(own_s)}, that of the others {seconds(others_s)}"
-    waits = f"all wait for it, {seconds(own_s - others_s)} in each step of {seconds(record.step_s)}"
-    return f"group {record.group} is slow on {where}: {compared}; {waits} (health.on_slow)"
+    return f"group {record.group} is slow on {where}: {compared}, so all wait for it (health.on_slow)"
 
 
-def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str | None:
-    """Return why a group left without a failure; None: the run ended it."""
-    job = status.jobs.named(group.job)
-    where = f"job {group.job}" if group.job is not None else "its job"
-    if group.leaves:
-        return "has left the run"
-    if cause == "preempted" and (job is not None or error is not None):
-        return f"has left {where}: preempted" if error is None else f"was preempted: {error}"
-    if cause == "time_limit" and job is not None:
-        return f"has left {where}: its time limit is near"
-    if cause == "cancelled" and error is not None:
-        return f"was ended from outside: {error}"
-    return None
+def _left_because(group: GroupStatus | None, cause: str, error: str | None, status: RunStatus) -> str:
+    """Return how a group left without a failure."""
+    how = "has left the run" if group is not None and group.leaves else cause_of(cause).row.orderly
+    if error is not None and cause in ("preempted", "cancelled"):
+        return f"{how}: {error}"
+    job = status.job(group.job) if group is not None and cause in ("preempted", "time_limit") else None
+    return how if job is None else f"{how}, and has left job {job.name}"
 
 
 # --- the training ----------------------------------------------------------------------------------------------------
@@ -336,8 +307,6 @@ def _left_because(group: GroupStatus, cause: str, error: str | None, status: Run
 
 def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None:
     match record:
-        case records.Progress() | records.CheckpointSaved() | records.HangLimit():
-            return None  # the table shows them
         case records.GroupJoined():
             return _joined(record, status)
         case records.Serving():
@@ -383,7 +352,7 @@ def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
         elif record.seconds is not None:
             took = f" {seconds(record.seconds)} after its launch"
         return f"group {record.group} is back: first step {step} committed{took}"
-    if len(list(islice((g for g in status.groups if g.joined or g.again), 2))) == 1:
+    if sum(g.joined or g.again for g in status.groups) == 1:
         after = f", {seconds(record.seconds)} after the launch" if record.seconds is not None else ""
         return f"training: step {step} committed{after}{quorum}"
     # Only the first group of the first quorum gets a line, and each group that joins later.
@@ -394,9 +363,10 @@ def _at_work(record: records.Serving | records.SessionOpened, what: str, status:
     """Return the line for the first report of a group in a run with parameter servers; None: not the first."""
     if record.seconds is None:
         return None
+    who = _who(record, status)
     if record.recovery_s is not None:
-        return f"{_named(record.group, status)} is back: it {what}, {seconds(record.recovery_s)} after it died"
-    return f"{_named(record.group, status)} {what}, {seconds(record.seconds)} after its launch"
+        return f"{who} is back: it {what}, {seconds(record.recovery_s)} after it died"
+    return f"{who} {what}, {seconds(record.seconds)} after its launch"
 
 
 def _full_restart(record: records.FullRestart) -> str:
@@ -409,16 +379,23 @@ def _full_restart(record: records.FullRestart) -> str:
 
 def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
     """Return the fault of a drill: "SIGSTOP of rank 0 of group 1"."""
-    kind, group = drill.kind or "?", drill.group
-    whom = "" if group is None else f"group {group}" if drill.rank is None else f"rank {drill.rank} of group {group}"
-    if kind == "lighthouse":
-        return "the Lighthouse killed"
+    kind = drill.kind or "?"
+    rank = [f"rank {drill.rank}"] if drill.rank is not None and drill.group is not None and kind != "cancel" else []
+    group = [f"group {drill.group}"] if drill.group is not None else []
     if kind == "node":
-        return f"the node {drill.node or ''}".rstrip() + (f" lost, with {whom}" if whom else " lost")
-    if kind == "cancel":
-        return "scancel of the step" + (f" of group {group}" if group is not None else "")
-    what = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP", "corrupt": "a flipped bit"}.get(kind, kind)
-    return what + (f" of {whom}" if whom else "")
+        lost = " ".join(filter(None, ("the node", drill.node, "lost")))
+        return lost + (f", with {' of '.join(rank + group)}" if group else "")
+    return " of ".join([_DRILLS.get(kind, kind), *rank, *group])
+
+
+_DRILLS = {
+    "kill": "SIGKILL",
+    "term": "SIGTERM",
+    "stop": "SIGSTOP",
+    "corrupt": "a flipped bit",
+    "cancel": "scancel of the step",
+    "lighthouse": "the Lighthouse killed",
+}
 
 
 # --- parts of the status ---------------------------------------------------------------------------------------------
@@ -432,20 +409,13 @@ def called(group: GroupStatus) -> str:
 def standbys(status: RunStatus) -> str | None:
     """Return the state of the warm standbys: "standbys: 1 ready on n4, 1 starting on n5"; None: there are none."""
     parts = []
-    for word, phases in _STANDBY_WORDS:
-        units = [unit for unit in status.standbys if unit.phase in phases]
+    for phase in reversed(Phase):
+        units = [unit for unit in status.standbys if unit.phase is phase]
         if units:
             nodes = tuple(dict.fromkeys(node for unit in units for node in unit.nodes))
+            word = "ready" if phase is Phase.RUNNING else phase.value.lower()
             parts.append(f"{len(units)} {word}" + (f" on {few(nodes)}" if nodes else ""))
     return f"standbys: {', '.join(parts)}" if parts else None
-
-
-_STANDBY_WORDS = (
-    ("ready", (Phase.RUNNING,)),
-    ("starting", (Phase.STARTING,)),
-    ("waiting to start", (Phase.PENDING,)),
-    ("ended", (Phase.STOPPING, Phase.SUCCEEDED, Phase.FAILED)),
-)
 
 
 def parent(status: RunStatus) -> str | None:
@@ -465,7 +435,7 @@ def checkpoint(status: RunStatus) -> str | None:
 
 def left_out(status: RunStatus) -> str | None:
     """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
-    kinds = (("left out", status.excluded_nodes), ("drained", drained(status)))
+    kinds = (("left out", tuple(status.excluded_nodes)), ("drained", drained(status)))
     return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
 
 
@@ -477,13 +447,13 @@ def slow(status: RunStatus) -> str | None:
 
 def drained(status: RunStatus) -> tuple[str, ...]:
     """Name the nodes that a user or Slurm drains; of the latter say why."""
-    nodes = {**dict.fromkeys(status.drained_nodes, ""), **status.draining_nodes}
+    nodes = {**status.drained_nodes, **status.draining_nodes}
     return tuple(f"{node} ({why})" if why else node for node, why in nodes.items())
 
 
 def unfit(status: RunStatus) -> list[str]:
     """Say of the first nodes that have failed their check why, unless the run has ended for that."""
-    told = [(node, why) for node, why in status.unfit_nodes if why.partition("; see ")[0] not in status.reason]
+    told = [(node, why) for node, why in status.unfit_nodes.items() if why.partition("; see ")[0] not in status.reason]
     return [f"node {node} has failed its check: {why}" for node, why in told[:3]]
 
 
@@ -499,7 +469,7 @@ def short_log(path: str) -> str:
 
 def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
     """Return a group's job and its time left; for a group that waits, the job it waits for and the reason."""
-    job, waits = status.jobs.named(group.job), group.phase is Phase.PENDING
+    job, waits = status.job(group.job), group.phase is Phase.PENDING
     if job is None or waits == bool(job.nodes):
         return None
     if waits:
@@ -539,20 +509,21 @@ def hang_limit(status: RunStatus) -> str | None:
 
 def job_lines(status: RunStatus, now: float) -> list[str]:
     """Return the lines below the table: number of jobs, when the first one ends, and why others wait."""
-    jobs = status.jobs
-    if not jobs.there and not jobs.refused:
+    waiting = status.waiting_jobs
+    running = [job for job in status.jobs if job.nodes]
+    if not status.jobs and not status.jobs_refused:
         return []
-    limits = [(left, job.name) for job in jobs.running if (left := job.left(now)) is not None]
+    limits = [(left, job.name) for job in running if (left := job.left(now)) is not None]
     first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
     ends = "" if first is None else f", the first ends in {about(first)} ({name})"
-    lines = [f"jobs of groups: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
+    lines = [f"jobs of groups: {len(running)} running{ends}, {len(waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
-    for job in jobs.waiting:
+    for job in waiting:
         reasons.setdefault(job.reason or "in the queue", []).append(job)
     for reason, alike in reasons.items():
         hinted = hint(reason, alike[0].name)
         lines.append(f"  {few([job.name for job in alike], 1)}: {reason}" + (f" - {hinted}" if hinted else ""))
-    lines += [f"  sbatch refuses jobs for {groups_of(pool)}: {why}" for pool, why in jobs.refused.items()]
+    lines += [f"  sbatch refuses jobs for {groups_of(pool)}: {why}" for pool, why in status.jobs_refused.items()]
     return lines
 
 
@@ -571,7 +542,11 @@ def _group(number_: int | None, status: RunStatus) -> GroupStatus | None:
     return status.groups[number_] if number_ is not None and number_ < len(status.groups) else None
 
 
-def _named(number_: int, status: RunStatus) -> str:
+def _who(record: records.JournalRecord, status: RunStatus) -> str:
+    """Return what the group or the other unit of a record is called."""
+    number_ = getattr(record, "group", None)
+    if number_ is None:
+        return unit_called(getattr(record, "unit", ""))
     group = _group(number_, status)
     return called(group) if group is not None else f"group {number_}"
 

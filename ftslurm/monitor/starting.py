@@ -1,20 +1,15 @@
-"""What a group that commits no steps yet waits for: since when, how long it may, and the last line that it printed."""
+"""What a group that commits no steps yet waits for: since when, and how long it may."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ftslurm.core.state.model import Phase
-from ftslurm.core.state.unit_names import group_unit
 from ftslurm.monitor.event_text import SCRIPT_WAITS
-from ftslurm.monitor.status import GroupStatus, RunStatus, Starting
-from ftslurm.run.directory import RunDir
-from ftslurm.run.last_words import printed_last
+from ftslurm.monitor.status import GroupStatus, RunStatus
+from ftslurm.protocol.records import StepStarting
 from ftslurm.words import by_count
 
-LONGEST = 80  # characters of the last line
-LOGS_READ = 64  # a run may have 1,000 groups that start
 SETTINGS = {  # of the limits that the journal has
     "start": "health.start_timeout_s",
     "join": "job.longest_step_s",
@@ -49,7 +44,7 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
         case Phase.STARTING:
             stage = group.starting
             limited = stage is None or stage.stage in ("launch", "check", "import", "store")
-            what = of_start(group, status) or group.waiting_for or "its workers"
+            what = "workers" if stage is None else _of_start(stage)
             return _limited(what, group, status, "start") if limited else Wait(what, group.since)
         case Phase.RUNNING if status.lighthouse is not None:
             what = _of_script(group.starting)
@@ -60,40 +55,13 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
             return None
 
 
-def of_start(group: GroupStatus, status: RunStatus) -> str | None:
-    """Return what a group that starts waits for, as its attempt has last reported; None: it has not, or starts not."""
-    if status.outcome != "running" or group.starting is None or group.joined:
-        return None
-    if group.phase is Phase.STARTING:
-        return _of_start(group.starting)
-    return _of_script(group.starting) if group.phase is Phase.RUNNING and status.lighthouse is not None else None
-
-
-def log_of_start(group: GroupStatus, run: RunDir) -> Path:
-    """Return the log of the rank that the start of a group waits for, else of rank 0."""
-    rank = group.starting.rank if group.starting is not None else 0
-    return run.rank_log(group_unit(group.group), group.attempt or 0, rank)
-
-
-def with_last_lines(status: RunStatus, run: RunDir) -> RunStatus:
-    """Return the status with the last line that each starting group has printed."""
-    found = dict[int, str]()
-    for group in status.groups:
-        going = group.attempt is not None and group.phase in (Phase.STARTING, Phase.RUNNING) and not group.joined
-        if going and status.outcome == "running" and len(found) < LOGS_READ:
-            found[group.group] = printed_last(log_of_start(group, run), LONGEST)
-    if not any(found.values()):
-        return status
-    return replace(status, groups=tuple(replace(g, last_line=found.get(g.group) or None) for g in status.groups))
-
-
 def _limited(what: str, group: GroupStatus, status: RunStatus, name: str) -> Wait:
     limit_s = status.limits.get(name)
     return Wait(what, group.since, limit_s, SETTINGS[name] if limit_s is not None else None)
 
 
-def _of_start(at: Starting) -> str:
-    whom = by_count(at.lacks, f"rank {at.rank}", f"{at.lacks} of {at.tasks} ranks")
+def _of_start(at: StepStarting) -> str:
+    whom = by_count(at.lacks, f"rank {next(iter(at.missing), 0)}", f"{at.lacks} of {at.tasks} ranks")
     return {
         "launch": f"{whom}: launch",
         "check": "the check of its nodes (health.preflight)",
@@ -104,5 +72,5 @@ def _of_start(at: Starting) -> str:
     }.get(at.stage, at.stage)
 
 
-def _of_script(at: Starting | None) -> str:
+def _of_script(at: StepStarting | None) -> str:
     return SCRIPT_WAITS.get("script" if at is None else at.stage, "its first step")

@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state.model import Phase
+from ftslurm.core.state.model import OVER, Phase
+from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol.causes import is_failure
-from ftslurm.protocol.records import StepExited
+from ftslurm.protocol.records import HangLimit, StepExited, StepStarting
 from ftslurm.protocol.value_class import Value
 from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_writer import TOLD_EVERY_S
 
-PHASES = ("detect", "end", "wait", "start", "import", "assign", "join", "commit")  # of a recovery, in their order
 NEVER_S = 300 * 86400.0  # Slurm sets the end of a job without a time limit to a year from now
 _STILL_S, _STILL_STEPS = 5.0, 5  # a group stands still after this time without a step, and the time of this many steps
 _STILL_UNKNOWN_S = 60.0  # the same limit while the step time is unknown; a longer first step raises it
@@ -39,24 +39,19 @@ class Recovery(NamedTuple):
     phases: Mapping[str, float | None] | None = None  # seconds of each phase: detect, end, wait, start, ...
 
 
-class LighthouseStatus(Value):
-    """The status of the Lighthouse."""
+class UnitStatus(Value):
+    """The status of the Lighthouse or of a warm standby. PENDING: it has no Slurm step."""
 
+    name: str
     phase: Phase = Phase.PENDING
     attempt: int | None = None
     nodes: tuple[str, ...] = ()
-    ended: float | None = None  # when its last attempt ended
-    last_cause: str | None = None  # why
+    last_cause: str | None = None  # why its last attempt ended
 
-
-class Starting(Value):
-    """What an attempt that has not committed a step waits for, as in step_starting."""
-
-    stage: str
-    tasks: int = 1
-    lacks: int = 0
-    rank: int = 0  # the first of them
-    other: int | None = None
+    @property
+    def ready(self) -> bool:
+        """Return whether it does its work; a standby: can replace a group at once."""
+        return self.phase is Phase.RUNNING
 
 
 class GroupStatus(Value):
@@ -75,10 +70,10 @@ class GroupStatus(Value):
     last: StepExited | None = None  # how its last attempt ended that had worked, or has failed
     first: StepExited | None = None  # its first failure in this run
     given_up: str | None = None  # why it gets no other attempt
-    waiting_for: str | None = None
+    waiting_for: str | None = None  # PENDING: nodes, launch
     since: float | None = None  # when this wait began, which a limit may count from
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
-    starting: Starting | None = None  # how far its start has come, if that lasts
+    starting: StepStarting | None = None  # how far its start has come, if that lasts
     last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
     slow: float | None = (
@@ -86,7 +81,6 @@ class GroupStatus(Value):
     )
     joined: bool = False  # the current or last attempt has committed a step
     longest_gap_s: float | None = None  # between two of its own commits, over a restart only if no other group trained
-    ended: float | None = None  # when its last attempt ended
     stepped: float | None = None  # when its step last rose
     still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
     role: str | None = None  # in a run of groups that differ
@@ -101,10 +95,9 @@ class GroupStatus(Value):
         return self.phase is Phase.RUNNING and self.joined and self.still_s is None and self.aside is None
 
     @property
-    def live_step(self) -> int | None:
-        """Return the step of a live attempt; None: the group holds no state of the training."""
-        lives = self.joined and self.phase is not Phase.PENDING and self.phase is not Phase.FAILED
-        return self.step if lives else None
+    def holds_state(self) -> bool:
+        """Return whether it has a live attempt that has come to a step."""
+        return self.joined and self.step is not None and self.phase not in (Phase.PENDING, Phase.FAILED)
 
     @property
     def down(self) -> bool:
@@ -116,20 +109,6 @@ class GroupStatus(Value):
     def error(self) -> str | None:
         """Return how it ended, and why it gets no other attempt; None: neither has happened."""
         return "; ".join(filter(None, (describe(self.last) if self.last is not None else None, self.given_up))) or None
-
-
-class StandbyStatus(Value):
-    """One warm standby. PENDING: it has no Slurm step, because its last one became a group's or has ended."""
-
-    name: str
-    phase: Phase = Phase.PENDING
-    attempt: int | None = None
-    nodes: tuple[str, ...] = ()
-
-    @property
-    def ready(self) -> bool:
-        """Return whether it can replace a group at once."""
-        return self.phase is Phase.RUNNING
 
 
 class JobStatus(Value):
@@ -148,38 +127,6 @@ class JobStatus(Value):
         return left if left is not None and left <= NEVER_S else None
 
 
-class JobsStatus(Value):
-    """All jobs that give groups their nodes."""
-
-    there: tuple[JobStatus, ...] = ()  # oldest first
-    refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
-    asked: int = 0  # number of jobs that were requested
-    lost: int = 0  # number of those that were taken away, or that a group had to leave
-
-    def named(self, name: str | None) -> JobStatus | None:
-        """Return the job of this name; None: there is none."""
-        return next((job for job in self.there if job.name == name), None)
-
-    @property
-    def running(self) -> list[JobStatus]:
-        """Return the jobs that have nodes."""
-        return [job for job in self.there if job.nodes]
-
-    @property
-    def waiting(self) -> list[JobStatus]:
-        """Return the jobs in Slurm's queue."""
-        return [job for job in self.there if not job.nodes]
-
-
-class HangLimit(Value):
-    """How long a group may stand still before it counts as hung, as learnt from the run's own steps."""
-
-    in_step_s: float
-    between_s: float  # between two steps
-    steps: int = 0  # from how many times between two commits
-    longest_s: float = 0.0  # the longest of them
-
-
 class RunStatus(Value):
     """The status of a whole run. `RunStatus()`: nothing is known yet."""
 
@@ -192,10 +139,12 @@ class RunStatus(Value):
     job_id: str | None = None
     starts: int = 0  # number of Slurm jobs, or starts of one, that its controller has had
     groups: tuple[GroupStatus, ...] = ()
-    lighthouse: LighthouseStatus | None = field(default_factory=LighthouseStatus)  # None: groups without a quorum
-    standbys: tuple[StandbyStatus, ...] = ()  # by name
-    jobs: JobsStatus = field(default_factory=JobsStatus)  # those that give groups their nodes
-    scaled: bool = False  # `ftslurm scale` has changed the number of groups; attempts no longer count restarts
+    lighthouse: UnitStatus | None = UnitStatus(LIGHTHOUSE)  # None: groups without a quorum
+    standbys: tuple[UnitStatus, ...] = ()  # by name
+    jobs: tuple[JobStatus, ...] = ()  # those that give groups their nodes, oldest first
+    jobs_refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
+    jobs_asked: int = 0  # number of jobs that were requested
+    jobs_lost: int = 0  # number of those that were taken away, or that a group had to leave
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
@@ -206,9 +155,9 @@ class RunStatus(Value):
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
     full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: (step reached, step of the checkpoint)
-    excluded_nodes: tuple[str, ...] = ()  # they get no Slurm step
-    unfit_nodes: tuple[tuple[str, str], ...] = ()  # those of them that have failed their check, with the reason
-    drained_nodes: tuple[str, ...] = ()  # a user drains them: they get no Slurm step
+    # They get no Slurm step -> why, of those that have failed their check.
+    excluded_nodes: Mapping[str, str] = field(default_factory=dict)
+    drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user drains them: they get no Slurm step
     # Slurm drains them, and why: they get a Slurm step only if no other node is free.
     draining_nodes: Mapping[str, str] = field(default_factory=dict)
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
@@ -216,6 +165,20 @@ class RunStatus(Value):
     hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
+
+    @property
+    def unfit_nodes(self) -> dict[str, str]:
+        """Return the nodes that have failed their check, and why."""
+        return {node: why for node, why in self.excluded_nodes.items() if why}
+
+    def job(self, name: str | None) -> JobStatus | None:
+        """Return the job of this name; None: there is none."""
+        return next((job for job in self.jobs if job.name == name), None)
+
+    @property
+    def waiting_jobs(self) -> list[JobStatus]:
+        """Return the jobs in Slurm's queue."""
+        return [job for job in self.jobs if not job.nodes]
 
     @property
     def steps_per_s(self) -> float | None:
@@ -258,15 +221,13 @@ class RunStatus(Value):
 
 def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:
     """Return the status with what hooks, callbacks and metrics have got: the observer writes it, not the journal."""
-    found = deliveries.read(run)
-    return status if found == status.hooks else replace(status, hooks=found)
+    return replace(status, hooks=deliveries.read(run))
 
 
 def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatus:
     """Return the status of a run whose controller is gone: its steps have ended with it."""
     groups = tuple(
-        replace(g, phase=g.phase if g.phase in (Phase.SUCCEEDED, Phase.FAILED) else Phase.PENDING, steps_per_s=None)
-        for g in status.groups
+        replace(g, phase=g.phase if g.phase in OVER else Phase.PENDING, steps_per_s=None) for g in status.groups
     )
     lighthouse = status.lighthouse and replace(status.lighthouse, phase=Phase.PENDING)
     return replace(status, outcome=outcome, reason=reason, groups=groups, lighthouse=lighthouse)

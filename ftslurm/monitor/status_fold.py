@@ -5,37 +5,26 @@ The cost of a line does not grow with the number of groups; that of a snapshot (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from ftslurm.core.state.model import LIVE, Phase, replace
-from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.monitor.event_text import SCRIPT_WAITS, controller_error, no_first_step
-from ftslurm.monitor.status import (
-    GroupStatus,
-    HangLimit,
-    JobStatus,
-    Recovery,
-    RunStatus,
-    StandbyStatus,
-    Starting,
-)
+from ftslurm.monitor.status import GroupStatus, JobStatus, Recovery, RunStatus, UnitStatus
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
-from ftslurm.run.fold import Fold
 from ftslurm.run.journal import Event
+from ftslurm.run.journal_lines import Fold
 from ftslurm.run.journal_writer import TOLD_EVERY_S, longest
 from ftslurm.run.run_reader import RATE_WINDOW_S
+
+Key = TypeVar("Key")
 
 
 def fold(status: RunStatus, *events: Event) -> RunStatus:
     """Return the status after further lines of the journal."""
-    return fold_all(events, status)
-
-
-def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunStatus:
-    """Return the status after these lines, which follow those in `status`."""
     folding = StatusFold(status)
     for event in events:
         folding.apply(event)
@@ -54,12 +43,13 @@ class StatusFold(Fold):
         self._run = status or RunStatus()  # the fields below replace those of the same name in it
         self._updated, self._step = self._run.updated, self._run.step
         self._groups = list(self._run.groups)
-        self._recoveries = list(self._run.recoveries)
-        self._recovery_of = {(r.group, r.attempt): n for n, r in enumerate(self._recoveries)}
-        self._jobs = {job.name: job for job in self._run.jobs.there}
+        self._recoveries: dict[tuple[int | None, int], Recovery] = {
+            (r.group, r.attempt): r for r in self._run.recoveries
+        }
+        self._jobs = {job.name: job for job in self._run.jobs}
+        units = (*self._run.standbys, *([self._run.lighthouse] if self._run.lighthouse is not None else []))
+        self._units = {unit.name: unit for unit in units}
         self._snapshot: RunStatus | None = self._run
-        self._live, self._foremost = 0, 0  # number of live groups that have a step, and of those at the run's step
-        self._count_steps()
 
     @property
     def status(self) -> RunStatus:
@@ -70,8 +60,10 @@ class StatusFold(Fold):
                 updated=self._updated,
                 step=self._step,
                 groups=tuple(self._groups),
-                recoveries=tuple(self._recoveries),
-                jobs=replace(self._run.jobs, there=tuple(self._jobs.values())),
+                recoveries=tuple(self._recoveries.values()),
+                jobs=tuple(self._jobs.values()),
+                lighthouse=self._units.get(LIGHTHOUSE),
+                standbys=tuple(unit for name, unit in sorted(self._units.items()) if name != LIGHTHOUSE),
             )
         return self._snapshot
 
@@ -83,17 +75,16 @@ class StatusFold(Fold):
     # --- the run and its controllers -----------------------------------------------------------------------------
 
     def run_started(self, record: records.RunStarted) -> None:
-        sizes = {role: min(size, record.groups) for role, size in record.roles.items()}
-        roles: list[str | None] = [role for role, size in sizes.items() for _ in range(size)]
-        roles += [None] * record.groups
+        roles = [role for role, size in record.roles.items() for _ in range(min(size, record.groups))]
         for n in range(len(self._groups), record.groups):
-            self._groups.append(GroupStatus(n, waiting_for="nodes", since=self.time, role=roles[n]))
+            role = roles[n] if n < len(roles) else None
+            self._groups.append(GroupStatus(n, waiting_for="nodes", since=self.time, role=role))
         run = self._run
         self._set(
-            run_id=record.run_id or run.run_id,
-            name=record.name or run.name,
-            parent=record.parent or run.parent,
-            mode=record.mode or run.mode,
+            run_id=record.run_id,
+            name=record.name,
+            parent=record.parent,
+            mode=record.mode,
             job_id=run.job_id if record.cluster == "local" else record.job_id or run.job_id,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
@@ -102,8 +93,9 @@ class StatusFold(Fold):
             outcome="running",
             reason="",
             finished=None,
-            lighthouse=None if record.lighthouse == "none" else run.lighthouse,
         )
+        if record.lighthouse == "none":
+            self._units.pop(LIGHTHOUSE, None)
         if record.after is not None:
             self._warn(f"{record.after}; another one went on with all that ran")
 
@@ -111,28 +103,28 @@ class StatusFold(Fold):
         self._run = replace(self._run, **changes)
 
     def run_requeued(self, _: records.RunRequeued) -> None:
-        self._each_group(lambda group: replace(group, waiting_for="nodes"))
+        self._groups = [replace(group, waiting_for="nodes") for group in self._groups]
 
     def run_finished(self, record: records.RunFinished) -> None:
-        self._lighthouse(Phase.SUCCEEDED)
+        if LIGHTHOUSE in self._units:
+            self._units[LIGHTHOUSE] = replace(self._units[LIGHTHOUSE], phase=Phase.SUCCEEDED)
         self._step = self._step if record.steps is None else record.steps
-        restarts = self._run.restarts if record.restarts is None or self._run.scaled else record.restarts
-        outcome = record.outcome or "failed"
-        self._set(outcome=outcome, reason=record.reason, finished=self.time, restarts=restarts)
-        self._each_group(_at_the_end)
+        self._set(outcome=record.outcome or "failed", reason=record.reason, finished=self.time)
+        # A group that waited for its next attempt after a failure has failed.
+        self._groups = [replace(g, phase=Phase.FAILED if g.down else g.phase, steps_per_s=None) for g in self._groups]
 
     def command(self, record: records.Command) -> None:
         if record.what.split()[:1] == ["stop"]:
-            self._each_group(_stopping)
+            alive = (Phase.STARTING, Phase.RUNNING)
+            self._groups = [replace(g, phase=Phase.STOPPING) if g.phase in alive else g for g in self._groups]
 
     def scaled(self, record: records.Scaled) -> None:
         """Mark the groups beyond the new number as leaving; add new ones, which wait for their nodes."""
         count, waiting_for = record.groups or 1, "a job of its own" if self._run.mode == "array" else "nodes"
-        self._each_group(lambda group: replace(group, leaves=group.group >= count))
+        self._groups = [replace(group, leaves=group.group >= count) for group in self._groups]
         new = range(len(self._groups), count)
         self._groups += (GroupStatus(n, waiting_for=waiting_for, since=self.time) for n in new)
         self._drop_left()
-        self._set(scaled=True)
 
     def controller_error(self, record: records.ControllerError) -> None:
         self._warn(controller_error(record))
@@ -141,50 +133,46 @@ class StatusFold(Fold):
         self._warn(record.text or "?")
 
     def _warn(self, text: str) -> None:
-        self._set(warnings=_with(self._run.warnings, text))
+        self._set(warnings=tuple(dict.fromkeys((*self._run.warnings, text))))
 
     # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
 
     def node_excluded(self, record: records.NodeExcluded) -> None:
-        self._set(excluded_nodes=_with(self._run.excluded_nodes, record.node))
+        excluded = self._run.excluded_nodes
+        self._set(excluded_nodes={**excluded, record.node: excluded.get(record.node, "")})
 
     def node_restored(self, record: records.NodeRestored) -> None:
-        unfit = tuple(pair for pair in self._run.unfit_nodes if pair[0] != record.node)
-        self._set(excluded_nodes=_without(self._run.excluded_nodes, record.node), unfit_nodes=unfit)
+        self._set(excluded_nodes=_without(self._run.excluded_nodes, record.node))
 
     def node_check_failed(self, record: records.NodeCheckFailed) -> None:
         why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
-        unfit = {**dict(self._run.unfit_nodes), record.node: why}
-        excluded = _with(self._run.excluded_nodes, record.node)
-        self._set(excluded_nodes=excluded, unfit_nodes=tuple(unfit.items()))
+        self._set(excluded_nodes={**self._run.excluded_nodes, record.node: why})
 
     def node_shunned(self, record: records.NodeShunned) -> None:
         self._set(draining_nodes={**self._run.draining_nodes, record.node: record.reason or ""})
 
     def node_unshunned(self, record: records.NodeUnshunned) -> None:
-        rest = {name: why for name, why in self._run.draining_nodes.items() if name != record.node}
-        self._set(draining_nodes=rest)
+        self._set(draining_nodes=_without(self._run.draining_nodes, record.node))
 
     def node_drained(self, record: records.NodeDrained) -> None:
-        self._set(drained_nodes=_with(self._run.drained_nodes, record.node))
+        self._set(drained_nodes={**self._run.drained_nodes, record.node: ""})
 
     def node_undrained(self, record: records.NodeUndrained) -> None:
         self._set(drained_nodes=_without(self._run.drained_nodes, record.node))
 
     def allocation_requested(self, record: records.AllocationRequested) -> None:
-        self._set(jobs=replace(self._run.jobs, asked=self._run.jobs.asked + record.count))
+        self._set(jobs_asked=self._run.jobs_asked + record.count)
 
     def allocation_refused(self, record: records.AllocationRefused) -> None:
-        refused = {**self._run.jobs.refused, record.pool: record.reason or "no reason given"}
-        self._set(jobs=replace(self._run.jobs, refused=refused))
+        self._set(jobs_refused={**self._run.jobs_refused, record.pool: record.reason or "no reason given"})
 
     def allocation_pending(self, record: records.AllocationPending) -> None:
-        job = self._job(record.allocation, record.pool)
-        self._put_job(replace(job, reason=record.reason, nodes=(), ends=None, leaving=None))
+        pool = self._job(record.allocation, record.pool).pool
+        self._put_job(JobStatus(record.allocation, pool, reason=record.reason))
 
     def allocation_granted(self, record: records.AllocationGranted) -> None:
         if record.pool is None:
-            self._each_group(lambda g: replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g)
+            self._groups = [replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g for g in self._groups]
         else:
             pool = self._job(record.allocation, record.pool).pool
             self._put_job(JobStatus(record.allocation, pool, record.nodes, ends=record.ends))
@@ -203,60 +191,46 @@ class StatusFold(Fold):
         else:
             self._jobs.pop(old.name, None)
         taken_away = requeued or bool(old.nodes and record.state)
-        self._set(jobs=replace(self._run.jobs, lost=self._run.jobs.lost + taken_away))
+        self._set(jobs_lost=self._run.jobs_lost + taken_away)
 
     def _job(self, name: str, pool: int | None = None) -> JobStatus:
         return self._jobs.get(name) or JobStatus(name, pool or 0)
 
     def _put_job(self, job: JobStatus) -> None:
-        jobs = self._run.jobs
-        if job.name not in self._jobs and job.pool in jobs.refused:  # sbatch accepts jobs for this pool again
-            refused = {pool: reason for pool, reason in jobs.refused.items() if pool != job.pool}
-            self._set(jobs=replace(jobs, refused=refused))
+        if job.name not in self._jobs:  # sbatch accepts jobs for this pool again
+            self._set(jobs_refused=_without(self._run.jobs_refused, job.pool))
         self._jobs[job.name] = job
 
     # --- Slurm steps ---------------------------------------------------------------------------------------------
 
     def step_launched(self, record: records.StepLaunched) -> None:
-        if record.unit == LIGHTHOUSE:
-            self._lighthouse(Phase.STARTING, attempt=record.attempt, nodes=record.nodes)
-        elif record.unit.startswith(STANDBY):
-            self._put_standby(StandbyStatus(record.unit, Phase.STARTING, record.attempt, record.nodes))
-        elif record.group is not None:
+        if record.group is not None:
             self._group_launched(record, self._group(record.group))
+        else:
+            last = self._units.get(record.unit, UnitStatus(record.unit))
+            self._units[record.unit] = replace(last, phase=Phase.STARTING, attempt=record.attempt, nodes=record.nodes)
 
     def step_ready(self, record: records.StepReady) -> None:
-        waiting_for = "first step" if self._run.lighthouse is not None else None
-        if record.unit == LIGHTHOUSE:
-            self._lighthouse(Phase.RUNNING)
-        elif not self._change(record, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None):
-            self._standby(record.unit, record.attempt, Phase.RUNNING)
+        if not self._change(record, phase=Phase.RUNNING, starting=None):
+            self._change_unit(record.unit, record.attempt, phase=Phase.RUNNING)
 
     def step_exited(self, record: records.StepExited) -> None:
-        if record.unit == LIGHTHOUSE:
-            phase = Phase.SUCCEEDED if record.cause == "ok" else Phase.PENDING
-            self._lighthouse(phase, ended=self.time, last_cause=record.cause)
-        elif (group := self._current(record)) is not None:
+        if (group := self._current(record)) is not None:
             self._group_exited(record, group)
         else:
-            self._standby(record.unit, record.attempt)
+            self._change_unit(record.unit, record.attempt, phase=Phase.PENDING, nodes=(), last_cause=record.cause)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
-        if record.unit == LIGHTHOUSE:
-            self._lighthouse(Phase.PENDING)
-        elif not self._change(
-            record, phase=Phase.PENDING, since=self.time, starting=None, waiting_for=f"srun ({record.reason or None})"
-        ):
-            self._standby(record.unit, record.attempt)
+        waiting_for = f"srun ({record.reason or None})"
+        if not self._change(record, phase=Phase.PENDING, since=self.time, starting=None, waiting_for=waiting_for):
+            self._change_unit(record.unit, record.attempt, phase=Phase.PENDING, nodes=())
 
     def step_starting(self, record: records.StepStarting) -> None:
         group = self._current(record)
         if group is not None and not group.joined:
-            rank = record.missing[0] if record.missing else 0
-            starting = Starting(record.stage, max(1, record.tasks), record.lacks, rank, record.other)
             phase = Phase.RUNNING if record.stage in SCRIPT_WAITS else Phase.STARTING
             since = group.since if record.since is None else record.since
-            self._put(replace(group, phase=phase, since=since, starting=starting))
+            self._put(replace(group, phase=phase, since=since, starting=record))
 
     def script_begun(self, record: records.ScriptBegun) -> None:
         self._change(record, phase=Phase.RUNNING, since=self.time, starting=None)
@@ -265,15 +239,12 @@ class StatusFold(Fold):
         self._change(record, start=self._run.starts)
 
     def step_recalled(self, record: records.StepRecalled) -> None:
-        self._change(record, phase=Phase.STOPPING, waiting_for=None)
+        self._change(record, phase=Phase.STOPPING)
 
     def restart_scheduled(self, record: records.RestartScheduled) -> None:
-        wait = record.due - (self.time or 0.0)
-        group = replace(_remembering(self._group(record.group)), phase=Phase.PENDING, since=self.time)
-        if wait >= 1:
-            self._put(replace(group, waiting_for=f"backoff of {wait:.0f} s", backoff_s=wait))
-        else:
-            self._put(replace(group, waiting_for="launch", backoff_s=None))
+        group, wait = self._group(record.group), record.due - self.now
+        backoff_s = wait if wait >= 1 else None
+        self._put(replace(group, phase=Phase.PENDING, since=self.time, waiting_for="launch", backoff_s=backoff_s))
 
     def group_waits(self, record: records.GroupWaits) -> None:
         group = self._group(record.group)
@@ -284,27 +255,19 @@ class StatusFold(Fold):
             self._put(replace(group, waiting_for=waiting_for, job=job, since=since, backoff_s=None))
 
     def group_given_up(self, record: records.GroupGivenUp) -> None:
-        group = _remembering(self._group(record.group))
-        self._put(replace(group, phase=Phase.FAILED, waiting_for=None, given_up=record.reason or "unknown"))
+        group = self._group(record.group)
+        self._put(replace(group, phase=Phase.FAILED, given_up=record.reason or "unknown"))
 
-    def _lighthouse(self, phase: Phase, **changes: Any) -> None:
-        if self._run.lighthouse is not None:
-            self._set(lighthouse=replace(self._run.lighthouse, phase=phase, **changes))
-
-    def _standby(self, unit: str, attempt: int, phase: Phase = Phase.PENDING) -> None:
-        """Change the phase of a standby, unless it is about an earlier attempt."""
-        for known in self._run.standbys:
-            if (known.name, known.attempt) == (unit, attempt):
-                self._put_standby(replace(known, phase=phase, nodes=known.nodes if phase is Phase.RUNNING else ()))
-
-    def _put_standby(self, unit: StandbyStatus) -> None:
-        known = {one.name: one for one in self._run.standbys} | {unit.name: unit}
-        self._set(standbys=tuple(known[name] for name in sorted(known)))
+    def _change_unit(self, unit: str, attempt: int, **changes: Any) -> None:
+        """Change the Lighthouse or a standby, unless it is about an earlier attempt."""
+        known = self._units.get(unit)
+        if known is not None and known.attempt == attempt:
+            self._units[unit] = replace(known, **changes)
 
     def _group_launched(self, record: records.StepLaunched, group: GroupStatus) -> None:
         if record.standby is not None:  # the standby's Slurm step has become the group's
             name, _, attempt = record.standby.partition("/")
-            self._standby(name, int(attempt) if attempt.isdecimal() else -1)
+            self._change_unit(name, int(attempt) if attempt.isdecimal() else -1, phase=Phase.PENDING, nodes=())
         run = self._run
         refused_before = record.attempt == group.attempt
         # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
@@ -314,16 +277,15 @@ class StatusFold(Fold):
             if failed:
                 detail = group.error or record.reason or "unknown"
                 cause = "unknown" if group.last is None else group.last.cause or "unknown"
-                self._recovery_of[group.group, record.attempt] = len(self._recoveries)
-                self._recoveries.append(Recovery(group.group, record.attempt, None, cause, detail))
-            self._run = run = replace(run, restarts=run.restarts + failed)
+                recovery = Recovery(group.group, record.attempt, None, cause, detail)
+                self._recoveries[group.group, record.attempt] = recovery
+            self._set(restarts=run.restarts + failed)
             group = replace(group, restarts=group.restarts + failed, again=True)
-        runs_at_once = record.standby is not None and run.lighthouse is None  # its script need not report anything
+        runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # it need not report
         self._put(
             replace(
                 group,
                 phase=Phase.RUNNING if runs_at_once else Phase.STARTING,
-                waiting_for=None if runs_at_once else "workers",
                 since=self.time,
                 backoff_s=None,
                 attempt=record.attempt,
@@ -341,7 +303,7 @@ class StatusFold(Fold):
             self._time_recovery(record)
         elif record.step is not None:
             group = replace(group, step=record.step)
-            self._put(group)  # the run has come as far as the group, of which no progress may have been read
+            self._step = max(self._step, record.step)  # no progress of the group may have been read
         group = replace(
             group,
             phase=Phase.SUCCEEDED if ok else Phase.PENDING,
@@ -350,14 +312,15 @@ class StatusFold(Fold):
             quorum_id=None,
             **_OUT,
             stepped=None,
-            ended=self.time,
             longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
-        at_work = group.joined or self._run.lighthouse is None
+        at_work = group.joined or LIGHTHOUSE not in self._units
         if not ok and not (stopped and not at_work and group.last is not None):  # else: that is still the reason
             group = replace(group, last=record, step=group.step if record.step is None else record.step)
-        self._put(_remembering(group) if is_failure(record.cause) else group)
+        if group.first is None and is_failure(record.cause):
+            group = replace(group, first=record)
+        self._put(group)
 
     # --- the training --------------------------------------------------------------------------------------------
 
@@ -369,9 +332,9 @@ class StatusFold(Fold):
         self._set(first_step=first_step, no_step=None)
         self._time_recovery(record, record.recovery_s)
         gap = group.longest_gap_s
-        if not self._live and record.recovery_s is not None:  # no group has trained since it failed
+        if self._is_alone(group):  # no group has trained since it failed
             gap = longest(gap, record.recovery_s)
-        joined = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, longest_gap_s=gap)
+        joined = replace(group, phase=Phase.RUNNING, joined=True, longest_gap_s=gap)
         self._progressed(joined, record, self.time)
 
     def progress(self, record: records.Progress) -> None:
@@ -385,7 +348,7 @@ class StatusFold(Fold):
         if (group := self._current(record)) is not None:
             if not group.joined:
                 self._time_recovery(record, record.recovery_s)
-            self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None))
+            self._put(replace(group, phase=Phase.RUNNING, joined=True))
 
     session_opened = serving
 
@@ -407,12 +370,10 @@ class StatusFold(Fold):
 
     def hang_limit(self, record: records.HangLimit) -> None:
         if record.in_step_s is not None and record.between_s is not None:
-            limit = HangLimit(record.in_step_s, record.between_s, record.steps or 0, record.longest_s or 0.0)
-            self._set(hang_limit=limit)
+            self._set(hang_limit=record)
 
     def group_set_aside(self, record: records.GroupSetAside) -> None:
-        if self.time is not None:
-            self._change(record, aside=self.time - (record.seconds or 0.0))
+        self._change(record, aside=self.now - (record.seconds or 0.0))
 
     def group_slow(self, record: records.GroupSlow) -> None:
         times = (record.own_s or 0.0) / (record.others_s or inf)
@@ -427,10 +388,9 @@ class StatusFold(Fold):
         seconds: float | None = None,
     ) -> None:
         """Set the duration and the phases of a recovery."""
-        n = self._recovery_of.get((-1 if record.group is None else record.group, record.attempt))
-        if n is not None:
-            recovery = self._recoveries[n]
-            self._recoveries[n] = recovery._replace(seconds=seconds, phases=record.phases or recovery.phases)
+        which = record.group, record.attempt
+        if (recovery := self._recoveries.get(which)) is not None:
+            self._recoveries[which] = recovery._replace(seconds=seconds, phases=record.phases or recovery.phases)
 
     def _progressed(
         self, group: GroupStatus, record: records.Progress | records.GroupJoined, time: float | None
@@ -443,6 +403,8 @@ class StatusFold(Fold):
         if not group.joined:
             self._put(group)  # it has a quorum, but has not committed a step itself
             return
+        goes_on = group.samples or not self._is_alone(group)  # else from a checkpoint
+        self._step = max(self._step, step) if goes_on else step
         samples = (*group.samples, (time, step))
         while len(samples) > 2 and samples[1][0] <= time - RATE_WINDOW_S:
             samples = samples[1:]
@@ -472,6 +434,9 @@ class StatusFold(Fold):
         group = None if number is None else self._group(number)
         return group if group is not None and group.attempt == attempt else None
 
+    def _is_alone(self, group: GroupStatus) -> bool:
+        return not any(other.holds_state for other in self._groups if other.group != group.group)
+
     def _change(self, record: records.JournalRecord, **changes: Any) -> bool:
         """Change the group of a record about its current attempt. Return whether there is such a group."""
         if (group := self._current(record)) is not None:
@@ -479,59 +444,16 @@ class StatusFold(Fold):
         return group is not None
 
     def _put(self, group: GroupStatus) -> None:
-        """Replace a group and update the run's step: the highest of all live groups, or the last known one.
-
-        The step goes back after a full restart from a checkpoint.
-        """
         self._groups += (GroupStatus(n) for n in range(len(self._groups), group.group + 1))
-        before, after = self._groups[group.group].live_step, group.live_step
         self._groups[group.group] = group
-        self._live += (after is not None) - (before is not None)
-        self._foremost += (after == self._step) - (before == self._step)
-        if after is not None and after > self._step:
-            self._step, self._foremost = after, 1
-        elif self._live and not self._foremost:
-            self._step = max(step for g in self._groups if (step := g.live_step) is not None)
-            self._count_steps()
         if self._groups[-1].leaves:
             self._drop_left()
-
-    def _each_group(self, change: Callable[[GroupStatus], GroupStatus]) -> None:
-        self._groups = [change(group) for group in self._groups]
-        self._count_steps()
 
     def _drop_left(self) -> None:
         """Drop groups at the end that have left the run."""
         while self._groups and self._groups[-1].leaves and self._groups[-1].phase not in LIVE:
             self._groups.pop()
-        self._count_steps()
-
-    def _count_steps(self) -> None:
-        """Count the live groups that have a step, and those at the run's step."""
-        steps = [step for group in self._groups if (step := group.live_step) is not None]
-        self._live, self._foremost = len(steps), steps.count(self._step)
 
 
-def _stopping(group: GroupStatus) -> GroupStatus:
-    alive = group.phase in (Phase.STARTING, Phase.RUNNING)
-    return replace(group, phase=Phase.STOPPING if alive else group.phase, waiting_for=None)
-
-
-def _remembering(group: GroupStatus) -> GroupStatus:
-    """Return a group that has failed with its first failure kept."""
-    if group.first is not None or group.last is None or not is_failure(group.last.cause):
-        return group
-    return replace(group, first=group.last)
-
-
-def _at_the_end(group: GroupStatus) -> GroupStatus:
-    """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
-    return replace(group, phase=Phase.FAILED if group.down else group.phase, waiting_for=None, steps_per_s=None)
-
-
-def _with(items: tuple[str, ...], item: str) -> tuple[str, ...]:
-    return items if item in items else (*items, item)
-
-
-def _without(items: tuple[str, ...], item: str) -> tuple[str, ...]:
-    return tuple(other for other in items if other != item)
+def _without(known: Mapping[Key, str], key: Key) -> dict[Key, str]:
+    return {other: why for other, why in known.items() if other != key}

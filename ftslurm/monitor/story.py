@@ -32,7 +32,7 @@ class Story:
             record, time = read(event if raw else readable(event)), number(event, "time")
             folding.take(record, time)
             if also is not None:
-                also.take(read(event), time or 0.0)
+                also.apply(event)
             if isinstance(record, Progress):
                 self.recent.append(event)
         self.status: RunStatus = folding.status

@@ -34,18 +34,14 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _ARGUMENTS = re.compile(r": error: (unrecognized arguments|the following arguments|argument )")  # of argparse
 
 
-def outcome_style(status: RunStatus) -> str:
-    """Return the colour for the outcome of a run."""
-    return _OUTCOMES.get(status.outcome, "bold yellow")
-
-
 def summary(status: RunStatus, run: RunDir, followed: bool = False) -> RenderableType:
     """Return the summary of a run, which is printed at the end of `follow`.
 
     Args:
         followed: the reader has had a line for each warning.
     """
-    head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), outcome_style(status)))
+    style = _OUTCOMES.get(status.outcome, "bold yellow")
+    head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), style))
     if status.reason:
         head.append(f": {status.reason}")
     facts = Table.grid(padding=(0, 2))
@@ -61,9 +57,9 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     for step, back in undone[-_FAILURES_SHOWN:]:
         to = "" if back is None else f" of step {back}"
         facts.add_row("full restart", f"of all groups, at step {step}, from the checkpoint{to}")
-    if status.jobs.asked:
-        lost = f", {status.jobs.lost} taken away" if status.jobs.lost else ""
-        facts.add_row("jobs", f"{status.jobs.asked} asked for{lost}")
+    if status.jobs_asked:
+        lost = f", {status.jobs_lost} taken away" if status.jobs_lost else ""
+        facts.add_row("jobs", f"{status.jobs_asked} asked for{lost}")
     if status.starts > 1 and status.job_id is not None:
         facts.add_row("job starts", f"{status.starts}, the last of Slurm job {status.job_id}")
     if status.checkpoint is not None:
@@ -72,7 +68,7 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
         gap, group = status.longest_gap
         facts.add_row("longest gap", f"{seconds(gap)} between two commits (group {group})")
     if status.excluded_nodes:
-        facts.add_row("nodes left out", few(status.excluded_nodes, 8))
+        facts.add_row("nodes left out", few(tuple(status.excluded_nodes), 8))
     for words in sentences.unfit(status):
         facts.add_row("", Text(words, "yellow"))
     if drained := sentences.drained(status):

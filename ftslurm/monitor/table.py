@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from io import TextIOBase
 from textwrap import wrap
-from types import TracebackType
 from typing import IO, cast
 
 from rich.cells import cell_len
@@ -25,9 +24,8 @@ from rich.text import Text
 
 from ftslurm.monitor import sentences
 from ftslurm.monitor.group_rows import SHEET, STYLES, rows
-from ftslurm.monitor.starting import with_last_lines
-from ftslurm.monitor.starting_lines import StartingLines
-from ftslurm.monitor.status import LighthouseStatus, RunStatus, aged
+from ftslurm.monitor.log_tail import with_last_lines
+from ftslurm.monitor.status import RunStatus, UnitStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.run import deliveries
@@ -46,40 +44,11 @@ _STYLES = {
         records.ReplicasDiffer,
     ),
     "bold red": (records.GroupGivenUp,),
-    "yellow": (
-        records.NodeSilent,
-        records.GroupSlow,
-        records.GroupSetAside,
-        records.NodeShunned,
-        records.GroupWaits,
-        records.AllocationLost,
-        records.AllocationPending,
-        records.AllocationLeaving,
-        records.AllocationRequeued,
-        records.PilotRestarted,
-        records.RestartScheduled,
-        records.LaunchRefused,
-        records.RollOver,
-        records.RunRequeued,
-        records.StepLaunched,
-    ),
-    "green": (
-        records.GroupHeardAgain,
-        records.GroupJoined,
-    ),
-    "bold yellow": (
-        records.Warned,
-        records.NoFirstStep,
-        records.AllocationRefused,
-    ),
-    "magenta": (
-        records.Scaled,
-        records.ScaleRefused,
-        records.FaultInjected,
-        records.FaultRefused,
-    ),
+    "green": (records.GroupJoined, records.GroupHeardAgain),
+    "bold yellow": (records.Warned, records.NoFirstStep, records.AllocationRefused),
 }
 _LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
+_IN_THE_TABLE = (records.Progress.event, records.StepStarting.event)
 NOTE_S = 5.0  # seconds between two calls of `note`
 
 
@@ -87,11 +56,9 @@ def console() -> Console:
     """Return a console for stdout. If it is no terminal, lines are neither wrapped nor padded."""
     out = beneath(sys.stdout)
     here = _Console(file=out, markup=False, emoji=False)
-    return (
-        here
-        if here.is_terminal
-        else _Console(file=cast("IO[str]", _Unpadded(out)), markup=False, emoji=False, width=SHEET)
-    )
+    if not here.is_terminal:
+        here.width, here.file = SHEET, cast("IO[str]", _Unpadded(out))
+    return here
 
 
 class _Console(Console):
@@ -111,14 +78,10 @@ class _Unpadded(TextIOBase):
         self._out = out
 
     def write(self, text: str) -> int:
-        self._out.write(_PADDING.sub("", text))
-        return len(text)
+        return self._out.write(re.sub(r"(?m) +$", "", text))
 
     def flush(self) -> None:
         self._out.flush()
-
-
-_PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 def follow(
@@ -151,24 +114,19 @@ def follow(
     """
     reader = RunReader(run)
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
-    starting = StartingLines()
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    with _Table(console, clock, run) if live else Lines(console, plain_every_s) as screen:
+    screen: _Screen = _Table(console, clock, run) if live else Lines(console, plain_every_s)
+    with screen.live:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
             for event in map(readable, reader.iter_new() if history is None else reader.up_to_now()):
-                lines.extend(starting.before(event, folding.status))
                 folding.apply(event)
-                if event.get("event") == records.StepStarting.event:
-                    starting.take(event)
-                elif event.get("event") == records.RunFinished.event:
-                    pass  # the summary follows, which says it
-                elif (line := screen.line(event, folding)) is not None:
+                # The summary follows the end of the run, and says it.
+                if event.get("event") != records.RunFinished.event and (line := screen.line(event, folding)):
                     lines.append((event, line))
                 history = None  # for the first lines only
-            lines.extend(starting.end_of_round(folding.status))
             if clock() - noted >= NOTE_S:
                 noted, current_note, hooks = clock(), note(), deliveries.read(run)
             screen.show(lines, replace(folding.status, hooks=hooks), current_note)
@@ -177,19 +135,18 @@ def follow(
             sleep(poll_s)
 
 
-class _Screen(AbstractContextManager["_Screen"]):
+class _Screen(ABC):
     """An output for a run that is followed."""
 
+    live: AbstractContextManager[object] = nullcontext()
+
+    @abstractmethod
     def line(self, event: Event, folding: StatusFold) -> str | None:
         """Return the line for an event that `folding` has applied; None: it has no line."""
-        return None if event.get("event") == records.Progress.event else sentences.describe(event, folding.status)
 
     @abstractmethod
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         """Print the new lines and show the status; `note` is a problem of the run."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        return None
 
 
 class Lines(_Screen):
@@ -214,7 +171,7 @@ class Lines(_Screen):
         if event.get("event") == records.FullRestart.event:
             self._last = None
         if event.get("event") != records.Progress.event:
-            return super().line(event, folding)
+            return sentences.describe(event, folding.status)
         now = number(event, "time") or 0.0
         if self._last is None:
             self._last = now  # no line yet: the groups report their first steps one after another
@@ -240,15 +197,11 @@ class _Table(_Screen):
     def __init__(self, console: Console, clock: Callable[[], float], run: RunDir) -> None:
         self._console, self._clock, self._run = console, clock, run
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self.live = self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn: object = None  # the values that the table on the screen was drawn from
 
-    def __enter__(self) -> _Table:
-        self._live.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._live.stop()
+    def line(self, event: Event, folding: StatusFold) -> str | None:
+        return None if event.get("event") in _IN_THE_TABLE else sentences.describe(event, folding.status)
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
@@ -314,7 +267,7 @@ def _folded(words: str, width: int, style: str) -> list[Text]:
 def _title(status: RunStatus, now: float, width: int) -> list[Text]:
     left = Text.assemble((status.run_id, "bold"))
     if status.job_id is not None:
-        left.append(f"  job {status.job_id}" + (f" (start {status.starts})" if status.starts > 1 else ""), "dim")
+        left.append(f"  job {status.job_id}", "dim")
     facts = []
     if status.outcome != "running":
         facts.append(sentences.ended(status.outcome))
@@ -351,7 +304,7 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     return grid
 
 
-def _lighthouse(status: RunStatus, unit: LighthouseStatus) -> Text:
+def _lighthouse(status: RunStatus, unit: UnitStatus) -> Text:
     text = Text("Lighthouse ", no_wrap=True, overflow="ellipsis").append(unit.phase.value, STYLES[unit.phase])
     if unit.nodes:
         text.append(f" on {few(unit.nodes)}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.protocol import records
+from ftslurm.protocol.value_class import Value
 
 
-@dataclass(frozen=True)
-class ObservedRun:
+class ObservedRun(Value):
     """The run that a callback is called for."""
 
     id: str

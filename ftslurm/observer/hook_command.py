@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -10,13 +11,13 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping
-from typing import IO
+from dataclasses import dataclass
+from typing import IO, Any
 
 from ftslurm.config import receivers
 from ftslurm.config.receivers import Hook
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.observer.sinks import NotDelivered, Told
 from ftslurm.protocol.readiness import readable
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
@@ -27,6 +28,24 @@ START_S = 60.0  # for the first event of one that streams: it may import torch, 
 _END_S = 2.0  # for one that streams to end by itself
 _LONGEST = 1000  # characters of a line that a command prints
 log = logging.getLogger("ftslurm.observer")
+
+
+class NotDelivered(Exception):
+    """A receiver has failed; the text says how."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event for the receivers."""
+
+    names: frozenset[str]  # its kind, and its name in the journal
+    message: dict[str, Any]  # what hooks get as JSON
+    offset: int | None  # in the journal, behind its line; None: it is not there yet
+
+    @property
+    def json(self) -> bytes:
+        """Return the message as one line."""
+        return json.dumps(self.message, separators=(",", ":")).encode() + b"\n"
 
 
 def environment(config: Config, run: RunDir, environ: Mapping[str, str]) -> dict[str, str]:

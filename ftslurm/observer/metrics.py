@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import Histogram, disable_created_metrics
 from prometheus_client.core import (
@@ -17,20 +16,20 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from ftslurm.core.state.model import Phase
-from ftslurm.monitor.status import RunStatus, aged
+from ftslurm.monitor.status import GroupStatus, RunStatus, aged
+from ftslurm.protocol.value_class import Value
 
 OUTCOMES = ("running", "succeeded", "failed", "stopped", "lost")
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # of recoveries
 Sample = tuple[tuple[str, ...], float]  # values of the labels, and the value
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(Value):
     """One metric: all have the label `run`, the run's id, in front of these labels."""
 
     name: str
     help: str
-    samples: Callable[[RunStatus], Iterable[Sample]]
+    value: Callable[[RunStatus], float | Iterable[Sample] | None]  # None: it is not known now
     labels: tuple[str, ...] = ()
 
     @property
@@ -39,15 +38,13 @@ class Described:
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
-def _one(value: Callable[[RunStatus], float | None]) -> Callable[[RunStatus], Iterable[Sample]]:
-    """Return the samples of a metric without labels; none while its value is not known."""
+def _of_groups(name: str, help_: str, value: Callable[[GroupStatus], float | None]) -> Described:
+    """Return a metric of each group for which its value is known."""
 
     def samples(status: RunStatus) -> Iterator[Sample]:
-        found = value(status)
-        if found is not None:
-            yield (), found
+        return (((str(g.group),), found) for g in status.groups if (found := value(g)) is not None)
 
-    return samples
+    return Described(name, help_, samples, ("group",))
 
 
 def _counted(counts: Mapping[str, int]) -> Iterator[Sample]:
@@ -73,59 +70,41 @@ METRICS = (
         lambda s: _counted({outcome: int(s.outcome == outcome) for outcome in OUTCOMES}),
         ("outcome",),
     ),
-    Described("ftslurm_run_start_timestamp_seconds", "When the run started.", _one(lambda s: s.started)),
-    Described("ftslurm_run_end_timestamp_seconds", "When the run finished.", _one(lambda s: s.finished)),
-    Described("ftslurm_journal_timestamp_seconds", "Time of the journal's last line.", _one(lambda s: s.updated)),
-    Described("ftslurm_training_step", "The last committed step; a full restart sets it back.", _one(lambda s: s.step)),
-    Described("ftslurm_training_target_step", "job.total_steps, if it is set.", _one(lambda s: s.total_steps)),
-    Described(
-        "ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", _one(lambda s: s.steps_per_s or 0.0)
-    ),
-    Described("ftslurm_checkpoint_step", "Step of the newest checkpoint.", _one(lambda s: s.checkpoint)),
+    Described("ftslurm_run_start_timestamp_seconds", "When the run started.", lambda s: s.started),
+    Described("ftslurm_run_end_timestamp_seconds", "When the run finished.", lambda s: s.finished),
+    Described("ftslurm_journal_timestamp_seconds", "Time of the journal's last line.", lambda s: s.updated),
+    Described("ftslurm_training_step", "The last committed step; a full restart sets it back.", lambda s: s.step),
+    Described("ftslurm_training_target_step", "job.total_steps, if it is set.", lambda s: s.total_steps),
+    Described("ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", lambda s: s.steps_per_s or 0.0),
+    Described("ftslurm_checkpoint_step", "Step of the newest checkpoint.", lambda s: s.checkpoint),
     Described(
         "ftslurm_groups",
         "Number of replica groups in each phase.",
-        lambda s: _counted(dict.fromkeys(map(str.lower, Phase.__members__), 0) | _phases(s)),
+        lambda s: _counted({p.name.lower(): sum(g.phase is p for g in s.groups) for p in Phase}),
         ("phase",),
     ),
-    Described("ftslurm_groups_stepping", "Number of replica groups that commit steps.", _one(lambda s: s.at_work)),
-    Described(
-        "ftslurm_group_step",
-        "The last step that a group has committed.",
-        lambda s: [((str(g.group),), g.step) for g in s.groups if g.step is not None],
-        ("group",),
-    ),
-    Described(
-        "ftslurm_group_stepping",
-        "1 if a group commits steps, else 0.",
-        lambda s: [((str(g.group),), int(g.stepping)) for g in s.groups],
-        ("group",),
-    ),
-    Described(
+    Described("ftslurm_groups_stepping", "Number of replica groups that commit steps.", lambda s: s.at_work),
+    _of_groups("ftslurm_group_step", "The last step that a group has committed.", lambda g: g.step),
+    _of_groups("ftslurm_group_stepping", "1 if a group commits steps, else 0.", lambda g: int(g.stepping)),
+    _of_groups(
         "ftslurm_group_slow_ratio",
         "Its own part of a step, by that of the others; only of groups that make the others wait.",
-        lambda s: [((str(g.group),), g.slow) for g in s.groups if g.slow is not None],
-        ("group",),
+        lambda g: g.slow,
     ),
-    Described(
-        "ftslurm_group_restarts_total",
-        "Restarts of a group.",
-        lambda s: [((str(g.group),), g.restarts) for g in s.groups],
-        ("group",),
-    ),
+    _of_groups("ftslurm_group_restarts_total", "Restarts of a group.", lambda g: g.restarts),
     Described(
         "ftslurm_restarts_total",
         "Restarts of groups, by the cause of the failure, as in step_exited of the journal.",
         lambda s: _counted(Counter(r.cause for r in s.recoveries)),
         ("cause",),
     ),
-    Described("ftslurm_full_restarts_total", "Restarts of all groups.", _one(lambda s: len(s.full_restarts))),
-    Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", _one(lambda s: len(s.excluded_nodes))),
-    Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", _one(lambda s: len(s.draining_nodes))),
+    Described("ftslurm_full_restarts_total", "Restarts of all groups.", lambda s: len(s.full_restarts)),
+    Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", lambda s: len(s.excluded_nodes)),
+    Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", lambda s: len(s.draining_nodes)),
     Described(
         "ftslurm_jobs",
         "Slurm jobs that give groups their nodes, without the controller's.",
-        lambda s: _counted({"running": len(s.jobs.running), "waiting": len(s.jobs.waiting)}),
+        lambda s: _counted({"running": len(s.jobs) - len(s.waiting_jobs), "waiting": len(s.waiting_jobs)}),
         ("state",),
     ),
     Described(
@@ -137,10 +116,6 @@ METRICS = (
 )
 RECOVERY = "ftslurm_recovery_seconds"
 RECOVERY_HELP = "Time from the failure of a group to its first committed step afterwards."
-
-
-def _phases(status: RunStatus) -> dict[str, int]:
-    return Counter(g.phase.name.lower() for g in status.groups)
 
 
 class RunCollector(Collector):
@@ -156,7 +131,9 @@ class RunCollector(Collector):
         for one in METRICS:
             family = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
             metric = family(one.name, one.help, labels=["run", *one.labels])
-            for labels, value in one.samples(status):
+            found = one.value(status)
+            samples = found if isinstance(found, Iterable) else [] if found is None else [((), found)]
+            for labels, value in samples:
                 metric.add_metric([self._run_id, *labels], value)
             yield metric
         yield from self._recoveries(status)

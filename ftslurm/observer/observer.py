@@ -21,10 +21,10 @@ from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
-from ftslurm.observer.hook_command import TIMEOUT_S, HookCommand
+from ftslurm.observer.hook_command import TIMEOUT_S, HookCommand, Told
 from ftslurm.observer.metric_outputs import Endpoint, Textfile, outputs
 from ftslurm.observer.metrics import RunCollector, rendered
-from ftslurm.observer.sinks import Sink, Told
+from ftslurm.observer.sinks import Sink
 from ftslurm.protocol import kinds, readiness, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
 from ftslurm.run.deliveries import Delivery

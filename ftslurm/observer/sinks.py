@@ -2,61 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
 
+from ftslurm.observer.hook_command import HookCommand, NotDelivered, Told
 from ftslurm.run.deliveries import Delivery
 
 MOST_WAITING = 1000  # events; then the oldest is dropped
 log = logging.getLogger("ftslurm.observer")
 
 
-class NotDelivered(Exception):
-    """A receiver has failed; the text says how."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """An event for the receivers."""
-
-    names: frozenset[str]  # its kind, and its name in the journal
-    message: dict[str, Any]  # what hooks get as JSON
-    offset: int | None  # in the journal, behind its line; None: it is not there yet
-
-    @property
-    def json(self) -> bytes:
-        """Return the message as one line."""
-        return json.dumps(self.message, separators=(",", ":")).encode() + b"\n"
-
-
-class Receiver(Protocol):
-    """What an event is delivered to."""
-
-    name: str
-    events: frozenset[str]
-
-    def deliver(self, told: Told) -> None:
-        """Deliver one event, within the time-out.
-
-        Raises:
-            NotDelivered: it has failed.
-        """
-
-    def kill(self) -> None:
-        """End what runs now, from another thread, and refuse further events."""
-
-
 class Sink:
     """Delivers the chosen events to a receiver, one after the other."""
 
-    def __init__(self, receiver: Receiver, known: Delivery | None, changed: Callable[[], None]) -> None:
+    def __init__(self, receiver: HookCommand, known: Delivery | None, changed: Callable[[], None]) -> None:
         """Begin where the last observer was.
 
         Args:

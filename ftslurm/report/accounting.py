@@ -5,12 +5,13 @@ Every second of every group is in exactly one account: trained, lost, queued or 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.value_class import Value
 from ftslurm.report.history import (
     FINISHED,
     GIVEN_UP,
@@ -28,8 +29,7 @@ from ftslurm.report.node_intervals import Interval, length, merged
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(Value):
     """What an hour of one group costs: GPU-hours where the number of GPUs is known, else node-hours."""
 
     unit: str = "node-hours"
@@ -40,18 +40,15 @@ class Weight:
         return seconds * self.of_group / HOUR_S
 
 
-def weight_of(config: Config | None) -> Weight:
-    """Return the weight of a group under this configuration; None: it is not known."""
-    if config is None:
-        return Weight("group-hours")
+def weight_of(config: Config) -> Weight:
+    """Return the weight of a group under this configuration."""
     groups = config.groups
     if groups.gpus:
         return Weight("GPU-hours", groups.nodes * groups.gpus)
     return Weight("node-hours", groups.nodes / groups.per_node)
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(Value):
     """Time that was lost to one thing."""
 
     name: str  # a cause, a phase, a node or a group
@@ -59,8 +56,7 @@ class Account:
     failures: int = 0
 
 
-@dataclass(frozen=True)
-class NodeScore:
+class NodeScore(Value):
     """What one node gave, and what it cost."""
 
     node: str
@@ -79,8 +75,7 @@ class NodeScore:
         return self.group_s / self.failures if self.failures else None
 
 
-@dataclass(frozen=True)
-class Accounts:
+class Accounts(Value):
     """The accounts of a run. A ratio is None if there is nothing to divide by."""
 
     total_s: float  # of all groups, as the next four, of which it is the sum
@@ -122,6 +117,7 @@ def account(history: History) -> Accounts:
     groups = [failure for failure in history.failures if failure.group is not None]
     real = [failure for failure in groups if not failure.moved]
     recoveries = [failure.recovery_s for failure in real if failure.recovery_s is not None]
+    by_node = _split(lost, lambda span: span.node or "", real, lambda failure: failure.node or "")
     steps, present = _step_efficiency(history), _participation(history)
     size = len(history.groups)
     return Accounts(
@@ -141,19 +137,15 @@ def account(history: History) -> Accounts:
         recovery_median_s=median(recoveries) if recoveries else None,
         recovery_worst_s=max(recoveries, default=None),
         by_cause=_split(lost, lambda span: span.cause, real, lambda failure: failure.cause),
-        by_phase=tuple(sorted(_split(lost, lambda span: span.phase), key=lambda one: _place(one.name))),
-        by_node=_split(lost, lambda span: span.node or "", real, lambda failure: failure.node or ""),
+        by_phase=tuple(sorted(_split(lost, lambda span: span.phase), key=lambda one: PHASES.index(one.name))),
+        by_node=by_node,
         by_group=_by_group(history.groups, real),
-        nodes=_scores(history, lost, real),
+        nodes=_scores(history, by_node, real),
     )
 
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
-
-
-def _place(phase: str) -> int:
-    return PHASES.index(phase) if phase in PHASES else len(PHASES)
 
 
 def _split(
@@ -163,25 +155,18 @@ def _split(
     failed: Callable[[Failure], str] = lambda failure: failure.cause,
 ) -> tuple[Account, ...]:
     """Return the lost time and the failures under each name, the most time first."""
-    seconds: dict[str, float] = {}
+    seconds, counts = defaultdict[str, float](float), Counter(map(failed, failures))
     for span in lost:
-        seconds[name(span)] = seconds.get(name(span), 0.0) + span.seconds
-    counts: dict[str, int] = {}
-    for failure in failures:
-        counts[failed(failure)] = counts.get(failed(failure), 0) + 1
-    accounts = (Account(key, seconds.get(key, 0.0), counts.get(key, 0)) for key in seconds | counts)
+        seconds[name(span)] += span.seconds
+    accounts = (Account(key, seconds[key], counts[key]) for key in seconds | counts)
     return tuple(sorted(accounts, key=lambda one: (-one.seconds, -one.failures, one.name)))
 
 
 def _by_group(groups: Iterable[GroupHistory], failures: Iterable[Failure]) -> tuple[Account, ...]:
-    counts: dict[int | None, int] = {}
-    for failure in failures:
-        counts[failure.group] = counts.get(failure.group, 0) + 1
+    counts = Counter(failure.group for failure in failures)
     return tuple(
-        Account(
-            str(group.group), sum(span.seconds for span in group.spans if is_lost(span)), counts.get(group.group, 0)
-        )
-        for group in groups
+        Account(str(one.group), sum(span.seconds for span in one.spans if is_lost(span)), counts[one.group])
+        for one in groups
     )
 
 
@@ -213,24 +198,20 @@ def _up_s(history: History) -> float:
     return length(merged(list(there)))
 
 
-def _scores(history: History, lost: Iterable[Span], failures: Iterable[Failure]) -> tuple[NodeScore, ...]:
-    busy: dict[str, list[Interval]] = {}
+def _scores(history: History, by_node: Iterable[Account], failures: Iterable[Failure]) -> tuple[NodeScore, ...]:
+    busy, causes = defaultdict[str, list[Interval]](list), defaultdict[str, Counter[str]](Counter)
     for group in history.groups:
         for span in group.spans:
             for name in span.nodes:
-                busy.setdefault(name, []).append((span.begin, span.end))
-    cost = {one.name: one for one in _split(lost, lambda s: s.node or "", failures, lambda f: f.node or "")}
-    causes: dict[str, dict[str, int]] = {}
+                busy[name].append((span.begin, span.end))
     for failure in failures:
-        kinds = causes.setdefault(failure.node or "", {})
-        kinds[failure.cause] = kinds.get(failure.cause, 0) + 1
-    known = {one.node: one for one in history.nodes}
+        causes[failure.node or ""][failure.cause] += 1
+    cost, known = {one.name: one for one in by_node}, {one.node: one for one in history.nodes}
     scores = []
     for name in sorted({*known, *busy, *cost} - {""}):
-        node, on_it = known.get(name, NodeHistory(name)), merged(busy.get(name, []))
+        node, on_it = known.get(name, NodeHistory(name)), merged(busy[name])
         used = merged([*on_it, *node.standby])
         held_s = length(merged([*node.held, *used]))
-        kinds = causes.get(name, {})
         scores.append(
             NodeScore(
                 node=name,
@@ -238,8 +219,8 @@ def _scores(history: History, lost: Iterable[Span], failures: Iterable[Failure])
                 group_s=length(on_it),
                 standby_s=length(used) - length(on_it),
                 idle_s=held_s - length(used),
-                failures=cost[name].failures if name in cost else 0,
-                causes=tuple(sorted(kinds, key=lambda kind: -kinds[kind])),
+                failures=causes[name].total(),
+                causes=tuple(cause for cause, _ in causes[name].most_common()),
                 lost_s=cost[name].seconds if name in cost else 0.0,
                 excluded=node.excluded,
             )

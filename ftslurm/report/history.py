@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
+
+from ftslurm.protocol.value_class import Value
 
 # What a group does during a span. The names of a recovery's phases are those of the journal (core/groups/reports.py).
 QUEUED = "queued"  # it waits for the nodes of a Slurm job that has not started (again)
@@ -15,8 +16,11 @@ STALLED = "stalled"  # it trains, but a step takes far longer than usual
 GIVEN_UP = "given_up"  # it gets no further attempt
 FINISHED = "finished"  # its script has ended, or `ftslurm scale` has taken it out
 EARLIER = "earlier"  # an attempt that ended before its first step
-RECOVERY = ("detect", "end", "wait", EARLIER, "start", "import", "assign", "join", "commit")
-PHASES = (*RECOVERY, STALLED, UNDONE, GIVEN_UP)  # the phases in which time is lost
+# The phases in which time is lost.
+PHASES = (
+    *("detect", "end", "wait", EARLIER, "start", "import", "assign", "join", "commit"),
+    *(STALLED, UNDONE, GIVEN_UP),
+)
 # Causes that are no cause of an exit
 FIRST_START = "first_start"  # the group has not trained yet
 SLOW_STEP = "slow_step"  # no failure: a checkpoint, an evaluation, slow data
@@ -40,8 +44,7 @@ class Span(NamedTuple):
         return self.end - self.begin
 
 
-@dataclass(frozen=True)
-class GroupHistory:
+class GroupHistory(Value):
     """What one group did, without a gap from when it became part of the run until the end of the report."""
 
     group: int
@@ -51,8 +54,7 @@ class GroupHistory:
     aborted: int
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Value):
     """The unexpected end of a group's attempt, of the Lighthouse or of the controller; or a move (`moved`)."""
 
     time: float  # when it was noticed
@@ -62,17 +64,16 @@ class Failure:
     cause: str
     detail: str  # the cause for a person: "killed (signal 9) on n2"
     node: str | None
-    log: str | None
-    moved: bool  # no failure: preempted, at a time limit, or on request
-    drill: str | None  # the fault that was inflicted: kill
-    step: int | None  # the last committed step of the attempt
+    log: str | None = None
+    moved: bool = False  # no failure: preempted, at a time limit, or on request
+    drill: str | None = None  # the fault that was inflicted: kill
+    step: int | None = None  # the last committed step of the attempt
     back: float | None = None  # when the group committed its next step; None: it has not
     recovery_s: float | None = None
     phases: Mapping[str, float | None] | None = None  # seconds of each phase of the recovery
 
 
-@dataclass(frozen=True)
-class Slow:
+class Slow(Value):
     """A time in which all groups waited for one that was slow by itself. Times of steps are medians of 50."""
 
     group: int
@@ -89,8 +90,7 @@ class Slow:
         return (self.own_s - self.others_s) / self.step_s * (self.end - self.begin) if self.step_s else 0.0
 
 
-@dataclass(frozen=True)
-class NodeHistory:
+class NodeHistory(Value):
     """A node of the run: intervals of time, merged and in order."""
 
     node: str
@@ -99,8 +99,7 @@ class NodeHistory:
     excluded: int = 0  # how often it was excluded
 
 
-@dataclass(frozen=True)
-class History:
+class History(Value):
     """The history of a run."""
 
     run_id: str = ""
@@ -125,7 +124,6 @@ class History:
     reached: tuple[tuple[float, int], ...] = ()  # (when, step): at most one a second; goes back after a full restart
     checkpoints: int = 0  # number of saved checkpoints
     checkpoint_s: float = 0.0  # time that saving them took
-    scaled: tuple[tuple[float, int], ...] = field(default=())  # (when, number of groups)
 
     @property
     def begun(self) -> bool:

@@ -16,7 +16,6 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.report.history import (
     FINISHED,
-    FIRST_START,
     FULL_RESTART,
     GIVEN_UP,
     QUEUED,
@@ -28,8 +27,8 @@ from ftslurm.report.history import (
 )
 from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.timeline import Timeline, stalled
-from ftslurm.run.fold import Fold
 from ftslurm.run.journal import Event
+from ftslurm.run.journal_lines import Fold
 
 STALL_TIMES, STALL_LEAST_S = 2.0, 0.05  # a step stalls if it takes so many times the typical step, and so much longer
 
@@ -45,7 +44,6 @@ class HistoryFold(Fold):
         self._ended: float | None = None  # when the run was over
         self._quorums = True  # there is a Lighthouse
         self._lines: list[Timeline] = []  # of the groups
-        self._counts: list[list[int]] = []  # of each group: committed and aborted steps
         self._leaving: set[int] = set()
         self._training = 0  # number of groups that train
         self._failures: list[Failure] = []
@@ -60,7 +58,6 @@ class HistoryFold(Fold):
         self._step, self._undone = 0, 0
         self._first_step: int | None = None
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
-        self._scaled: list[tuple[float, int]] = []
 
     def take(self, record: records.JournalRecord, time: float | None) -> None:
         """Take in the record of the next line."""
@@ -73,7 +70,9 @@ class HistoryFold(Fold):
         end = self._ended if self._ended is not None else max(self._last, now or 0.0)
         stalls, typical = self._stalls()
         groups = tuple(
-            GroupHistory(n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), *self._counts[n])
+            GroupHistory(
+                n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted
+            )
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
@@ -92,7 +91,6 @@ class HistoryFold(Fold):
             first_step=self._first_step,
             undone_steps=self._undone,
             typical_step_s=typical,
-            scaled=tuple(self._scaled),
         )
 
     # --- the run ---------------------------------------------------------------------------------------------------
@@ -101,7 +99,7 @@ class HistoryFold(Fold):
         self._none_trains(self.now)
         for line in self._lines:
             line.leave(self.now, QUEUED)
-        self._nodes.job_ended(self.now)
+        self._nodes.end_jobs(self.now, own=True)
 
     def run_finished(self, record: records.RunFinished) -> None:
         self._ended = self.now
@@ -111,7 +109,7 @@ class HistoryFold(Fold):
         for line in self._lines:
             line.leave(self.now, FINISHED)
             line.stopped()
-        self._nodes.close(self.now)
+        self._nodes.end_jobs(self.now)
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
@@ -119,14 +117,13 @@ class HistoryFold(Fold):
         begin = time if again or self._submitted is None else min(time, self._submitted)
         if self._ended is not None:  # the run is resumed; the time in between is not its own
             for line in self._lines:
-                line.turn(time, QUEUED)
-                line.cause, line.node = FIRST_START, None
+                line.again(time)
         self._run = replace(
             run,
-            run_id=record.run_id or run.run_id,
-            name=record.name or run.name,
-            parent=record.parent or run.parent,
-            mode=record.mode or run.mode,
+            run_id=record.run_id,
+            name=record.name,
+            parent=record.parent,
+            mode=record.mode,
             begin=run.begin if again else begin,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
@@ -138,10 +135,10 @@ class HistoryFold(Fold):
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin, record.roles)
         if record.after is None and again:
-            self._nodes.job_ended(self._last)
+            self._nodes.end_jobs(self._last, own=True)
         if record.after is not None:
-            who, cause, silent = "controller", "controller_lost", self._last
-            lost = Failure(silent, who, None, None, cause, record.after, record.host or None, None, False, None, None)
+            silent, host = self._last, record.host or None
+            lost = Failure(silent, "controller", None, None, "controller_lost", record.after, host)
             self._failures.append(replace(lost, back=time, recovery_s=time - silent))
 
     def _enter(self, count: int, time: float, roles: dict[str, int]) -> None:
@@ -149,8 +146,6 @@ class HistoryFold(Fold):
         named = [role for role, size in roles.items() for _ in range(min(size, MOST_GROUPS))]
         for n in range(len(self._lines), count):
             self._lines.append(Timeline(time, named[n] if n < len(named) else None))
-            self._counts.append([0, 0])
-        self._scaled.append((time, count))
 
     def scaled(self, record: records.Scaled) -> None:
         count, time = record.groups or 1, self.now
@@ -162,8 +157,7 @@ class HistoryFold(Fold):
             elif n in self._leaving:
                 self._leaving.discard(n)
                 if line.phase == FINISHED:
-                    line.turn(time, QUEUED)
-                    line.cause, line.node = FIRST_START, None
+                    line.again(time)
         self._enter(count, time, {})
 
     # --- Slurm steps -----------------------------------------------------------------------------------------------
@@ -268,9 +262,8 @@ class HistoryFold(Fold):
         line, time = self._current(record), self.now if record.at is None else record.at
         if line is None or record.step is None:
             return
-        count = self._counts[record.group]
-        count[0] += record.committed or 0
-        count[1] += record.aborted or 0
+        line.committed += record.committed or 0
+        line.aborted += record.aborted or 0
         if not line.trains:
             return  # it has a quorum, but has not committed a step itself
         if record.step > self._step and self._quorums:

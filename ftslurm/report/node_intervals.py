@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from ftslurm.protocol import records
 from ftslurm.report.history import NodeHistory
-from ftslurm.run.fold import Fold
+from ftslurm.run.journal_lines import Fold
 
 Interval = tuple[float, float]
 
@@ -15,9 +17,9 @@ class NodeIntervals(Fold):
     def __init__(self) -> None:
         self._jobs: dict[str, tuple[float, tuple[str, ...], bool]] = {}  # since, nodes, whether it is the controller's
         self._standbys: dict[str, tuple[float, tuple[str, ...]]] = {}
-        self._held: dict[str, list[Interval]] = {}
-        self._warm: dict[str, list[Interval]] = {}
-        self._excluded: dict[str, int] = {}
+        self._held = defaultdict[str, list[Interval]](list)
+        self._warm = defaultdict[str, list[Interval]](list)
+        self._excluded = Counter[str]()
 
     def allocation_granted(self, record: records.AllocationGranted) -> None:
         if self._jobs.get(record.allocation, (0.0, (), False))[1] != record.nodes:
@@ -28,20 +30,13 @@ class NodeIntervals(Fold):
         self._end(record.allocation, self.now)
 
     def node_excluded(self, record: records.NodeExcluded | records.NodeCheckFailed) -> None:
-        self._excluded[record.node] = self._excluded.get(record.node, 0) + 1
+        self._excluded[record.node] += 1
 
     node_check_failed = node_excluded
 
-    def job_ended(self, time: float) -> None:
-        """End the controller's own allocation, and the standbys in it."""
-        for name in [name for name, (_, _, own) in self._jobs.items() if own]:
-            self._end(name, time)
-        for unit in list(self._standbys):
-            self.standby(unit, time)
-
-    def close(self, time: float) -> None:
-        """End all that is there."""
-        for name in list(self._jobs):
+    def end_jobs(self, time: float, own: bool = False) -> None:
+        """End all jobs, or only the controller's `own`, and all standbys."""
+        for name in [name for name, (_, _, controllers) in self._jobs.items() if controllers or not own]:
             self._end(name, time)
         for unit in list(self._standbys):
             self.standby(unit, time)
@@ -50,28 +45,23 @@ class NodeIntervals(Fold):
         """Begin a standby on these nodes; none: it has ended, or has become a group's attempt."""
         since, there = self._standbys.pop(unit, (time, ()))
         for node in there:
-            self._warm.setdefault(node, []).append((since, time))
+            self._warm[node].append((since, time))
         if nodes:
             self._standbys[unit] = time, nodes
 
     def histories(self, end: float) -> tuple[NodeHistory, ...]:
         """Return the history of each node up to `end`."""
-        self.close(end)
+        self.end_jobs(end)
         names = sorted({*self._held, *self._warm, *self._excluded})
         return tuple(
-            NodeHistory(
-                name,
-                merged(self._held.get(name, [])),
-                merged(self._warm.get(name, [])),
-                self._excluded.get(name, 0),
-            )
+            NodeHistory(name, merged(self._held[name]), merged(self._warm[name]), self._excluded[name])
             for name in names
         )
 
     def _end(self, job: str, time: float) -> None:
         since, nodes, _ = self._jobs.pop(job, (time, (), False))
         for node in nodes:
-            self._held.setdefault(node, []).append((since, time))
+            self._held[node].append((since, time))
 
 
 def merged(intervals: list[Interval]) -> tuple[Interval, ...]:

@@ -6,12 +6,12 @@ A place or width is a percentage of the chart's width, a height is in pixels; wh
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
-from ftslurm.report import wording
+from ftslurm.protocol.value_class import Value
 from ftslurm.report.history import (
     FINISHED,
     FIRST_START,
@@ -25,7 +25,7 @@ from ftslurm.report.history import (
     History,
     Span,
 )
-from ftslurm.report.tables import back, moment, percent, who
+from ftslurm.report.tables import back, moment, percent, who, words_of
 from ftslurm.words import clock, plural, seconds
 
 STARTING, RECOVERING, FAILED, MOVED = "starting", "recovering", "failed", "moved"
@@ -53,8 +53,8 @@ STATES = {
 _SHARES_HIGH = 26
 _HIGH, _MARK = 84, 0.25  # height of a chart of numbers; width of a failure
 _LEAST = 0.1  # width of a lost time that would not be seen
-_MOST_BARS, _RATE_BARS, _TICKS = 3000, 240, 6
-_EVERY_S = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800)
+_RATE_BARS, _TICKS = 240, 6
+_EVERY_S = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400, 604800)
 
 
 class Bar(NamedTuple):
@@ -75,8 +75,7 @@ class Label(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(Value):
     """Rectangles, with labels at the left."""
 
     title: str
@@ -85,8 +84,7 @@ class Chart:
     bars: tuple[Bar, ...]
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(Value):
     """All charts of a run; they share one axis of time."""
 
     shares: tuple[Bar, ...]  # of the states in the time of all groups
@@ -98,10 +96,10 @@ class Picture:
 def picture(history: History) -> Picture:
     """Return the charts of a run that has begun."""
     scale = _Scale(history)
-    sums: dict[str, float] = {}
+    sums = defaultdict[str, float](float)
     for group in history.groups:
         for span in group.spans:
-            sums[_state(span)] = sums.get(_state(span), 0.0) + span.seconds
+            sums[_state(span)] += span.seconds
     marks = {MOVED if failure.moved else FAILED for failure in history.failures}
     charts = (_quorum(history, scale), _rate(history, scale), _groups(history, scale))
     return Picture(
@@ -145,7 +143,7 @@ def _ticks(span: float) -> Iterator[Label]:
     step = next((every for every in _EVERY_S if span / every <= _TICKS), span / 4)
     for n in range(int(span / step) + 1 if span > 0 else 1):
         after = n * step
-        yield Label(100 * after / span if span else 0.0, f"{after:g} s" if step < 1 else clock(after))
+        yield Label(100 * after / span if span else 0.0, clock(after))
 
 
 # --- groups ------------------------------------------------------------------------------------------------------
@@ -175,9 +173,9 @@ def _lane(group: GroupHistory, y: float, high: float, scale: _Scale) -> list[Bar
         if spans[0].nodes:
             title += f", on {' '.join(spans[0].nodes)}"
         if cause:
-            title += f"\nbecause: {wording.cause(cause)}"
+            title += f"\nbecause: {words_of(cause)}"
         if state in (STARTING, RECOVERING):
-            title += "".join(f"\n{wording.phase(span.phase)}: {seconds(span.seconds)}" for span in spans)
+            title += "".join(f"\n{words_of(span.phase)}: {seconds(span.seconds)}" for span in spans)
         bars.append((bool(cause), scale.bar(begin, end, y, high, state, title, _LEAST if cause else 0.0)))
     return [bar for _, bar in sorted(bars, key=lambda one: one[0])]
 
@@ -204,22 +202,9 @@ def _numbers(title: str, values: Iterable[tuple[float, float, float, str]], scal
 
 
 def _quorum(history: History, scale: _Scale) -> Chart:
-    sizes = _thinned(history.quorum, history)
-    spans = ((now[0], then[0], float(now[1])) for now, then in pairwise((*sizes, (history.end, 0))))
+    spans = ((now[0], then[0], float(now[1])) for now, then in pairwise((*history.quorum, (history.end, 0))))
     values = ((*span, f"{plural(int(span[2]), 'group')} in the quorum") for span in spans)
     return _numbers("Groups in the quorum", values, scale, STARTING)
-
-
-def _thinned(points: tuple[tuple[float, int], ...], history: History) -> list[tuple[float, int]]:
-    """Return at most _MOST_BARS points: the lowest of each interval, so that no loss of a group disappears."""
-    if len(points) <= _MOST_BARS:
-        return list(points)
-    lowest: dict[int, tuple[float, int]] = {}
-    for time, size in points:
-        place = int((time - history.begin) / max(history.end - history.begin, 1e-9) * _MOST_BARS)
-        if place not in lowest or size < lowest[place][1]:
-            lowest[place] = time, size
-    return list(lowest.values())
 
 
 def _rate(history: History, scale: _Scale) -> Chart:

@@ -1,42 +1,43 @@
 """The JSON of `report --json` for other programs; report.html has the same and draws it.
 
-The keys are stable; new ones may be added. docs/journal.py makes a JSON Schema of these types. Moments are unix
-seconds; a name that ends in `_s` is a duration in seconds; docs/causes.md has the formulas.
+The keys are stable; new ones may be added. docs/journal.py makes a JSON Schema of these types and of the comments
+beside them. Moments are unix seconds; a name that ends in `_s` is a duration in seconds; docs/causes.md has the
+formulas.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import TypedDict
 
 from ftslurm.monitor.packing import packed
 from ftslurm.report.accounting import Account, Accounts, Weight, is_lost
 from ftslurm.report.history import FINISHED, QUEUED, TRAINING, GroupHistory, History
 
-Ratio = Annotated[float | None, "from 0 to 1; null: there is nothing to divide by"]
-Hours = Annotated[float, "the same in `unit`"]
+Ratio = float | None  # from 0 to 1; null: there is nothing to divide by
+Hours = float  # the same in `unit`
 
 
 class StepsJson(TypedDict):
     """The steps of training."""
 
-    reached: Annotated[int, "the last committed step"]
-    first: Annotated[int | None, "the first step that the run committed"]
-    total: Annotated[int | None, "job.total_steps"]
-    undone: Annotated[int, "steps that full restarts from a checkpoint have undone"]
-    typical_s: Annotated[float | None, "typical time between two commits"]
+    reached: int  # the last committed step
+    first: int | None  # the first step that the run committed
+    total: int | None  # job.total_steps
+    undone: int  # steps that full restarts from a checkpoint have undone
+    typical_s: float | None  # typical time between two commits
 
 
 class RatiosJson(TypedDict):
     """How much of the run was of use."""
 
     goodput: Ratio
-    effective: Annotated[float | None, "goodput with the time in Slurm's queue (ETTR)"]
+    effective: float | None  # goodput with the time in Slurm's queue (ETTR)
     step_efficiency: Ratio
-    participation: Annotated[float | None, "mean number of groups in the quorum"]
+    participation: float | None  # mean number of groups in the quorum
     training_efficiency: Ratio
-    mttf_s: Annotated[float | None, "mean time to failure"]
-    recovery_median_s: Annotated[float | None, "median time from a failure to the group's next committed step"]
-    recovery_worst_s: Annotated[float | None, "the longest such time"]
+    mttf_s: float | None  # mean time to failure
+    recovery_median_s: float | None  # median time from a failure to the group's next committed step
+    recovery_worst_s: float | None  # the longest such time
 
 
 class TimeJson(TypedDict):
@@ -45,15 +46,15 @@ class TimeJson(TypedDict):
     total_s: float
     trained_s: float
     lost_s: float
-    queued_s: Annotated[float, "waited for the nodes of a Slurm job"]
-    finished_s: Annotated[float, "after its script had ended"]
+    queued_s: float  # waited for the nodes of a Slurm job
+    finished_s: float  # after its script had ended
 
 
 class AccountJson(TypedDict):
     """Time that was lost to one thing."""
 
-    name: Annotated[str, "the cause, phase, node or group; empty: no node"]
-    seconds: Annotated[float, "seconds of groups"]
+    name: str  # the cause, phase, node or group; empty: no node
+    seconds: float  # seconds of groups
     hours: Hours
     failures: int
 
@@ -70,20 +71,20 @@ class LostJson(TypedDict):
 class FailureJson(TypedDict):
     """A failure, or a move that is none."""
 
-    time: Annotated[float, "when it was noticed"]
-    unit: Annotated[str, "group-0003, lighthouse or controller"]
+    time: float  # when it was noticed
+    unit: str  # group-0003, lighthouse or controller
     group: int | None
     attempt: int | None
-    cause: Annotated[str, "as in step_exited"]
-    detail: Annotated[str, "the cause, for a person"]
+    cause: str  # as in step_exited
+    detail: str  # the cause, for a person
     node: str | None
     log: str | None
-    step: Annotated[int | None, "the last committed step of the attempt"]
-    moved: Annotated[bool, "true: no failure, but preempted, at a time limit or on request"]
-    drill: Annotated[str | None, "the fault, if it was inflicted on purpose"]
-    back: Annotated[float | None, "when the group committed its next step"]
+    step: int | None  # the last committed step of the attempt
+    moved: bool  # true: no failure, but preempted, at a time limit or on request
+    drill: str | None  # the fault, if it was inflicted on purpose
+    back: float | None  # when the group committed its next step
     recovery_s: float | None
-    phases: Annotated[dict[str, float | None] | None, "seconds of each phase of the recovery, as in group_joined"]
+    phases: dict[str, float | None] | None  # seconds of each phase of the recovery, as in group_joined
 
 
 class GroupReportJson(TypedDict):
@@ -91,8 +92,8 @@ class GroupReportJson(TypedDict):
 
     group: int
     role: str | None
-    attempts: Annotated[int, "number of attempts"]
-    committed: Annotated[int, "steps that it reported as committed"]
+    attempts: int  # number of attempts
+    committed: int  # steps that it reported as committed
     aborted: int
     trained_s: float
     lost_s: float
@@ -107,25 +108,25 @@ class SlowJson(TypedDict):
     nodes: list[str]
     begin: float
     end: float
-    own_s: Annotated[float, "its own part of a step, a median of 50"]
-    others_s: Annotated[float, "that of the other groups"]
-    step_s: Annotated[float, "a whole step"]
-    lost_s: Annotated[float, "how long the run waited for it in all"]
+    own_s: float  # its own part of a step, a median of 50
+    others_s: float  # that of the other groups
+    step_s: float  # a whole step
+    lost_s: float  # how long the run waited for it in all
 
 
 class NodeJson(TypedDict):
     """One node."""
 
     node: str
-    held_s: Annotated[float, "it belonged to the run"]
-    group_s: Annotated[float, "a group was on it"]
-    standby_s: Annotated[float, "only a warm standby was on it"]
-    idle_s: Annotated[float, "nothing of the run was on it"]
+    held_s: float  # it belonged to the run
+    group_s: float  # a group was on it
+    standby_s: float  # only a warm standby was on it
+    idle_s: float  # nothing of the run was on it
     failures: int
-    causes: Annotated[list[str], "of its failures, the most frequent first"]
-    lost_s: Annotated[float, "seconds of groups that its failures cost"]
+    causes: list[str]  # of its failures, the most frequent first
+    lost_s: float  # seconds of groups that its failures cost
     mttf_s: float | None
-    excluded: Annotated[int, "how often it was excluded"]
+    excluded: int  # how often it was excluded
 
 
 class ReportJson(TypedDict):
@@ -133,25 +134,25 @@ class ReportJson(TypedDict):
 
     run_id: str
     name: str
-    parent: Annotated[str | None, "directory of the run that this one resumes"]
-    outcome: Annotated[str, "running, succeeded, failed, stopped or lost (without a controller)"]
+    parent: str | None  # directory of the run that this one resumes
+    outcome: str  # running, succeeded, failed, stopped or lost (without a controller)
     reason: str
     mode: str
     begin: float
-    end: Annotated[float, "the end of the run, or of the report"]
-    starts: Annotated[int, "starts of the controller's job"]
-    unit: Annotated[str, "of all `hours`: GPU-hours, node-hours or group-hours"]
+    end: float  # the end of the run, or of the report
+    starts: int  # starts of the controller's job
+    unit: str  # of all `hours`: GPU-hours or node-hours
     steps: StepsJson
     ratios: RatiosJson
     time: TimeJson
-    hours: Annotated[dict[str, float], "the same in `unit`: total, trained, lost, queued, finished"]
+    hours: dict[str, float]  # the same in `unit`: total, trained, lost, queued, finished
     lost: LostJson
     failures: list[FailureJson]
     groups: list[GroupReportJson]
     slow: list[SlowJson]
-    nodes: Annotated[list[NodeJson], "those with the most failures first"]
-    checkpoints: Annotated[int, "number of saved checkpoints"]
-    checkpoint_s: Annotated[float, "time that saving them took"]
+    nodes: list[NodeJson]  # those with the most failures first
+    checkpoints: int  # number of saved checkpoints
+    checkpoint_s: float  # time that saving them took
 
 
 def to_json(history: History, accounts: Accounts, weight: Weight) -> ReportJson:

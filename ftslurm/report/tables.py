@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftslurm.monitor.sentences import ended, run_name, short_log, unit_called
-from ftslurm.report import wording
+from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.value_class import Value
 from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
 from ftslurm.report.history import Failure, History, Slow
 from ftslurm.words import few, plural, seconds
+
+WORDS = {cause.value: cause.row.words for cause in Cause} | {
+    # Causes of lost time that no exit has caused.
+    "controller_lost": "controller crashed",
+    "stopped": "the run was stopped",
+    "first_start": "first start",
+    "slow_step": "slow steps, no failure",
+    "full_restart": "full restart",
+    # Phases of lost time.
+    "detect": "detect: until the failure was noticed",
+    "end": "end: until its last process was gone",
+    "wait": "wait: backoff, a free node",
+    "earlier": "attempts that took no step",
+    "start": "start: until every worker reported",
+    "import": "import: torch, torchft",
+    "assign": "assign: ranks, store",
+    "join": "join: the script, to its first quorum",
+    "commit": "commit: heal, first step",
+    "stalled": "stalled: a step took far too long",
+    "undone": "undone: repeated from a checkpoint",
+    "given_up": "given up: no further attempt",
+}
 
 
 class Fact(NamedTuple):
@@ -31,8 +53,7 @@ class Cell(NamedTuple):
     share: float | None = None  # of the longest bar of this table
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(Value):
     """A table: the names of its columns and its rows, the most important first."""
 
     title: str
@@ -42,8 +63,7 @@ class Listing:
     short: int  # so many rows say enough on a terminal
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(Value):
     """A whole report."""
 
     run_id: str
@@ -59,10 +79,16 @@ def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
         words = "has not started yet" if history.outcome == "running" else "never started"
         return Sheet(history.run_id, words + (f": {history.reason}" if history.reason else ""))
     lost = (
-        _lost("cause", accounts.by_cause, wording.cause, accounts, weight),
-        _lost("phase", accounts.by_phase, wording.phase, accounts, weight),
+        _lost("cause", accounts.by_cause, words_of, accounts, weight),
+        _lost("phase", accounts.by_phase, words_of, accounts, weight),
         _lost("node", accounts.by_node, lambda name: name or "no node", accounts, weight),
-        _lost("group", _worst(accounts.by_group), lambda name: f"group {name}", accounts, weight),
+        _lost(
+            "group",
+            sorted(accounts.by_group, key=lambda one: -one.seconds),
+            lambda name: f"group {name}",
+            accounts,
+            weight,
+        ),
     )
     tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history), _nodes(accounts))
     return Sheet(
@@ -82,6 +108,18 @@ def moment(when: float) -> str:
 def percent(value: float | None) -> str:
     """Return a ratio for a person."""
     return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def amount(number: float) -> str:
+    """Return a number for a person: three digits, all of them before the point, never an exponent."""
+    if number < 0.01:
+        return "<0.01" if number > 0 else "0"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def words_of(name: str) -> str:
+    """Return the words for a cause, or for a phase of lost time."""
+    return WORDS.get(name, name.replace("_", " "))
 
 
 def who(failure: Failure) -> str:
@@ -112,7 +150,7 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
         facts.append(Fact("with the queue", percent(accounts.effective), waited))
     facts.append(Fact("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
     if accounts.participation is not None:
-        mean = f"{wording.amount(accounts.participation)} of {size}"
+        mean = f"{amount(accounts.participation)} of {size}"
         facts.append(Fact("participation", mean, "groups in the quorum, on average"))
         rate = percent(accounts.training_efficiency)
         facts.append(Fact("training efficiency", rate, "step efficiency × participation"))
@@ -122,13 +160,9 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
     if accounts.recovery_median_s is not None:
         longest = f"median; the longest took {seconds(accounts.recovery_worst_s)}"
         facts.append(Fact("recovery", seconds(accounts.recovery_median_s), longest))
-    spent = wording.amount(weight.hours(accounts.total_s - accounts.finished_s))
-    facts.append(Fact("lost", wording.amount(weight.hours(accounts.lost_s)), f"{weight.unit} of {spent}"))
+    spent = amount(weight.hours(accounts.total_s - accounts.finished_s))
+    facts.append(Fact("lost", amount(weight.hours(accounts.lost_s)), f"{weight.unit} of {spent}"))
     return facts
-
-
-def _worst(accounts: Sequence[Account]) -> list[Account]:
-    return sorted(accounts, key=lambda one: -one.seconds)
 
 
 def _lost(
@@ -137,12 +171,12 @@ def _lost(
     most = max((one.seconds for one in lost), default=0.0)
 
     def row(one: Account) -> tuple[Cell, ...]:
-        amounts = [f"{one.seconds:,.1f}", wording.amount(weight.hours(one.seconds))]
-        failures = [str(one.failures)] if what != "phase" else []
-        texts = [*amounts, percent(one.seconds / accounts.lost_s if accounts.lost_s else None), *failures]
+        amounts = [f"{one.seconds:,.1f}", amount(weight.hours(one.seconds))]
+        share = percent(one.seconds / accounts.lost_s if accounts.lost_s else None)
+        texts = [*amounts, share, str(one.failures or "")]
         return Cell(word(one.name), share=one.seconds / most if most else 0.0), *map(Cell, texts)
 
-    columns = (what, "seconds", weight.unit, "share", *(["failures"] if what != "phase" else []))
+    columns = (what, "seconds", weight.unit, "share", "failures")
     short = 8 if what in ("node", "group") else len(lost)
     return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 5)), short)
 
@@ -174,7 +208,7 @@ def _slow(history: History) -> Listing:
 
 def _nodes(accounts: Accounts) -> Listing:
     def row(node: NodeScore) -> tuple[Cell, ...]:
-        notes = [few([wording.cause(cause) for cause in node.causes])] if node.causes else []
+        notes = [few([words_of(cause) for cause in node.causes])] if node.causes else []
         notes += [f"MTTF {seconds(node.mttf_s)}"] if node.failures else []
         notes += [f"excluded {plural(node.excluded, 'time')}"] if node.excluded else []
         times = (seconds(s) if s else "-" for s in (node.held_s, node.group_s, node.standby_s, node.idle_s))

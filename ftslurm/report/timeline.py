@@ -31,6 +31,7 @@ class Timeline:
         self.cause = FIRST_START  # of the outage, while it lasts
         self.node: str | None = None  # the node that caused it
         self.attempt, self.nodes = -1, tuple[str, ...]()
+        self.committed = self.aborted = 0  # steps, over all attempts
         self._trained: int | None = None  # index of the span of training that the outage has ended
 
     @property
@@ -48,14 +49,17 @@ class Timeline:
         self.turn(time, "start")
         self.attempt, self.nodes = attempt, nodes
 
+    def again(self, time: float) -> None:
+        """Become part of the run again, which has ended or has gone on without the group."""
+        self.turn(time, QUEUED)
+        self.cause, self.node = FIRST_START, None
+
     def refused(self) -> None:
         """Take back a launch: no process of it has run."""
         self.phase = "wait"
 
     def joined(self, time: float, phases: Mapping[str, float | None] | None) -> None:
         """Begin to train; the time since the launch is divided as `phases` says."""
-        if self.trains:
-            return
         known = phases or {}
         if self.phase == "start" and phases:
             for name, following in pairwise(LAUNCHED):
@@ -91,7 +95,6 @@ class Timeline:
 
     def leave(self, time: float, phase: str) -> None:
         """Begin a phase without a step: QUEUED, GIVEN_UP or FINISHED."""
-        assert phase in (QUEUED, GIVEN_UP, FINISHED)
         if self.phase not in (phase, FINISHED):
             self.turn(time, phase)
 

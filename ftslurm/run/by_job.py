@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,8 +34,7 @@ def of_job(job: str, runs: Sequence[RunDir]) -> Path | None:
         job: its id, as from job_in.
         runs: where to look, the first match wins; a job that Slurm knows is found elsewhere, too.
     """
-    ways: tuple[Callable[[str, Sequence[RunDir]], Path | None], ...] = (_by_files, _by_squeue, _by_journal, _by_process)
-    return next((found for way in ways if (found := way(job, runs)) is not None), None)
+    return _by_files(job, runs) or _by_squeue(job, runs) or _by_journal(job, runs)
 
 
 def run_of(jobs: Iterable[QueuedJob]) -> Path | None:
@@ -63,9 +62,7 @@ def _by_squeue(job: str, runs: Sequence[RunDir]) -> Path | None:
     answer = client.call(commands.job_found(job), ANSWER_S) if shutil.which("squeue") else client.Answer()
     jobs, _ = read_jobs(answer.out)
     marks = {found.mark for found in jobs if found.mark is not None}
-    known = next((run.root for run in runs if marks and run.mark() in marks), None) or run_of(jobs)
-    others = {found.name for found in jobs} - {job}  # 81_2 for the id that a task has as a job of its own
-    return known or next((path for name in others if (path := _by_files(name, runs)) is not None), None)
+    return next((run.root for run in runs if marks and run.mark() in marks), None) or run_of(jobs)
 
 
 def _by_journal(job: str, runs: Sequence[RunDir]) -> Path | None:
@@ -79,11 +76,6 @@ def _by_journal(job: str, runs: Sequence[RunDir]) -> Path | None:
 
 
 _SIGNS = (("slurm_step", "."), ("allocation", '"'), ("allocation", "_"), ("job_id", '"'))
-
-
-def _by_process(job: str, runs: Sequence[RunDir]) -> Path | None:
-    """Find a local run by the process of its controller."""
-    return next((run.root for run in runs if run.job() == job), None)
 
 
 def _is_local(run: RunDir) -> bool:

@@ -18,7 +18,7 @@ def in_use(config: Config) -> str | None:
     """Return why a run that is not submitted yet cannot use checkpoint.dir, if it is a folder; None: it can."""
     if config.checkpoint.dir is None or is_url(config.checkpoint.dir):
         return None
-    return _used(config, Path(config.checkpoint.dir), None)
+    return _used(config, config.checkpoint.dir, None)
 
 
 def goes_on_from(config: Config) -> str | None:
@@ -48,30 +48,26 @@ def claim(config: Config, run: RunDir) -> str | None:
     """
     if config.checkpoint.dir is None:
         return None
-    folder = Path(config.checkpoint.dir)
-    if (used := _used(config, folder, run)) is not None:
-        return used
+    used = _used(config, config.checkpoint.dir, run)
     with suppress(OSError):  # saving a checkpoint there reports what is wrong
-        Store(str(folder)).take(str(run.root))
-    return None
+        if used is None:
+            Store(config.checkpoint.dir).take(str(run.root))
+    return used
 
 
-def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
+def _used(config: Config, folder: str, run: RunDir | None) -> str | None:
     """Return why the owner of a checkpoint folder keeps this run from using it; None: it does not, or there is none.
 
     Args:
         run: this run; None: it has no directory yet, and may follow the run that it resumes.
     """
-    other = owner(folder)
-    if other is not None and (
-        run is not None or config.internal.parent is None or other.root != Path(config.internal.parent)
-    ):
+    if (other := owner(folder)) is not None:
         with suppress(OSError, EnvironmentProblem):  # its files cannot be read: it is not known to run
             return used_by(config, run, other)
     return None
 
 
-def owner(folder: Path) -> RunDir | None:
+def owner(folder: str | Path) -> RunDir | None:
     """Return the run of this user that has saved in a checkpoint folder last, or None."""
     with suppress(OSError, ValueError, EnvironmentProblem):
         text = Store(str(folder)).owner()
@@ -91,7 +87,8 @@ def used_by(config: Config, run: RunDir | None, other: RunDir) -> str | None:
     from ftslurm.run.replay import read_past  # only where two runs meet: a submission is faster without the core
 
     ours = run.alive if run is not None and run.alive.exists() else None
-    age = liveness.age_s(other.alive, than=ours) if run is None or other.root != run.root else None
+    mine = run.root if run is not None else Path(config.internal.parent or "/")  # it may follow the run that it resumes
+    age = None if other.root == mine else liveness.age_s(other.alive, than=ours)
     if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
         return (
             f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name another "

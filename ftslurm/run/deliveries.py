@@ -16,8 +16,6 @@ from ftslurm.security import owned_files
 from ftslurm.security.json_text import read_object
 from ftslurm.security.terminal import visible
 
-_MOST = 1000  # receivers in one file
-
 
 @dataclass(frozen=True)
 class Delivery:
@@ -35,7 +33,7 @@ def read(run: RunDir) -> tuple[Delivery, ...]:
     """Return the deliveries of a run, none if it has no observer. Names and errors are safe to print."""
     with suppress(OSError):
         found = (read_object(owned_files.read_text(run.observer / "deliveries.json")) or {}).get("deliveries")
-        rows = [row for row in found if isinstance(row, dict)][:_MOST] if isinstance(found, list) else []
+        rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
         return tuple(_delivery(row) for row in rows)
     return ()
 

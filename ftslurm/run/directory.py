@@ -5,16 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.protocol.value_class import Value
 from ftslurm.security import owned_files, sharing
 from ftslurm.security.names import is_job
 
 
-@dataclass(frozen=True)
-class RunDir:
+class _Place:
+    """The path of a file or folder below the root of a run directory."""
+
+    def __init__(self, below: str) -> None:
+        self._below = below
+
+    def __get__(self, run: RunDir, _: object) -> Path:
+        return run.root / self._below
+
+
+class RunDir(Value):
     """A run directory. Its mode is 0700: other users can neither read its logs nor write to its inbox.
 
     With run.share a group can (security/sharing.py).
@@ -22,66 +31,37 @@ class RunDir:
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config.yaml"
-
-    @property
-    def id(self) -> Path:
-        """Random characters that distinguish the run from one of the same name elsewhere."""
-        return self.root / "id"
-
-    @property
-    def events(self) -> Path:
-        return self.root / "events.jsonl"
-
-    @property
-    def progress(self) -> Path:
-        """How far the groups are, beside what happens (ftslurm.run.journal)."""
-        return self.root / "progress.jsonl"
-
-    @property
-    def key(self) -> Path:
-        """The secret with which the run's processes authenticate each other (ftslurm.security.run_key); mode 0600."""
-        return self.root / "key"
-
-    @property
-    def python_archive(self) -> Path:
-        """A second name of the archived Python environment while the run may start workers (ftslurm.code.staging)."""
-        return self.root / "python.tar"
-
-    @property
-    def inbox(self) -> Path:
-        return self.root / "inbox"
-
-    @property
-    def alive(self) -> Path:
-        """Touched by the controller with every heartbeat; holds its complaint, if it has one (ftslurm.run.liveness)."""
-        return self.root / "alive"
-
-    @property
-    def leaders(self) -> Path:
-        """One numbered file for each leader of the run (ftslurm.run.leadership)."""
-        return self.root / "leaders"
-
-    @property
-    def observer(self) -> Path:
-        """The folder of the observer: what has been told to hooks (ftslurm.run.deliveries), and its lock."""
-        return self.root / "observer"
-
-    @property
-    def observer_log(self) -> Path:
-        return self.logs / "observer.log"
-
-    @property
-    def released(self) -> Path:
-        """One file for each task of an array submitted by hand that is no longer needed; these tasks end themselves."""
-        return self.root / "released"
-
-    @property
-    def submitted(self) -> Path:
-        """One file for each Slurm job that was submitted for groups; it contains the job's pool."""
-        return self.root / "submitted"
+    config = _Place("config.yaml")
+    id = _Place("id")  # random characters that distinguish the run from one of the same name elsewhere
+    events = _Place("events.jsonl")
+    progress = _Place("progress.jsonl")  # how far the groups are, beside what happens (ftslurm.run.journal)
+    # The secret with which the run's processes authenticate each other (ftslurm.security.run_key); mode 0600.
+    key = _Place("key")
+    # A second name of the archived Python environment while the run may start workers (ftslurm.code.staging).
+    python_archive = _Place("python.tar")
+    inbox = _Place("inbox")
+    # Touched by the controller with every heartbeat; holds its complaint, if it has one (ftslurm.run.liveness).
+    alive = _Place("alive")
+    leaders = _Place("leaders")  # one numbered file for each leader of the run (ftslurm.run.leadership)
+    # The folder of the observer: what has been told to hooks (ftslurm.run.deliveries), and its lock.
+    observer = _Place("observer")
+    observer_log = _Place("logs/observer.log")
+    # One file for each task of an array submitted by hand that is no longer needed; these tasks end themselves.
+    released = _Place("released")
+    # One file for each Slurm job that was submitted for groups; it contains the job's pool.
+    submitted = _Place("submitted")
+    report = _Place("report.html")  # where the time of the run went, as a page (ftslurm.report)
+    code = _Place("code")  # the copy of the code that every attempt runs (ftslurm.code)
+    code_record = _Place("code.json")  # how the code is kept (ftslurm.code.record)
+    submitit = _Place("submitit")
+    # Holds the id of the controller's Slurm job; missing if the controller does not run in a batch job.
+    job_id = _Place("submitit/job_id")
+    checkpoints = _Place("checkpoints")
+    # Where scripts write the value of the run, one file for each group (ftslurm.run.results).
+    results = _Place("results")
+    logs = _Place("logs")
+    controller_log = _Place("logs/controller.log")
+    lighthouse_log = _Place("logs/lighthouse.log")
 
     def mark(self) -> str:
         """Return the comment that identifies this run's Slurm jobs."""
@@ -106,30 +86,6 @@ class RunDir:
             for name in names:
                 replace_text(self.submitted / name, str(pool))
 
-    @property
-    def report(self) -> Path:
-        """Where the time of the run went, as a page (ftslurm.report)."""
-        return self.root / "report.html"
-
-    @property
-    def code(self) -> Path:
-        """The copy of the code that every attempt runs (ftslurm.code)."""
-        return self.root / "code"
-
-    @property
-    def code_record(self) -> Path:
-        """How the code is kept (ftslurm.code.record)."""
-        return self.root / "code.json"
-
-    @property
-    def submitit(self) -> Path:
-        return self.root / "submitit"
-
-    @property
-    def job_id(self) -> Path:
-        """Holds the id of the controller's Slurm job; missing if the controller does not run in a batch job."""
-        return self.submitit / "job_id"
-
     def job(self) -> str | None:
         """Return the id of the controller's Slurm job; None: it is no batch job, or not submitted yet."""
         try:
@@ -137,27 +93,6 @@ class RunDir:
         except OSError:
             return None
         return job if is_job(job) else None
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def results(self) -> Path:
-        """Where scripts write the value of the run, one file for each group (ftslurm.run.results)."""
-        return self.root / "results"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def controller_log(self) -> Path:
-        return self.logs / "controller.log"
-
-    @property
-    def lighthouse_log(self) -> Path:
-        return self.logs / "lighthouse.log"
 
     def attempt(self, unit: str, attempt: int) -> Path:
         """Return the folder of an attempt: logs/group-0003/attempt-002."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.errors import RunNotFound
+from ftslurm.protocol.value_class import Value
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Value):
     """A run directory, or a folder of another user that may be one."""
 
     run: RunDir
@@ -33,7 +31,15 @@ def entries(root: Path) -> list[Entry]:
     Raises:
         RunNotFound: the folder cannot be read.
     """
-    return sorted(_entries(root.absolute()), key=lambda entry: entry.created, reverse=True)
+    root = root.absolute()
+    try:
+        paths = list(root.iterdir())
+    except OSError as error:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ENAMETOOLONG:
+            return []
+        raise RunNotFound(f"the runs under {root} cannot be listed: {error.strerror}") from error
+    known = (entry_of(path) for path in paths if not (path.name.startswith(".") and path.name.endswith(PART)))
+    return sorted(filter(None, known), key=lambda entry: entry.created, reverse=True)
 
 
 def entry_of(path: Path) -> Entry | None:
@@ -55,18 +61,3 @@ def not_readable(entry: Entry) -> str:
     """Return the sentence about a run that this user may not read, for a person."""
     name = entry.run.root.name
     return f"{name} belongs to {entry.user} and is not readable for you; run.share=GROUP lets a group read it"
-
-
-def _entries(root: Path) -> Iterator[Entry]:
-    try:
-        paths = list(root.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # there can be no such folder
-            return
-        raise RunNotFound(f"the runs under {root} cannot be listed: {error.strerror}") from error
-    for path in paths:
-        entry = None if path.name.startswith(".") and path.name.endswith(PART) else entry_of(path)
-        if entry is not None:
-            yield entry

@@ -118,7 +118,7 @@ def gather(config: Config, run: RunDir, ask: Callable[[], Queue], watch: livenes
         watch, ended: see `look`.
     """
     kind, job, age_s = config.cluster.kind, job_of(run), _age_s(run, watch)
-    queue, begun = Queue(), started(run)
+    queue, begun, made_s = Queue(), started(run), liveness.age_s(run.config)
     lives = kind == "local" and process_lives(run)
     over = isinstance(read(last_line(run.events) or {}), RunFinished)
     # In array mode the leader's job may be a pilot's. A live leader spares asking Slurm.
@@ -131,7 +131,7 @@ def gather(config: Config, run: RunDir, ask: Callable[[], Queue], watch: livenes
     end = record if isinstance(record, RunFinished) else None
     return Facts(
         kind,
-        new=_is_new(run),
+        new=made_s is not None and made_s < SUBMITTED_S,
         begun=first is not None or last is not None,
         end=end,
         alone=end is not None and first == last,
@@ -160,11 +160,6 @@ def started(run: RunDir) -> RunStarted | None:
     return begun if isinstance(begun, RunStarted) else None
 
 
-def _is_new(run: RunDir) -> bool:
-    age_s = liveness.age_s(run.config)
-    return age_s is not None and age_s < SUBMITTED_S
-
-
 def _age_s(run: RunDir, watch: liveness.Watch) -> float:
     """Return how long the controller has not been heard, by both clocks; inf: it never was."""
     same_s, age_s = watch.silent_s(run.alive), liveness.age_s(run.alive)
@@ -187,15 +182,7 @@ def process_lives(run: RunDir) -> bool:
 
 def _lives(pid: int) -> bool:
     """Return whether a process of this machine lives."""
-    try:
+    with suppress(ChildProcessError):
         done, _ = os.waitpid(pid, os.WNOHANG)  # our child, if this process started it
         return done == 0
-    except ChildProcessError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return liveness.lives(pid)

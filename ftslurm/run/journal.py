@@ -34,10 +34,6 @@ class JournalReader:
         self.path = path
         self.offset = 0  # just after the last complete line that was read
 
-    def read_new(self) -> list[dict[str, Any]]:
-        """Return the lines that were completed since the last call."""
-        return list(self.iter_new())
-
     def iter_new(self) -> Iterator[dict[str, Any]]:
         """Yield the lines that were completed since the last call, so that a long journal need not fit into memory.
 
@@ -120,8 +116,7 @@ def first_line(path: Path) -> Event | None:
 
 def last_event(path: Path) -> str | None:
     """Return the name of the last line's event without reading the rest; None: no line, or half a line."""
-    record = last_line(path)
-    return text(record, "event") if record is not None else None
+    return text(last_line(path) or {}, "event")
 
 
 def last_line(path: Path) -> Event | None:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from ftslurm.config.schema import Config
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, last_line
+from ftslurm.run.journal import integer, last_event, last_line, text
 from ftslurm.security import owned_files
 
 log = logging.getLogger("ftslurm.run.leadership")
@@ -118,16 +118,12 @@ def vacant(
         number = newest(run)
     except OSError:
         return None
-    from ftslurm.protocol.records import ControllerLeft  # not at the top: keepers and guards start faster
-    from ftslurm.run.journal_lines import read
-
-    last = last_line(run.events)
-    if _ends_run(last):
+    last = last_line(run.events) or {}  # not read as a record: keepers and guards start faster without these
+    if text(last, "event") == "run_finished":
         return None
-    if number == 0 and last is None:
+    if number == 0 and not last:
         return 0
-    record = read(last or {})
-    if isinstance(record, ControllerLeft) and record.leader == number:
+    if text(last, "event") == "controller_left" and integer(last, "leader") == number:
         return number
     silences = [watch.silent_s(run.alive), watch.silent_s(run.leaders / _name(number))]
     ended = 0 < own == number or _has_ended(leader(run), job)
@@ -137,7 +133,7 @@ def vacant(
 
 def is_over(run: RunDir) -> bool:
     """Return whether the run has ended."""
-    return _ends_run(last_line(run.events))
+    return last_event(run.events) == "run_finished"
 
 
 def _has_ended(last: Leader | None, job: str | None) -> bool:
@@ -146,22 +142,7 @@ def _has_ended(last: Leader | None, job: str | None) -> bool:
         return False
     if job is not None and last.job == job:
         return last.pid != os.getpid()
-    if last.host != platform.node():
-        return False
-    try:
-        os.kill(last.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False
-
-
-def _ends_run(last: Event | None) -> bool:
-    from ftslurm.protocol.records import RunFinished
-    from ftslurm.run.journal_lines import read
-
-    return isinstance(read(last or {}), RunFinished)
+    return last.host == platform.node() and not liveness.lives(last.pid)
 
 
 def _name(number: int) -> str:

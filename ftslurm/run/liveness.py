@@ -122,6 +122,17 @@ def moment(config: Config, run: RunDir) -> float:
     return now if age is None or age <= 3 * config.heartbeat_s else now - age
 
 
+def lives(pid: int) -> bool:
+    """Return whether a process of this machine lives."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 @contextmanager
 def kept(path: Path, every_s: float, ours: Callable[[], bool]) -> Iterator[None]:
     """Touch a file regularly during a long operation, as long as `ours` returns true."""

@@ -1,8 +1,8 @@
 """Limit logs to logs.max_mb: keep the beginning and the end, with a line about what was dropped between them.
 
 The file is cut in place, because its writers hold it open for appending (a script and its children, srun, grpc): after
-a rename they would write to the renamed file. What they write during the cut is kept, except for what is written
-between the last check of the file's size and the system call that truncates it: usually microseconds.
+a rename they would write to the renamed file. What they write during the cut is kept, except for the last moment of it:
+what is written while that is copied.
 
 The limit is checked periodically (once a second for a rank's log), so a log may exceed it by what is written between
 two checks. Writers are never blocked.
@@ -15,9 +15,9 @@ import logging
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
+from ftslurm.protocol.value_class import Value
 from ftslurm.security import sharing
 
 MB = 1 << 20
@@ -25,11 +25,9 @@ HEAD = 1 << 18  # bytes kept of the beginning, at most
 _TAIL = 8 << 20  # bytes kept of the end, at most: they are copied, which must not take long
 _NOTICE = re.compile(rb"^ftslurm: (\d+) bytes of this log were dropped here \(logs\.max_mb=\d+\)\n", re.MULTILINE)
 _LONGEST_NOTICE = 128
-_CATCH_UPS = 64  # how often new lines are copied before the file is truncated in any case
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Value):
     """The gap of a cut log: at `start` a line of `length` bytes stands for `dropped` bytes."""
 
     start: int
@@ -103,21 +101,9 @@ def _cut(fd: int, max_mb: int) -> tuple[Gap, Gap]:
     dropped = before.stream(size) - len(tail) - start
     line = notice(dropped, max_mb)
     end = start + os.pwrite(fd, line + tail, start)
-    end += _catch_up(fd, size, end, keep, max_mb)
+    end += os.pwrite(fd, os.pread(fd, keep, size), end)  # what was written meanwhile
     os.ftruncate(fd, end)
     return before, Gap(start, len(line), dropped)
-
-
-def _catch_up(fd: int, start: int, end: int, most: int, max_mb: int) -> int:
-    """Copy to `end` what writers append at `start` meanwhile; return the number of bytes added at `end`."""
-    copied = 0
-    for _ in range(_CATCH_UPS):
-        more = os.pread(fd, most - copied, start + copied)
-        if not more:
-            break
-        copied += os.pwrite(fd, more, end + copied)
-    left = os.fstat(fd).st_size - start - copied
-    return copied + (os.pwrite(fd, notice(left, max_mb), end + copied) if left > 0 else 0)
 
 
 def log_to(logger: logging.Logger, path: Path, max_mb: int) -> None:

@@ -6,7 +6,6 @@ Each was seen in the logs of healthy runs. Under its fixed words, which are quic
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 _NOISE = {
     words: re.compile(pattern)
@@ -36,9 +35,3 @@ def is_noise(line: bytes) -> bool:
         if words in line:
             return pattern.search(_RANK.sub(b"", line)) is not None
     return False
-
-
-def may_be_in(lines: Sequence[bytes]) -> bool:
-    """Return quickly whether there may be noise among many lines."""
-    text = b"\n".join(lines)
-    return any(words in text for words in _NOISE)

@@ -21,8 +21,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause, Says, cause_of, is_failure
 from ftslurm.run import checkpoint_owner, log_signs, stored_checkpoints
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, number
-from ftslurm.run.journal_lines import read
+from ftslurm.run.journal_lines import Fold
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.names import is_step
 
@@ -34,7 +33,7 @@ def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
         EnvironmentProblem: an object store cannot be read.
     """
     if stored_checkpoints.url(config) is not None:
-        return stored_checkpoints.newest(config)
+        return stored_checkpoints.newest_and_owner(config)[0]
     with suppress(OSError):
         found = Store(config.checkpoint.dir or str(run.checkpoints)).summary()
         return None if found is None else Saved(*found)
@@ -65,7 +64,7 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
     """
     found = Reading()
     for event in RunReader(run).up_to_now():
-        found.fold(event)
+        found.apply(event)
     return found.past, found.outcome
 
 
@@ -75,7 +74,7 @@ def home(job: object, requeues: object) -> str:
 
 
 @dataclass
-class Reading(Past):
+class Reading(Past, Fold):
     """The journal so far, as much of it as the next controller needs."""
 
     began: bool = False
@@ -91,111 +90,9 @@ class Reading(Past):
     def past(self) -> Past | None:
         return self if self.began else None
 
-    def fold(self, event: Event) -> None:
-        """Take in the next line."""
-        self.take(read(event), number(event, "time") or 0.0)
+    # --- the run and its controllers -----------------------------------------------------------------------------
 
-    def take(self, record: records.JournalRecord, time: float) -> None:
-        """Take in the record of the next line."""
-        if isinstance(record, records.RunEvent):
-            self._fold_run(record)
-        elif isinstance(record, records.ClusterEvent):
-            self._fold_cluster(record, time)
-        elif isinstance(record, records.StepEvent):
-            self._fold_step(record, time)
-        elif isinstance(record, records.TrainingEvent):
-            self._fold_training(record, time)
-        elif isinstance(record, records.FaultInjected):
-            self.drilled += record.by == "faults.plan"
-
-    def _fold_run(self, record: records.RunEvent) -> None:
-        match record:
-            case records.RunStarted():
-                self._run_started(record)
-            case records.Scaled():
-                self.groups = record.groups or 1
-                self.moving |= {group_unit(n) for n in range(self.count, self.groups)} & self.attempts.keys()
-                self.count = self.groups
-            case records.ControllerLeft():
-                if LIGHTHOUSE in self.live:  # the controller has ended its Lighthouse
-                    self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
-            case records.RunFinished():
-                self.outcome = record.outcome or None
-
-    def _fold_cluster(self, record: records.ClusterEvent, time: float) -> None:
-        match record:
-            case records.AllocationGranted(pool=None):
-                self.node = next(iter(record.nodes), "")
-            case records.NodeExcluded(node=node, group=group):
-                self._node(node, out=Out.LOST if group is None else Out.BLAMED, since=time, group=group)
-            case records.NodeCheckPassed():
-                self.nodes = replace(self.nodes, passed=self.nodes.passed | {record.node})
-            case records.NodeCheckFailed(node=node):
-                self._node(node, out=Out.UNFIT, since=time, why=record.reason or "it has failed its check")
-            case records.NodeRestored(node=node):
-                self.nodes = self.nodes.put({node: self.nodes.of(node).back()})
-            case records.NodeShunned() | records.NodeUnshunned():
-                self._node(record.node, shunned=isinstance(record, records.NodeShunned))
-            case records.NodeDrained() | records.NodeUndrained():
-                self._node(record.node, drained=isinstance(record, records.NodeDrained))
-
-    def _node(self, name: str, **fields: Any) -> None:
-        self.nodes = self.nodes.put({name: replace(self.nodes.of(name), **fields)})
-
-    def _fold_step(self, record: records.StepEvent, time: float) -> None:
-        match record:
-            case records.StepLaunched():
-                self._step_launched(record, time)
-            case records.LaunchRefused():
-                self._launch_refused(record, time)
-            case records.StepReady():
-                self._step_up(record, _hosts(record.ranks))
-            case records.StepAdopted():
-                self._step_up(record, ())
-            case records.StepExited():
-                self._step_exited(record, time)
-            case records.StepRecalled(unit=unit, attempt=attempt):
-                if unit in self.live and self.live[unit].attempt == attempt:
-                    self.live[unit] = replace(self.live[unit], recalled=record.reason)
-            case records.RestartScheduled():
-                self._schedule(group_unit(record.group), record.due, record.reason)
-            case records.GroupGivenUp(group=group):
-                self.scheduled.pop(group_unit(group), None)
-                self.over[group_unit(group)] = record.reason
-            case records.StandbyGivenUp():
-                self.over[record.unit] = record.reason
-
-    def _fold_training(self, record: records.TrainingEvent, time: float) -> None:
-        match record:
-            case records.GroupJoined():
-                unit = group_unit(record.group)
-                if unit in self.live:
-                    self.live[unit] = replace(self.live[unit], joined=time)
-                self._stepped(record.step)
-            case records.Progress():
-                if record.committed:
-                    self._stepped(record.step)
-            case records.CheckpointSaved():
-                self.saved = True
-                if record.step is not None and self.resuming is None:
-                    self.step = max(self.step, record.step)
-            case records.HangLimit():
-                self.longest_s, self.seen = record.longest_s or 0.0, record.steps or 0
-            case records.ReplicasDiffer(equal=equal) if equal:
-                for group, node in zip(record.groups, record.nodes, strict=False):
-                    if step := self.live.get(group_unit(group)):
-                        sign = Evidence(record.rank, node, error=record.reason, cause=Cause.DIVERGED)
-                        self.live[step.unit] = replace(step, recalled=record.reason, diverged=sign)
-            case records.FullRestart():
-                self.step = max(self.step, record.step or 0)
-                self.resuming, self.undone = record.checkpoint_step or 0, set(self.live)
-
-    def _stepped(self, step: int | None) -> None:
-        """A step is committed. The first one after a full restart is where the history goes on."""
-        if step is not None:
-            self.step, self.resuming = step if self.resuming is not None else max(self.step, step), None
-
-    def _run_started(self, record: records.RunStarted) -> None:
+    def run_started(self, record: records.RunStarted) -> None:
         self.began, self.outcome = True, None
         self.own = record.job_id if record.mode != "array" else None
         before, self.home, self.host = self.home, home(record.job_id, record.requeues), record.host
@@ -204,7 +101,71 @@ class Reading(Past):
         self.moving |= set(self.attempts) - self.scheduled.keys()
         self.count = record.groups
 
-    def _step_launched(self, record: records.StepLaunched, time: float) -> None:
+    def scaled(self, record: records.Scaled) -> None:
+        self.groups = record.groups or 1
+        self.moving |= {group_unit(n) for n in range(self.count, self.groups)} & self.attempts.keys()
+        self.count = self.groups
+
+    def controller_left(self, _: records.ControllerLeft) -> None:
+        if LIGHTHOUSE in self.live:  # the controller has ended its Lighthouse
+            self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
+
+    def run_finished(self, record: records.RunFinished) -> None:
+        self.outcome = record.outcome or None
+
+    def fault_injected(self, record: records.FaultInjected) -> None:
+        self.drilled += record.by == "faults.plan"
+
+    # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
+
+    def allocation_granted(self, record: records.AllocationGranted) -> None:
+        if record.pool is None:
+            self.node = next(iter(record.nodes), "")
+
+    def node_excluded(self, record: records.NodeExcluded) -> None:
+        group = record.group
+        self._node(record.node, out=Out.LOST if group is None else Out.BLAMED, since=self.now, group=group)
+
+    def node_check_passed(self, record: records.NodeCheckPassed) -> None:
+        self.nodes = replace(self.nodes, passed=self.nodes.passed | {record.node})
+
+    def node_check_failed(self, record: records.NodeCheckFailed) -> None:
+        self._node(record.node, out=Out.UNFIT, since=self.now, why=record.reason or "it has failed its check")
+
+    def node_restored(self, record: records.NodeRestored) -> None:
+        self.nodes = self.nodes.put({record.node: self.nodes.of(record.node).back()})
+
+    def node_shunned(self, record: records.NodeShunned | records.NodeUnshunned) -> None:
+        self._node(record.node, shunned=isinstance(record, records.NodeShunned))
+
+    node_unshunned = node_shunned
+
+    def node_drained(self, record: records.NodeDrained | records.NodeUndrained) -> None:
+        self._node(record.node, drained=isinstance(record, records.NodeDrained))
+
+    node_undrained = node_drained
+
+    def _node(self, name: str, **fields: Any) -> None:
+        self.nodes = self.nodes.put({name: replace(self.nodes.of(name), **fields)})
+
+    # --- Slurm steps ---------------------------------------------------------------------------------------------
+
+    def step_recalled(self, record: records.StepRecalled) -> None:
+        step = self.live.get(record.unit)
+        if step is not None and step.attempt == record.attempt:
+            self.live[record.unit] = replace(step, recalled=record.reason)
+
+    def restart_scheduled(self, record: records.RestartScheduled) -> None:
+        self._schedule(group_unit(record.group), record.due, record.reason)
+
+    def group_given_up(self, record: records.GroupGivenUp) -> None:
+        self.scheduled.pop(group_unit(record.group), None)
+        self.over[group_unit(record.group)] = record.reason
+
+    def standby_given_up(self, record: records.StandbyGivenUp) -> None:
+        self.over[record.unit] = record.reason
+
+    def step_launched(self, record: records.StepLaunched) -> None:
         unit, attempt = record.unit, record.attempt
         self.attempts[unit] = attempt
         self.planned += unit in self.moving and unit.startswith(GROUP)
@@ -222,36 +183,37 @@ class Reading(Past):
             attempt,
             Place(record.nodes, record.slot or 0, None if beside else record.allocation),
             _hosts(record.ranks),
-            launched=time,
+            launched=self.now,
             slurm_step=taken.slurm_step if taken else None,
             noticed=self.noticed.get(unit),
             home=own_home if beside else None,
             away=self.away.get(unit),
         )
 
-    def _step_up(self, record: records.StepReady | records.StepAdopted, hosts: tuple[str, ...]) -> None:
-        unit = record.unit
-        if unit not in self.live:
-            return
-        step = self.live[unit]
-        slurm_step = record.slurm_step if is_step(record.slurm_step) else step.slurm_step
-        self.live[unit] = replace(step, hosts=hosts or step.hosts, slurm_step=slurm_step)
-        self.moving.discard(unit)
+    def step_ready(self, record: records.StepReady | records.StepAdopted) -> None:
+        step = self.live.get(record.unit)
+        if step is not None:
+            hosts = _hosts(record.ranks) if isinstance(record, records.StepReady) else ()
+            slurm_step = record.slurm_step if is_step(record.slurm_step) else step.slurm_step
+            self.live[record.unit] = replace(step, hosts=hosts or step.hosts, slurm_step=slurm_step)
+            self.moving.discard(record.unit)
 
-    def _launch_refused(self, record: records.LaunchRefused, time: float) -> None:
+    step_adopted = step_ready
+
+    def launch_refused(self, record: records.LaunchRefused) -> None:
         """Slurm has not started the step: it is no attempt, and the failure that it was to answer is still open."""
         self.live.pop(record.unit, None)
         self.attempts[record.unit] = record.attempt - 1
         if record.attempt > 0 and record.unit.startswith(GROUP):
-            self._schedule(record.unit, time + (record.again_s or 0.0), record.reason)
+            self._schedule(record.unit, self.now + (record.again_s or 0.0), record.reason)
 
     def _schedule(self, unit: str, due: float, reason: str) -> None:
         self.scheduled[unit] = Scheduled(unit, due, reason or "start", self.noticed.get(unit), self.away.get(unit))
 
-    def _step_exited(self, record: records.StepExited, time: float) -> None:
+    def step_exited(self, record: records.StepExited) -> None:
         unit = record.unit
         if unit != LIGHTHOUSE:
-            self.exits[unit] = (*self.exits.get(unit, ()), _exit(record, time, self.live.get(unit)))[-MOST_EXITS:]
+            self.exits[unit] = (*self.exits.get(unit, ()), _exit(record, self.now, self.live.get(unit)))[-MOST_EXITS:]
         self.noticed[unit], self.away[unit] = record.noticed, record.away_since
         if not is_failure(record.cause):
             self.moving.add(unit)
@@ -263,6 +225,41 @@ class Reading(Past):
         self.undone.discard(unit)
         if record.cause == Cause.OK.value and record.group is not None:
             self.over[unit] = None
+
+    # --- the training --------------------------------------------------------------------------------------------
+
+    def group_joined(self, record: records.GroupJoined) -> None:
+        unit = group_unit(record.group)
+        if unit in self.live:
+            self.live[unit] = replace(self.live[unit], joined=self.now)
+        self._stepped(record.step)
+
+    def progress(self, record: records.Progress) -> None:
+        if record.committed:
+            self._stepped(record.step)
+
+    def checkpoint_saved(self, record: records.CheckpointSaved) -> None:
+        self.saved = True
+        if record.step is not None and self.resuming is None:
+            self.step = max(self.step, record.step)
+
+    def hang_limit(self, record: records.HangLimit) -> None:
+        self.longest_s, self.seen = record.longest_s or 0.0, record.steps or 0
+
+    def replicas_differ(self, record: records.ReplicasDiffer) -> None:
+        for group, node in zip(record.groups, record.nodes, strict=False) if record.equal else ():
+            if step := self.live.get(group_unit(group)):
+                sign = Evidence(record.rank, node, error=record.reason, cause=Cause.DIVERGED)
+                self.live[step.unit] = replace(step, recalled=record.reason, diverged=sign)
+
+    def full_restart(self, record: records.FullRestart) -> None:
+        self.step = max(self.step, record.step or 0)
+        self.resuming, self.undone = record.checkpoint_step or 0, set(self.live)
+
+    def _stepped(self, step: int | None) -> None:
+        """A step is committed. The first one after a full restart is where the history goes on."""
+        if step is not None:
+            self.step, self.resuming = step if self.resuming is not None else max(self.step, step), None
 
 
 def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:

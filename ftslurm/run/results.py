@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 
@@ -19,7 +17,7 @@ def read(run: RunDir) -> list[float] | None:
         ValueError: what it has written are no numbers.
     """
     try:
-        newest = max(run.results.glob("group-*"), key=_written)
+        newest = max(run.results.glob("group-*"), key=lambda path: (path.lstat().st_mtime_ns, path.name))
         text = owned_files.read_text(newest)
     except (OSError, ValueError):  # ValueError: there is no file
         return None
@@ -30,7 +28,3 @@ def read(run: RunDir) -> list[float] | None:
     if not 0 < len(numbers) <= MOST:
         raise ValueError(f"{newest} has {text[:40]!r}, not a number (or up to {MOST}, one for each objective)")
     return numbers
-
-
-def _written(path: Path) -> tuple[int, str]:
-    return path.lstat().st_mtime_ns, path.name

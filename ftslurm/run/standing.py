@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.protocol import job_states
 from ftslurm.protocol.records import RunFinished
 from ftslurm.protocol.run_states import GOING, OVER, State
+from ftslurm.protocol.value_class import Value
 from ftslurm.security.terminal import visible
 from ftslurm.slurm.parse import NO_OUTPUT, QueuedJob
 from ftslurm.words import seconds
@@ -21,8 +21,7 @@ from ftslurm.words import seconds
 NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Value):
     """What is known of a run."""
 
     kind: str = "slurm"  # cluster.kind
@@ -58,8 +57,7 @@ class Facts:
         return waiting[0] if waiting and len(waiting) == len(self.carriers) else None
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(Value):
     """How a run stands."""
 
     state: State

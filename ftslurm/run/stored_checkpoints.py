@@ -27,17 +27,10 @@ def url(config: Config) -> str | None:
     return config.checkpoint.dir if is_url(config.checkpoint.dir or "") else None
 
 
-def newest(config: Config) -> Saved | None:
-    """Return the newest complete checkpoint; else what is wrong with those there; None: there are none.
-
-    Raises:
-        EnvironmentProblem: the store cannot be read.
-    """
-    return newest_and_owner(config)[0]
-
-
 def newest_and_owner(config: Config) -> tuple[Saved | None, RunDir | None]:
-    """Return the newest checkpoint as `newest` does, and the run of this user that has saved there last.
+    """Return the newest complete checkpoint, and the run of this user that has saved there last.
+
+    Without one: what is wrong with those that are there; None: there are none.
 
     Raises:
         EnvironmentProblem: the store cannot be read.
@@ -67,21 +60,21 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
 
     An object store is written in the background; the controller does not end before.
     """
+
+    def mark() -> None:
+        try:
+            if url(config) is None:
+                folder = config.checkpoint.dir or str(run.checkpoints)
+                Store(folder).distrust(Writer(run.root.name, group, attempt), after)
+            else:
+                _ask(config, "distrust", str(url(config)), run.root.name, str(group), str(attempt), str(after))
+        except (OSError, EnvironmentProblem) as error:
+            log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
+
     if url(config) is None:
-        folder = config.checkpoint.dir or str(run.checkpoints)
-        try:
-            Store(folder).distrust(Writer(run.root.name, group, attempt), after)
-        except OSError as error:
-            log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
-        return
-
-    def ask() -> None:
-        try:
-            _ask(config, "distrust", str(url(config)), run.root.name, str(group), str(attempt), str(after))
-        except EnvironmentProblem as error:
-            log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
-
-    Thread(target=ask).start()
+        mark()
+    else:
+        Thread(target=mark).start()
 
 
 def _ask(config: Config, *words: str) -> str:

@@ -1,6 +1,5 @@
 """Tells which process logs a step: `from ftslurm.tracking import StepMetrics, is_leader`. See docs/trackers.md."""
 
-from ftslurm.tracking.leader import is_leader
-from ftslurm.tracking.step_metrics import StepMetrics
+from ftslurm.tracking.step_metrics import StepMetrics, is_leader
 
 __all__ = ["StepMetrics", "is_leader"]

@@ -1,4 +1,4 @@
-"""Hands the metrics of every committed step to one process of the run, once.
+"""Tells which process of a run may log, and hands it the metrics of every committed step, once.
 
 The leader may die after a step and before it has logged it. So all processes keep the metrics of the last steps, the
 leader notes in a file how far it has logged, and the next leader begins there.
@@ -11,15 +11,33 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 from ftslurm.errors import complain
 from ftslurm.security import owned_files
-from ftslurm.tracking.leader import Manager, is_leader
 
 KEPT = 1000  # steps whose metrics a process keeps for the case that it must log them
 MARK = "logged-steps"  # the file in the run directory
 _DIGITS = 20  # of the number in it, so that a write replaces it whole
+
+
+class Manager(Protocol):
+    """The part of torchft.Manager that this folder uses."""
+
+    def current_step(self) -> int:
+        """Return the number of committed steps."""
+
+    def participating_rank(self) -> int | None:
+        """Return this group's rank among the participants, None for a group that heals or is a spare."""
+
+
+def is_leader(manager: Manager) -> bool:
+    """Return whether this process leads at the present step: rank 0 of the group whose participating rank is 0.
+
+    One process of the run leads in each quorum. When its group dies, the next quorum has another leader. Before the
+    first quorum nobody leads.
+    """
+    return os.environ.get("RANK", "0") == "0" and manager.participating_rank() == 0
 
 
 class StepMetrics:

@@ -50,7 +50,7 @@ def until(true: Callable[[], object], *candidates: Candidate) -> None:
 
 
 def starts(run: RunDir) -> int:
-    return sum(event["event"] == "run_started" for event in JournalReader(run.events).read_new())
+    return sum(event["event"] == "run_started" for event in JournalReader(run.events).iter_new())
 
 
 def test_one_leads_and_when_it_crashes_or_makes_way_there_is_another(
@@ -77,7 +77,7 @@ def test_one_leads_and_when_it_crashes_or_makes_way_there_is_another(
     until(lambda: starts(run) == 4, *two)
     inbox.put(run.inbox, "stop")
     until(lambda: not any(candidate.leads for candidate in two))
-    (last, *_) = reversed(JournalReader(run.events).read_new())
+    (last, *_) = reversed(list(JournalReader(run.events).iter_new()))
     assert (last["event"], last["outcome"]) == ("run_finished", "stopped")
     for candidate in two:
         candidate.tend()

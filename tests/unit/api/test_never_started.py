@@ -119,8 +119,8 @@ def test_a_run_that_waits_may_still_start(run: RunDir, programs: Programs, capsy
     report = json.loads(said(capsys, "report", name, "--json")[1])
     assert (report["outcome"], report["reason"]) == ("running", waits)
     assert time.time() - 600 < report["begin"] <= report["end"]
-    assert "has no log of a worker (yet)" in said(capsys, "logs", name)[1]
-    assert "has no controller.log (yet)" in said(capsys, "logs", name, "--controller")[1]
+    assert "has no log of a worker" in said(capsys, "logs", name)[1]
+    assert "has no controller.log" in said(capsys, "logs", name, "--controller")[1]
     assert "is not over" in said(capsys, "resume", name)[1]
 
 
@@ -132,7 +132,6 @@ def test_nothing_is_concluded_while_slurm_does_not_answer(
     assert said(capsys, "status", name) == (0, "wait-1: Slurm does not answer how job 81 stands\n")
     assert [row.state for row in listing.under(run.root.parent)] == ["unknown"]
     assert said(capsys, "report", name)[1].startswith("run wait-1 has not started yet: Slurm does not answer")
-    assert "(yet)" in said(capsys, "logs", name)[1]
 
 
 def test_a_job_that_was_submitted_after_squeue_was_asked_has_not_left_the_queue(
@@ -223,16 +222,3 @@ def test_logs_that_are_followed_say_that_the_run_was_cancelled_meanwhile(
         2,
         f"ftslurm: run wait-1 has no logs, it never started: {CANCELLED}\n",
     )
-
-
-def test_a_log_that_cannot_come_any_more_is_not_promised(
-    run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ex.write(run, [ex.started() | {"cluster": "slurm", "mode": "steps", "job_id": "81"}])
-    slurm_says(programs, run, "RUNNING")
-    assert "has no log of a worker (yet);" in said(capsys, "logs", str(run.root))[1]
-    slurm_says(programs, run, "CANCELLED")
-    assert "has no log of a worker;" in said(capsys, "logs", str(run.root))[1]
-    slurm_says(programs, run, "RUNNING")
-    ex.write(run, [ex.finished(9, "failed")])
-    assert "has no controller.log:" in said(capsys, "logs", str(run.root), "--controller")[1]

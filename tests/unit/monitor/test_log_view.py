@@ -6,6 +6,7 @@ import argparse
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -105,13 +106,13 @@ def test_following_one_file_searches_whole_lines(run: RunDir) -> None:
     rounds, out = grow(), BytesIO()
     one, view = Wanted(group=0, rank=0, attempt=0), View(grep=re.compile(b"lo"), tail=0)
     show(run, one, out, view, follow=True, until=lambda: next(rounds), poll_s=0)
-    assert out.getvalue() == b"loss 0.1\nlo"
+    assert out.getvalue() == b"loss 0.1\nlo\n"
 
 
-texts = st.lists(st.tuples(st.integers(0, 9), st.text("ab\n", max_size=6)), max_size=8)
+texts = st.lists(st.tuples(st.integers(0, 9), st.text("ab\n\r", max_size=6)), max_size=8)
 
 
-@given(marks=texts, rest=st.text("ab\n", max_size=5), start=st.integers(0, 9))
+@given(marks=texts, rest=st.text("ab\n\r", max_size=5), start=st.integers(0, 9))
 @tried(200)
 def test_backward_come_the_same_pieces(
     tmp_path_factory: pytest.TempPathFactory, marks: list[tuple[int, str]], rest: str, start: int
@@ -120,7 +121,7 @@ def test_backward_come_the_same_pieces(
     with path.open("a") as log:
         log.write(rest)
     log_file, size = LogFile(path, "x"), path.stat().st_size
-    with LogReader() as files:
+    with closing(LogReader()) as files:
         forward = list(pieces(log_file, files, size, T0 + start))
         assert list(pieces_backward(log_file, files, size, T0 + start)) == forward[::-1]
         if not start:

@@ -88,10 +88,10 @@ def test_one_file_is_printed_without_labels_and_nothing_in_it_steers_a_terminal(
     path.write_bytes(b"a\n\n\xff\x00\r50%\rlast \x1b[1mbold\x1b[2J")
     out = BytesIO()
     show(run, Wanted(group=3), out)
-    assert out.getvalue() == rb"a||\xff\x00|50%|last \x1b[1mbold\x1b[2J".replace(b"|", b"\n")
+    assert out.getvalue() == rb"a||\xff\x00|50%|last \x1b[1mbold\x1b[2J|".replace(b"|", b"\n")
     out = BytesIO()
     show(run, Wanted(group=3), out, View(colours=True))
-    assert out.getvalue().endswith(b"last \x1b[1mbold\\x1b[2J")
+    assert out.getvalue().endswith(b"last \x1b[1mbold\\x1b[2J\n")
 
 
 def test_among_others_each_line_that_a_progress_bar_has_been_has_its_label(run: RunDir) -> None:
@@ -146,7 +146,7 @@ def test_the_wanted_files_are_picked(run: RunDir, wanted: Wanted, labels: list[s
         (Wanted(group=1, rank=4), "no log of rank 4 of group 1: there are 0-1"),
         (Wanted(group=1, attempt=1, rank=1), "no log of rank 1 of group 1 in attempt 1: there are 0"),
         (Wanted(rank=3), "no log of rank 3: there are 0-1"),
-        (Wanted(lighthouse=True), r"no lighthouse\.log \(yet\)"),
+        (Wanted(lighthouse=True), r"no lighthouse\.log: looked for"),
     ],
 )
 def test_a_wrong_number_is_answered_with_those_that_exist(run: RunDir, wanted: Wanted, message: str) -> None:
@@ -159,7 +159,7 @@ def test_a_wrong_number_is_answered_with_those_that_exist(run: RunDir, wanted: W
 
 
 def test_a_run_without_any_log_says_where_to_look(run: RunDir) -> None:
-    with pytest.raises(RunNotFound, match=r"no log of a worker \(yet\); see `logs --controller`"):
+    with pytest.raises(RunNotFound, match="no log of a worker; see `logs --controller`"):
         show(run, Wanted(), BytesIO())
 
 
@@ -262,11 +262,17 @@ def test_following_never_cuts_a_line_in_two(run: RunDir) -> None:
     assert lines == ["[g1.a0.r0] b", "[g0.a0.r0] half", "[g1.a0.r0] c", "[g0.a0.r0] and the last"]
 
 
-def test_following_one_file_passes_on_half_lines(run: RunDir) -> None:
-    path, out, seen = wrote(run, 0, rest="10%"), BytesIO(), []
-    until = stages(lambda: seen.append(out.getvalue()), lambda: add(path, "\r20%"), lambda: None)
-    show(run, Wanted(group=0, rank=0, attempt=0), out, follow=True, until=until, poll_s=0)
-    assert (seen, out.getvalue()) == ([b"10%"], b"10%\n20%")
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(group=0, rank=0, attempt=0)], ids=["some", "one"])
+@pytest.mark.parametrize("before", [True, False], ids=["before its states", "after them"])
+def test_following_shows_a_state_of_a_progress_bar_as_soon_as_the_next_is_there(
+    run: RunDir, wanted: Wanted, before: bool
+) -> None:
+    states = [f"\r{n}%" if before else f"{n}%\r" for n in (10, 20, 30)]
+    path, out, seen = wrote(run, 0, rest=states[0]), BytesIO(), list[bytes]()
+    rounds = (lambda: add(path, states[1]), lambda: seen.append(out.getvalue()), lambda: add(path, states[2] + "\n"))
+    show(run, wanted, out, follow=True, until=stages(*rounds, lambda: None), poll_s=0)
+    assert [line.split()[-1:] for line in seen[0].splitlines() if line.endswith(b"%")] == [[b"10%"]]
+    assert [line.split()[-1] for line in out.getvalue().splitlines() if b"%" in line] == [b"10%", b"20%", b"30%"]
 
 
 def numbered(first: int, count: int) -> str:

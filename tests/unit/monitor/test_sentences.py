@@ -96,7 +96,7 @@ def test_a_kill_reads_like_a_story() -> None:
         ),
         (
             ex.finished(11, "stopped", reason="stop by uid 1000"),
-            "the run was stopped (120 steps, 1 restart): stop by uid 1000",
+            "the run was stopped (120 steps, 0 restarts): stop by uid 1000",
         ),
         (ex.event(11, "step_exited", unit="lighthouse", attempt=0, cause="cancelled"), None),
         *((ex.injected(11, kind, 1, rank=2, step=31), f"drill: {said} at step 31") for kind, said in DRILLS),

@@ -124,7 +124,7 @@ def test_the_table_shows_the_job_of_a_group_its_time_left_and_what_one_waits_for
 
 
 SCANCEL = "Slurm cancelled the step (scancel)"
-ENDED = "group 1 was ended from outside"
+ENDED = "group 1 was stopped"
 REQUEUED = "Slurm cancelled the step due to job requeue"
 
 
@@ -133,8 +133,8 @@ REQUEUED = "Slurm cancelled the step due to job requeue"
     [
         ([ex.exited(11, 1, cause="cancelled", error=SCANCEL)], f"{ENDED}: {SCANCEL} (at step 10)"),
         ([ex.exited(11, 1, cause="cancelled", error=REQUEUED)], f"{ENDED}: {REQUEUED} (at step 10)"),
-        ([ex.exited(11, 1, cause="preempted")], "group 1 has left job 82_1: preempted (at step 10)"),
-        ([ex.exited(11, 1, cause="time_limit")], "group 1 has left job 82_1: its time limit is near (at step 10)"),
+        ([ex.exited(11, 1, cause="preempted")], "group 1 was preempted, and has left job 82_1 (at step 10)"),
+        ([ex.exited(11, 1, cause="time_limit")], "group 1 was stopped: time limit, and has left job 82_1 (at step 10)"),
         ([ex.exited(11, 1, cause="cancelled")], "group 1 was stopped (at step 10)"),
         ([lost(11, "82_1", "Slurm has requeued it (preempted)", "PENDING")],
          "job 82_1 is back in the queue: Slurm has requeued it (preempted)"),

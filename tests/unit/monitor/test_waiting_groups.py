@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ftslurm.monitor import sentences
-from ftslurm.monitor.starting import with_last_lines
+from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
@@ -98,51 +98,13 @@ def test_each_report_has_its_own_words() -> None:
     assert sentences.describe(second, fold(one, second)) == "group 1 waits for its script to begin training"
 
 
-def of_group(group: int, time: float, stage: str, **fields: Any) -> ex.Line:
-    return starting(time, stage, **fields) | {"unit": f"group-{group:04d}", "group": group}
-
-
-def followed(folder: Path, *batches: list[ex.Line]) -> list[str]:
-    """Follow a run of 3 groups whose journal grows by a batch a round. Return the lines about what groups wait for."""
-    lines, left = [ex.started(3, limits=LIMITS), *(ex.launched(1, n) for n in range(3))], list(batches)
-    run, out, ends = ex.new_run(folder, lines), io.StringIO(), iter([False] * (len(batches) + 2))
-
-    def sleep(_: float) -> None:
-        if left:
-            lines.extend(left.pop(0))
-            ex.write(run, lines)
-
-    follow(run, console=Console(file=out, width=300), until=lambda: next(ends, True), sleep=sleep)
-    return [line.partition(" ")[2] for line in out.getvalue().splitlines() if " wait" in line]
-
-
-def test_groups_that_wait_for_the_same_share_one_line_of_a_followed_run(tmp_path: Path) -> None:
-    together = [of_group(n, 6, "script") for n in range(3)]
-    assert followed(tmp_path / "a", together) == ["all 3 groups wait for their script to begin training"]
-    assert followed(tmp_path / "b", together[:1], together[1:]) == [
-        "all 3 groups wait for their script to begin training"
-    ]
-    again = [of_group(n, 11, "quorum") for n in range(2)]
-    assert followed(tmp_path / "c", [*together, *again]) == [
-        "all 3 groups wait for their script to begin training",
-        "groups 0, 1 wait for a quorum, or heals",
-    ]
-
-
-def test_a_group_that_waits_alone_is_named_and_one_that_comes_to_the_others_is_not(tmp_path: Path) -> None:
-    alone, others = of_group(0, 6, "import", lacks=1), [of_group(n, 6, "others", other=0) for n in (1, 2)]
-    assert followed(tmp_path / "a", [alone, *others, of_group(0, 11, "others", other=1)]) == [
-        "group 0 waits for rank 0: imports",
-        "groups 1, 2 wait for group 0: all begin together",
-    ]
-
-
-def test_ranks_that_differ_are_not_named_and_a_smaller_number_is_no_news(tmp_path: Path) -> None:
-    first = [of_group(n, 6, "import", lacks=1, missing=[n]) for n in range(3)]
-    later = [of_group(n, 11, "import", lacks=1, missing=[3]) for n in range(3)]
-    assert followed(tmp_path / "a", first, later) == ["all 3 groups wait for ranks: imports"]
-
-
-def test_who_has_begun_meanwhile_has_no_line(tmp_path: Path) -> None:
-    reports = [of_group(n, 6, "quorum") for n in range(3)]
-    assert followed(tmp_path / "a", [*reports, *(ex.joined(6.2, n, 1) for n in range(3))]) == []
+def test_a_followed_run_has_a_line_for_each_report_where_no_table_shows_it(tmp_path: Path) -> None:
+    reports = [starting(6, "script") | {"unit": f"group-{n:04d}", "group": n} for n in range(3)]
+    run = ex.new_run(tmp_path, [ex.started(3, limits=LIMITS), *(ex.launched(1, n) for n in range(3)), *reports])
+    pipe, terminal = io.StringIO(), io.StringIO()
+    follow(run, console=Console(file=pipe, width=300), until=lambda: True)
+    follow(run, console=Console(file=terminal, width=300, force_terminal=True), until=lambda: True)
+    said = [f"group {n} waits for its script to begin training" for n in range(3)]
+    assert [line.partition(" ")[2] for line in pipe.getvalue().splitlines() if " waits " in line] == said
+    assert not any(line in terminal.getvalue() for line in said)
+    assert "waits for its script to begin training" in terminal.getvalue()

@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.sentences import describe
+from ftslurm.monitor.starting import wait_of
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
@@ -134,7 +135,7 @@ def test_groups_that_tell_nothing_run_all_the_same() -> None:
     ]
     lines += [ex.exited(9, 1), ex.launched(9.1, 1, 1, standby="standby-000/0")]
     status = reduce(fold, lines, RunStatus())
-    assert [(g.phase, g.waiting_for, g.role) for g in status.groups] == [(Phase.RUNNING, None, None)] * 2
+    assert [(g.phase, wait_of(g, status), g.role) for g in status.groups] == [(Phase.RUNNING, None, None)] * 2
     text = drawn(render(status, ex.START + 10, 100))
     assert "2 of 2 groups running" in text
     assert "role" not in text

@@ -18,8 +18,8 @@ from ftslurm.config.schema import Config, HookConfig
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 from ftslurm.guard import processes
-from ftslurm.observer.hook_command import MARK
-from ftslurm.observer.sinks import MOST_WAITING, Sink, Told
+from ftslurm.observer.hook_command import MARK, HookCommand, Told
+from ftslurm.observer.sinks import MOST_WAITING, Sink
 
 
 def program(tmp_path: Path, name: str, text: str) -> list[str]:
@@ -224,7 +224,7 @@ def test_an_observer_ends_when_another_controller_leads(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-class Waits:
+class Waits(HookCommand):
     """A receiver that takes each event once the test lets it."""
 
     name, events = "slow", frozenset({"warning"})

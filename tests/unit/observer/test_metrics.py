@@ -22,7 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ftslurm.config.receivers import endpoint
 from ftslurm.errors import ConfigError
-from ftslurm.monitor.status_fold import fold_all
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.observer.metric_outputs import CLIENT_S, MOST_CLIENTS
 from ftslurm.observer.metrics import METRICS, RECOVERY, RunCollector, rendered
 from ftslurm.run.deliveries import Delivery
@@ -47,13 +48,13 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 def of(*lines: dict[str, object], hooks: tuple[Delivery, ...] = ()) -> Samples:
     """Return the metrics after these lines, at the time of the last one."""
-    status = replace(fold_all(lines), hooks=hooks)
+    status = replace(fold(RunStatus(), *lines), hooks=hooks)
     return parsed(rendered(RunCollector("run-1", lambda: status, lambda: status.updated or 0.0)).decode())
 
 
 def test_the_metrics_of_a_run_with_one_failure() -> None:
     samples = of(*one_kill())
-    status = fold_all(one_kill())
+    status = fold(RunStatus(), *one_kill())
     assert value(samples, "ftslurm_training_step") == status.step
     assert value(samples, "ftslurm_run_outcome", outcome=status.outcome) == 1
     assert (

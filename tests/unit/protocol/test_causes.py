@@ -21,7 +21,7 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol import kinds
 from ftslurm.protocol.causes import ROWS, Again, Blame, Cause, cause_of
-from ftslurm.report import wording
+from ftslurm.report import tables
 from ftslurm.report.history_fold import fold_history
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_lines import read
@@ -72,7 +72,7 @@ def test_a_restart_is_counted_after_a_failure_only(cause: Cause) -> None:
     assert (status.restarts, status.groups[1].restarts) == (cause.row.failure, cause.row.failure)
     reading = Reading()
     for line in lines:
-        reading.fold(line)
+        reading.apply(line)
     past = reading.past
     assert past is not None
     assert past.planned == (cause is not Cause.OK and not cause.row.failure)
@@ -88,7 +88,7 @@ def test_people_read_that_it_died_or_why_it_left(cause: Cause) -> None:
     assert said is not None
     assert ("died" in said) == cause.row.failure == status.groups[1].down == (status.groups[1].first is not None)
     assert (cause.row.words if cause.row.failure else cause.row.orderly) in said
-    assert wording.cause(cause.value) == cause.row.words
+    assert tables.words_of(cause.value) == cause.row.words
 
 
 @CAUSES

@@ -198,7 +198,6 @@ def test_a_short_loss_of_a_group_is_seen_among_ten_thousand_quorums() -> None:
     sizes[5001] = (ex.START + 5001, 3)
     history = replace(fold_history(ex.one_kill()), begin=ex.START, end=ex.START + 10_000, quorum=tuple(sizes))
     chart = picture(history).charts[0]
-    assert len(chart.bars) <= 3000
     assert any(bar.title.startswith("3 groups in the quorum") for bar in chart.bars)
 
 

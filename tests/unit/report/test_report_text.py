@@ -14,7 +14,7 @@ from rich.console import Console
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.report import wording
+from ftslurm.report import tables
 from ftslurm.report.accounting import Weight, account
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import to_json
@@ -52,7 +52,7 @@ def test_the_text_says_what_failed_where_and_how_long_the_recovery_took() -> Non
 
 def test_amounts_are_written_without_exponents() -> None:
     numbers = (0, 4.25e-05, 0.01, 1.23456, 99.96, 1234.5, 1.5e7)
-    assert [wording.amount(number) for number in numbers] == [
+    assert [tables.amount(number) for number in numbers] == [
         "0",
         "<0.01",
         "0.01",

@@ -102,7 +102,8 @@ def test_squeue_leads_to_a_run_below_another_folder(root: Path, tmp_path: Path, 
 def test_the_process_of_a_local_run_is_no_slurm_job(root: Path) -> None:
     RunDir(root / "run-6").job_id.write_text("81")
     RunDir(root / "run-6").events.write_text('{"seq":1,"event":"run_started","run_id":"run-6","cluster":"local"}\n')
-    assert find("81", root).root == root / "run-6"
+    with pytest.raises(RunNotFound, match="no run '81'"):
+        find("81", root)
     RunDir(root / "run-1").job_id.write_text("81")
     assert find("81", root).root == root / "run-1"
 

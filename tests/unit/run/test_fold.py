@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import get_args, get_type_hints
 
 import pytest
+from json_schema import MADE
 
+from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.node_intervals import NodeIntervals
-from ftslurm.run.fold import Fold
+from ftslurm.run.journal_lines import Fold
+from ftslurm.run.replay import Reading
 
 ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, records.FaultRefused}
 # What a reader does not need. Of a new event, think about what it means for each reader before it is named here.
@@ -33,6 +36,15 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.GroupHeardAgain, records.HangFound, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.ReplicasDiffer, records.CheckpointsDistrusted),
     },
+    (Reading,): {
+        *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
+        *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
+        *(records.AllocationRequeued, records.PilotRestarted, records.NodeSilent),
+        *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
+        *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
+        *(records.GroupHeardAgain, records.HangFound, records.GroupSlow, records.CheckpointsDistrusted),
+        *(records.QuorumRefused, records.CheckpointFailed, records.CheckpointRestored),
+    },
 }
 
 
@@ -41,6 +53,15 @@ def test_each_record_is_taken_in_or_known_to_be_of_no_use(folds: tuple[type[Fold
     taken = {record for record in EVENTS for fold in folds if hasattr(fold, record.event)}
     assert taken ^ IGNORED[folds] == set(EVENTS)
     assert not taken & IGNORED[folds]
+
+
+def test_each_record_has_a_line_for_people_or_is_known_to_need_none() -> None:
+    shown_otherwise = {  # by the table, by the line of what follows at once, or by the answer to the command
+        *(records.Progress, records.CheckpointSaved, records.HangLimit, records.AllocationEnds),
+        *(records.NodeCheckPassed, records.ScriptBegun, records.NodeDrained, records.NodeUndrained),
+    }
+    said = MADE["_handled"](sentences)
+    assert {record for record in EVENTS if record.__name__ not in said} == shown_otherwise
 
 
 @pytest.mark.parametrize("fold", [fold for folds in IGNORED for fold in folds])

@@ -149,11 +149,11 @@ def test_any_bytes_are_a_journal_and_another_can_be_written_after_them(
 ) -> None:
     run = RunDir(tmp_path_factory.mktemp("run"))
     run.events.write_bytes(b"\n".join(data))
-    before = JournalReader(run.events).read_new()
+    before = list(JournalReader(run.events).iter_new())
     last_line(run.events)
     with Journal(run) as journal:
         journal.append(RawRecord("warning", text="the next"))
-    after = JournalReader(run.events).read_new()
+    after = list(JournalReader(run.events).iter_new())
     assert after[-1]["text"] == "the next"
     assert len(after) >= len(before)
 
@@ -192,7 +192,7 @@ def test_a_line_that_is_nested_too_deep_to_be_shown_is_none(tmp_path: Path) -> N
     run = example.new_run(tmp_path, [example.started()])
     with run.events.open("a") as file:
         file.write('{"event":"warning","time":1,"text":' + DEEP + "}\n" + json.dumps(example.finished(9)) + "\n")
-    assert [line["event"] for line in JournalReader(run.events).read_new()] == ["run_started", "run_finished"]
+    assert [line["event"] for line in JournalReader(run.events).iter_new()] == ["run_started", "run_finished"]
 
 
 @tried(60)

@@ -35,7 +35,7 @@ def test_what_is_appended_and_flushed_is_read(path: Path) -> None:
     record = journal.append(RawRecord("step_ready", unit="group-0001", attempt=0, seconds=1.5))
     journal.flush(sync=True)
     assert record == {"seq": 1, "time": 12.5, "event": "step_ready", "unit": "group-0001", "attempt": 0, "seconds": 1.5}
-    assert JournalReader(path).read_new() == [record]
+    assert list(JournalReader(path).iter_new()) == [record]
 
 
 def test_nothing_is_written_before_the_flush_and_then_everything_in_order(path: Path) -> None:
@@ -44,7 +44,7 @@ def test_nothing_is_written_before_the_flush_and_then_everything_in_order(path: 
     journal.append(RawRecord("b"))
     assert path.read_bytes() == b""
     journal.flush(sync=False)
-    assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
+    assert [(r["seq"], r["event"]) for r in JournalReader(path).iter_new()] == [(1, "a"), (2, "b")]
 
 
 def test_only_the_owner_may_read_it(path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_second_writer_continues_the_numbers(path: Path) -> None:
     for event in ("a", "b"):
         with Journal(RunDir(path.parent)) as journal:
             journal.append(RawRecord(event))
-    assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
+    assert [(r["seq"], r["event"]) for r in JournalReader(path).iter_new()] == [(1, "a"), (2, "b")]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_a_second_writer_cuts_off_a_torn_last_line(path: Path, torn: str) -> Non
         file.write(torn)
     with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("b"))
-    assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
+    assert [(r["seq"], r["event"]) for r in JournalReader(path).iter_new()] == [(1, "a"), (2, "b")]
 
 
 def test_a_journal_that_is_nothing_but_a_torn_line_begins_anew(path: Path) -> None:
     path.write_text('{"seq":1,')
     with Journal(RunDir(path.parent)) as journal:
         assert journal.append(RawRecord("a"))["seq"] == 1
-    assert len(JournalReader(path).read_new()) == 1
+    assert len(list(JournalReader(path).iter_new())) == 1
 
 
 def test_numbers_continue_after_very_long_lines_and_rubbish(path: Path) -> None:
@@ -86,7 +86,7 @@ def test_numbers_continue_after_very_long_lines_and_rubbish(path: Path) -> None:
         file.write(b"\0" * 100_000 + b"\n[]\n")
     with Journal(RunDir(path.parent)) as journal:
         assert journal.append(RawRecord("b"))["seq"] == 2
-    assert [r["event"] for r in JournalReader(path).read_new()] == ["a", "b"]
+    assert [r["event"] for r in JournalReader(path).iter_new()] == ["a", "b"]
 
 
 def test_fields_that_are_no_plain_text_are_still_one_line(path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_write_that_fails_is_kept_for_the_next_flush(path: Path) -> None:
     os.close(closed)
     time.sleep(RETRY_S)
     assert journal.flush()
-    assert [r["event"] for r in JournalReader(path).read_new()] == ["a"]
+    assert [r["event"] for r in JournalReader(path).iter_new()] == ["a"]
 
 
 class Disk:
@@ -159,12 +159,12 @@ def test_after_any_errors_each_line_is_there_once_and_readers_saw_no_other(
         written.append(journal.append(RawRecord(dice.choice(["progress", "other"]), x="y" * dice.randrange(2000))))
         journal.flush(sync=dice.random() < 0.5)
         now[0] += dice.random()
-        read += reader.read_new()
+        read += list(reader.iter_new())
     disk.fails = 0.0
     now[0] += RETRY_S
     assert journal.flush()
-    assert JournalReader(path).read_new() == written
-    assert [*read, *reader.read_new()] == written
+    assert list(JournalReader(path).iter_new()) == written
+    assert [*read, *reader.iter_new()] == written
     now[0] += CALM_S
     journal.flush()
     assert journal.complaint == ""
@@ -187,7 +187,7 @@ def test_of_lines_that_wait_the_oldest_go_first_and_are_counted(path: Path, monk
     disk.fails = 0.0
     assert journal.flush()
     journal.close()
-    events, progress = JournalReader(run.events).read_new(), JournalReader(run.progress).read_new()
+    events, progress = list(JournalReader(run.events).iter_new()), list(JournalReader(run.progress).iter_new())
     assert [line["number"] for line in events] == list(range(0, 300, 10))
     assert [line["step"] for line in progress] == [n for n in range(300) if n % 10][-len(progress) :]
     assert journal.lost == 270 - len(progress)
@@ -208,12 +208,15 @@ def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypa
         journal.flush(sync=dice.random() < 0.5)
         now[0] += dice.random()
         disk.fails, failed = 0.0, journal.error is not None  # then events that were there may be cut off for a moment
-        there = JournalReader(run.progress).read_new()
-        assert failed or [line["seq"] for line in there[-1:]] <= [len(JournalReader(run.events).read_new())]
+        there = list(JournalReader(run.progress).iter_new())
+        assert failed or [line["seq"] for line in there[-1:]] <= [len(list(JournalReader(run.events).iter_new()))]
     disk.fails = 0.0
     now[0] += RETRY_S
     assert journal.flush()
-    assert (JournalReader(run.events).read_new(), JournalReader(run.progress).read_new()) == (events, progress)
+    assert (list(JournalReader(run.events).iter_new()), list(JournalReader(run.progress).iter_new())) == (
+        events,
+        progress,
+    )
 
 
 def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_controller(path: Path) -> None:
@@ -224,7 +227,7 @@ def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_control
         for now[0], step, gap in ((1.0, 7, 0.2), (2.0, 9, 3.5), (3.0, 11, 0.2), (4.0, 11, None)):
             line = journal.append(of_progress(step, attempt=1, gap_s=gap))
     assert line["longest_gap_s"] == 3.5
-    recent = JournalReader(run.progress).read_new()
+    recent = list(JournalReader(run.progress).iter_new())
     for record, last, longest in (
         (exited, 11, 27.0),  # without a step from 3 s to 31 s; a report may be a second old
         (replace(exited, step=12, cause="ok"), 12, 3.5),
@@ -252,12 +255,12 @@ def test_where_progress_cannot_be_written_the_events_are_and_it_is_told(
     journal.append(of_progress(1))
     assert journal.flush()
     assert str(run.progress) in journal.complaint
-    assert JournalReader(path).read_new() == [line]
+    assert list(JournalReader(path).iter_new()) == [line]
     (run.progress.rmdir if make is os.mkdir else run.progress.unlink)()
     now[0] += RETRY_S
     assert journal.flush()
     assert f"{run.progress} can be written again; 0 of its lines are lost" in journal.loss
-    assert [line["step"] for line in JournalReader(run.progress).read_new()] == [1]
+    assert [line["step"] for line in JournalReader(run.progress).iter_new()] == [1]
     assert (path.parent / "precious").read_text() == ""
     assert run.progress.stat().st_mode & 0o777 == 0o600
     journal.close()
@@ -290,7 +293,7 @@ def test_another_controllers_lines_are_not_cut_off(path: Path, monkeypatch: pyte
         other.append(RawRecord("new"))
     now[0] += RETRY_S
     assert not journal.flush()
-    assert [line["event"] for line in JournalReader(path).read_new()] == ["new"]
+    assert [line["event"] for line in JournalReader(path).iter_new()] == ["new"]
 
 
 def test_neither_reader_nor_writer_waits_for_a_pipe_or_follows_a_link(path: Path) -> None:
@@ -298,7 +301,7 @@ def test_neither_reader_nor_writer_waits_for_a_pipe_or_follows_a_link(path: Path
     for make in (os.mkfifo, lambda there: os.symlink("precious", there)):
         make(path)
         with pytest.raises(EnvironmentProblem, match=r"the journal .* cannot be read"):
-            JournalReader(path).read_new()
+            list(JournalReader(path).iter_new())
         assert last_event(path) is None
         with pytest.raises(OSError, match=r"no file|symbolic links"):
             Journal(RunDir(path.parent))
@@ -307,42 +310,42 @@ def test_neither_reader_nor_writer_waits_for_a_pipe_or_follows_a_link(path: Path
 
 def test_a_reader_waits_for_a_journal_that_does_not_exist_yet(path: Path) -> None:
     reader = JournalReader(path)
-    assert reader.read_new() == []
+    assert list(reader.iter_new()) == []
     with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("a"))
-    assert [r["event"] for r in reader.read_new()] == ["a"]
-    assert reader.read_new() == []
+    assert [r["event"] for r in reader.iter_new()] == ["a"]
+    assert list(reader.iter_new()) == []
 
 
 def test_a_reader_shows_a_torn_line_once_it_is_whole(path: Path) -> None:
     path.write_text('{"seq":1,"event":"a"}\n{"seq":2,"eve')
     reader = JournalReader(path)
-    assert [r["seq"] for r in reader.read_new()] == [1]
-    assert reader.read_new() == []
+    assert [r["seq"] for r in reader.iter_new()] == [1]
+    assert list(reader.iter_new()) == []
     with path.open("a") as file:
         file.write('nt":"b"}\n')
-    assert [r["seq"] for r in reader.read_new()] == [2]
+    assert [r["seq"] for r in reader.iter_new()] == [2]
 
 
 def test_a_reader_goes_on_where_a_torn_line_was_cut_off(path: Path) -> None:
     path.write_text('{"seq":1,"event":"a"}\n{"seq":2,"event":"never finished')
     reader = JournalReader(path)
-    reader.read_new()
+    list(reader.iter_new())
     with Journal(RunDir(path.parent)) as journal:
         journal.append(RawRecord("b"))
-    assert [(r["seq"], r["event"]) for r in reader.read_new()] == [(2, "b")]
+    assert [(r["seq"], r["event"]) for r in reader.iter_new()] == [(2, "b")]
 
 
 def test_a_reader_passes_over_lines_that_are_no_records(path: Path) -> None:
     path.write_bytes(b'{"seq":1}\n\0\0\0\n\nnonsense\n[1]\n"text"\n\xff\xfe\n{"seq":2}\n')
-    assert [r["seq"] for r in JournalReader(path).read_new()] == [1, 2]
+    assert [r["seq"] for r in JournalReader(path).iter_new()] == [1, 2]
 
 
 def test_a_reader_takes_lines_longer_than_its_block(path: Path) -> None:
     with Journal(RunDir(path.parent)) as journal:
         for n in range(3):
             journal.append(RawRecord("a", n=n, text="x" * 1_500_000))
-    assert [r["n"] for r in JournalReader(path).read_new()] == [0, 1, 2]
+    assert [r["n"] for r in JournalReader(path).iter_new()] == [0, 1, 2]
 
 
 def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
@@ -353,7 +356,7 @@ def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
     for record in reader.iter_new():
         if record["n"] == 1:
             break
-    assert [r["n"] for r in reader.read_new()] == [2, 3, 4]
+    assert [r["n"] for r in reader.iter_new()] == [2, 3, 4]
 
 
 def test_the_last_event_is_known_without_reading_the_rest(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from histories import RUNNING, killed, play
 from json_schema import MADE, check_event, check_status
 from steps import B0
 
-from ftslurm.monitor.status_fold import StatusFold, fold_all
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import StatusFold, fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.protocol.records import EVENTS, JournalRecord
 
@@ -43,7 +44,7 @@ def test_the_status_of_a_journal_fits_the_schema_after_each_line(lines: list[ex.
 
 
 def test_a_status_or_a_line_that_does_not_fit_the_schema_is_found() -> None:
-    status = json.loads(json.dumps(to_json(fold_all(ex.one_kill()), ex.START)))
+    status = json.loads(json.dumps(to_json(fold(RunStatus(), *ex.one_kill()), ex.START)))
     for wrong in (
         status | {"step": None},
         status | {"unknown": 1},

@@ -88,15 +88,6 @@ def test_a_line_longer_than_all_that_is_kept_has_its_end_kept(tmp_path: Path) ->
     assert text.endswith(b"xend\n")
 
 
-def test_what_is_written_while_it_is_cut_is_kept(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    for most, kept in ((1000, b"new\nlines\n"), (4, b"new\n" + log_cap.notice(6, 1))):
-        log.write_bytes(b"x" * 100 + b"new\nlines\n")
-        with log.open("r+b") as file:
-            assert log_cap._catch_up(file.fileno(), 100, 50, most, 1) == len(kept)
-        assert log.read_bytes()[50 : 50 + len(kept)] == kept
-
-
 def test_lines_of_who_writes_all_the_time_stay_whole_and_in_order(tmp_path: Path) -> None:
     log, count = tmp_path / "log", 60_000
     code = f"import os\nfor n in range({count}): os.write(1, b'line %07d {'x' * 50}\\n' % n)"

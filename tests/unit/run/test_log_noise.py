@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.run.log_noise import is_noise, may_be_in
+from ftslurm.run.log_noise import is_noise
 
 NOISE = [
     b"[train_ddp_0:ff16e700-bb31/0 - step 61] Unable to reset NCCL flight recorder recording so traces will be wrong.",
@@ -33,7 +33,6 @@ TALK = [
 @pytest.mark.parametrize("line", NOISE)
 def test_what_healthy_runs_print_is_noise(line: bytes) -> None:
     assert is_noise(line)
-    assert may_be_in([b"step 1", line])
 
 
 @pytest.mark.parametrize("line", TALK)

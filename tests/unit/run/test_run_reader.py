@@ -34,7 +34,7 @@ def test_the_last_progress_tells_the_same_as_all(seed: int, tmp_path: Path, monk
     last, reading = Reading(), Reading()
     story = Story(run, also=last)
     for event in RunReader(run).iter_new():
-        reading.fold(event)
+        reading.apply(event)
     assert story.status == folded(RunReader(run).iter_new())
     assert (last.past, last.outcome) == (reading.past, reading.outcome)
 

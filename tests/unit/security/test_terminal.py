@@ -98,7 +98,7 @@ def test_another_users_run_can_be_looked_at(tmp_path: Path) -> None:
     assert r"\x1b]0;owned\x07" in status.stdout.decode()
     assert "[link=http://x]" in status.stdout.decode()
     logs = ftslurm("logs", run.root)
-    assert (logs.returncode, logs.stdout.decode()) == (0, HARMLESS % (r"\x1b[1;31m", r"\x1b[0m"))
+    assert (logs.returncode, logs.stdout.decode()) == (0, HARMLESS % (r"\x1b[1;31m", r"\x1b[0m") + "\n")
 
 
 def on_a_terminal(*words: str | Path) -> str:
@@ -123,7 +123,7 @@ def test_on_a_terminal_only_ours_and_the_colours_of_a_log_are_sent(tmp_path: Pat
     assert_harmless(re.sub("\x1b\\[[0-9;?]*[A-Za-z]|\r", "", shown))
     assert "\x1b[2J" not in shown
     logs = on_a_terminal("logs", run.root).replace("\r\n", "\n")
-    assert logs == HARMLESS % ("\x1b[1;31m", "\x1b[0m")
+    assert logs == HARMLESS % ("\x1b[1;31m", "\x1b[0m") + "\n"
 
 
 def test_json_has_what_was_written_in_escapes_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,14 +89,10 @@ def meant(*names: str) -> str:
     return f"did you mean {listed(names, 'or')}?"
 
 
-def offer(word: str, known: Iterable[str], guess: str | None = None) -> str:
-    """Ask whether the nearest of the known words is meant, and list them all: "did you mean a? There are: a, b".
-
-    Args:
-        guess: what is meant, if that is known better than by its letters.
-    """
+def offer(word: str, known: Iterable[str]) -> str:
+    """Ask whether the nearest of the known words is meant, and list them all: "did you mean a? There are: a, b"."""
     known = list(dict.fromkeys(known))
-    near = guess or nearest(word.lower(), known)
+    near = nearest(word.lower(), known)
     return f"{f'{meant(near)} There' if near else 'there'} are: {', '.join(known)}"
 
 

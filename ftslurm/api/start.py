@@ -52,11 +52,8 @@ def configure(overrides: Sequence[str], config_dir: str | os.PathLike[str] | Non
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides are a list of texts, as [{overrides!r}]")
-    for word in overrides:
-        if word.startswith("-"):
-            raise ConfigError(f"{word} is an option of the command line; here are only overrides, as groups.count=4")
-    options = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
-    return compose.to_config(compose.compose([*overrides, *options])[0])
+    folder = None if config_dir is None else os.fspath(config_dir)
+    return compose.to_config(compose.compose(overrides, config_dir=folder)[0])
 
 
 def find_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:

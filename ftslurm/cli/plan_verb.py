@@ -5,6 +5,7 @@ The decisions shown are the controller's own: the same functions make them, for 
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections import Counter
@@ -12,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
+from ftslurm.cli.run_verb import each, settle
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
-from ftslurm.config import compose, ladder
+from ftslurm.config import ladder
 from ftslurm.config.process_groups import nccl_variables, process_group
 from ftslurm.config.schema import (
     Config,
@@ -68,10 +69,9 @@ WITHOUT_CONTROLLER = (
 )
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print the plan, with -m one plan for each combination."""
-    warn_of_exposed_secrets(words)
-    return compose.run_hydra(words, _print_plan)
+    return each(args, _print_plan)
 
 
 def _print_plan(config: Config) -> int:
@@ -144,7 +144,7 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
         yield "", f"unpacked once on each node, in {place} (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
-        yield "saved", f"nothing: {preflight.if_all_fail(config)}"
+        yield "saved", f"nothing: {preflight.if_all_fail()}"
     yield from _allocation(config, run, jobs, nodes)
     if config.health.preflight:
         yield "checks", "; ".join(shlex.join(words(command)) for command in config.health.preflight)
@@ -152,7 +152,9 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
         yield "", f"by the first step on each node, before its workers start, within {limit} (health.preflight)"
     yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
     if standby_each(config):
-        takes = f"about {needs_mb(IMPORTED_MB, config) / 1024:.1f} GiB on each node (standby.count={config.standby.count})"
+        takes = (
+            f"about {needs_mb(IMPORTED_MB, config) / 1024:.1f} GiB on each node (standby.count={config.standby.count})"
+        )
         yield "standby", f"one warm process for each rank beside it, once its group trains: {takes}"
 
 

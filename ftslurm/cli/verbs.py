@@ -96,7 +96,7 @@ WHICH, LINES = "which logs", "which lines"
 HYDRA = (
     arg("overrides", nargs="*", metavar="SETTING", help="section.name=value or section=preset: ftslurm help settings"),
     flag("-m", "--multirun", help="a sweep: one run for each combination of values"),
-    arg("--cfg", metavar="job", help="print the configuration that these words give, and do nothing"),
+    arg("--cfg", choices=["job"], metavar="job", help="print the configuration that these words give, and do nothing"),
     arg("--config-dir", metavar="DIR", help="a folder with presets of your own: DIR/job/mine.yaml is job=mine"),
 )
 

@@ -8,29 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftslurm.config.hydra_adapter import Arguments, Override
-from ftslurm.config.schema import shipped
+from ftslurm.config.hydra_adapter import Override
 from ftslurm.config.setting_names import exists, no_setting
 from ftslurm.errors import ConfigError
 
 _BASIC = "basic"  # Hydra's own sweeper and launcher
 
 
-def sweeps(overrides: Sequence[Override], arguments: Arguments) -> bool:
-    """Return whether there is to be a run for each combination of values."""
-    return arguments.multirun or any(one.key == "hydra.mode" for one in overrides)
-
-
-def for_hydra(overrides: Sequence[Override], arguments: Arguments) -> list[str]:
+def for_hydra(overrides: Sequence[Override], folders: Sequence[Path], sweep: bool) -> list[str]:
     """Return overrides as Hydra wants them.
 
     A setting has ++ before it: Hydra then adds it where its mappings lack it, as with job.args.lr.
 
+    Args:
+        folders: those of presets.
+        sweep: there is to be a run for each combination of values.
+
     Raises:
         ConfigError: there is no such setting, or Hydra must not do what an override asks for.
     """
-    folders = [shipped("conf"), *([Path(arguments.config_dir)] if arguments.config_dir else [])]
-    sweep = sweeps(overrides, arguments)
     basic = all(one.text == _BASIC for one in overrides if one.key == "hydra/sweeper")
     words = []
     for one in overrides:

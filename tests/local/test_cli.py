@@ -256,7 +256,6 @@ ANSWERED: list[Case] = [
 ALSO_ANSWERED: list[Case] = [
     (("-h",), ["ftslurm job=ddp"]),
     (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
-    (("job=ddp", "--info", "searchpath"), ["conf"]),
     (("plan", *LOCAL, "standby=one"), ["local0, local1, local2", "standby-000  on local2"]),
     (("plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"), ["train.py --lr 7"]),
     (("plan", "cluster=local", "job=ddp", "job.args.lr=7"), ["train_ddp.py --steps 120 --lr 7"]),

@@ -10,7 +10,7 @@ from ftslurm.config.validate import NAME
 
 def test_a_run_of_a_sweep_has_its_overrides_in_its_name_which_other_settings_see() -> None:
     words = ["job=ddp", "job.args.note='a b/c','d'", "groups.count=2", "checkpoint.dir=/x/${run.name}"]
-    runs, names = compose.compose(["-m", *words]), ["ddp-note_a_b_c", "ddp-note_d"]
+    runs, names = compose.compose(words, multirun=True), ["ddp-note_a_b_c", "ddp-note_d"]
     assert [run.run.name for run in runs] == names
     assert [run.checkpoint.dir for run in runs] == [f"/x/{name}" for name in names]
 
@@ -49,7 +49,7 @@ def test_the_name_of_run_or_job_is_not_in_the_suffix(key: str) -> None:
 
 
 def test_presets_that_are_swept_name_their_jobs_once() -> None:
-    configs = compose.compose(["-m", "job=ddp,diloco"])
+    configs = compose.compose(["job=ddp,diloco"], multirun=True)
     assert [config.run.name for config in configs] == ["ddp", "diloco"]
 
 

@@ -81,10 +81,7 @@ def only_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> 
     if rows:
         named = "".join(f"\n  {row.dir} ({row.state})" for row in rows)
         raise RunNotFound(f"{len(rows)} runs of yours are going under {where}: name the one that is meant{named}")
-    over = [row for row in mine if row.finished is not None]
-    last = max(over, key=lambda row: row.finished or 0.0, default=None)
-    ended = "" if last is None else f"; {last.id} ended last ({last.state})"
-    raise RunNotFound(f"no run of yours is going under {where}{ended}")
+    raise RunNotFound(f"no run of yours is going under {where}")
 
 
 def all_runs(root: str | os.PathLike[str] = "runs") -> list[Run]:

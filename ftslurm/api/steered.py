@@ -95,7 +95,7 @@ class Steered:
                 f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
                 f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
             )
-        return f"{name} is stopping{ending.kept(config, run, talk.status)}"
+        return f"{name} is stopping{ending.kept(talk.status)}"
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile."""

@@ -1,25 +1,16 @@
-"""The runs of a sweep: which they are, in which order people see them, and their end."""
+"""Ends the runs of a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ftslurm.api import listing
-from ftslurm.api.brief import Brief
 from ftslurm.api.run import Run
 from ftslurm.errors import FtslurmError, NotDone, RunNotFound
 from ftslurm.protocol.run_states import GOING
 
 OPEN = (*GOING, "lost")  # states of a run that has no end
-
-
-def together(rows: Sequence[Brief]) -> list[Brief]:
-    """Return the rows with those of a sweep one after the other, where the first of them stands."""
-    first: dict[str, int] = {}
-    for number, row in enumerate(rows):
-        first.setdefault(row.sweep or row.dir, number)
-    return sorted(rows, key=lambda row: first[row.sweep or row.dir])
 
 
 def stop(root: Path, sweep: str, save: bool = False) -> Iterator[str]:

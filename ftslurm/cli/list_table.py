@@ -26,24 +26,15 @@ NUMBERS = frozenset(("step", "rate", "left", "groups", "restarts", "rst", "age",
 WIDE = 120  # columns from which on users and notes have a column
 
 
-def render(rows: Sequence[Brief], width: int, headings: bool = False) -> RenderableType:
-    """Return the table, at most `width` columns wide; ids are never cut off.
-
-    Args:
-        headings: a line with the name of a sweep stands above its runs, which follow one another.
-    """
+def render(rows: Sequence[Brief], width: int) -> RenderableType:
+    """Return the table, at most `width` columns wide; ids are never cut off."""
     names, cells = cells_of(rows, width)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(names[0], overflow="fold", min_width=24)
-    for name in names[1:]:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
-    sweep = None
+    for name in names:
+        side = "right" if name in NUMBERS else "left"
+        table.add_column(name, justify=side, overflow="fold", min_width=24 if name == "run" else None)
     for row in rows:
-        if headings and row.sweep is not None and row.sweep != sweep:
-            table.add_row(Text(f"sweep {row.sweep}", "bold"))
-        sweep = row.sweep
-        first, *others = cells[row.dir]
-        table.add_row(Text("  ").append(first) if headings and row.sweep else first, *others)
+        table.add_row(*cells[row.dir])
     return table
 
 
@@ -63,10 +54,16 @@ def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, li
     more: dict[str, Callable[[Brief], str]] = {
         "age": lambda row: about(now - row.created) if row.created else "-",
         "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
+        "sweep": lambda row: row.sweep or "",
         "user": lambda row: row.user,
         "note": lambda row: row.note or "",
     }
-    told = {"value": any(row.value for row in rows), "user": len({row.user for row in rows}) > 1, "note": wide}
+    told = {
+        "value": any(row.value for row in rows),
+        "sweep": any(row.sweep for row in rows),
+        "user": len({row.user for row in rows}) > 1,
+        "note": wide,
+    }
     more = {name: cell for name, cell in more.items() if told.get(name, True)}
     cells = {
         row.dir: [

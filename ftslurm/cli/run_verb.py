@@ -161,13 +161,9 @@ def _check_allocation(config: Config) -> None:
     allocation = srun.allocation(config, os.environ)
     need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
     if have < need:
-        groups, gpus = config.groups, capabilities.gpus_of_allocation(os.environ)
-
-        def fitting(shared: Config) -> int:
-            return have + config.cluster.spare_nodes if capabilities.gpus_per_node(shared) <= gpus else 0
-
+        groups = config.groups
         raise EnvironmentProblem(
             f"{groups.count} groups of {groups.nodes} nodes, groups.per_node={groups.per_node}, need {need} nodes, "
-            f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need})"
-            f"{capabilities.sharing(config, fitting)}, or lower groups.count"
+            f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), "
+            f"{capabilities.SHARE}, or lower groups.count"
         )

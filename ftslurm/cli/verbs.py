@@ -31,7 +31,6 @@ class Arg:
 
     names: tuple[str, ...]
     options: Mapping[str, Any]  # of add_argument
-    group: str | None = None  # its heading in the help
 
     @property
     def dest(self) -> str:
@@ -54,14 +53,14 @@ class Verb:
     settings: bool = False  # it takes settings, as key=value
 
 
-def arg(*names: str, group: str | None = None, **options: Any) -> Arg:
+def arg(*names: str, **options: Any) -> Arg:
     """Return an argument, as add_argument has it."""
-    return Arg(names, MappingProxyType(options), group)
+    return Arg(names, MappingProxyType(options))
 
 
-def flag(*names: str, help: str, group: str | None = None) -> Arg:
+def flag(*names: str, help: str) -> Arg:
     """Return an option without a value."""
-    return arg(*names, group=group, action="store_true", help=help)
+    return arg(*names, action="store_true", help=help)
 
 
 def parser_of(verb: Verb) -> Parser:
@@ -71,16 +70,10 @@ def parser_of(verb: Verb) -> Parser:
     if verb.run:
         about = f"directory, id or its beginning, any of its Slurm jobs, name; default: {verb.run}"
         parser.add_argument("run", nargs="?", metavar="RUN", help=about)
-    groups: dict[str | None, Any] = {None: parser}
     for one in verb.args:
-        if isinstance(one, tuple):
-            exclusive = parser.add_mutually_exclusive_group()
-            for each in one:
-                exclusive.add_argument(*each.names, **each.options)
-            continue
-        if one.group not in groups:
-            groups[one.group] = parser.add_argument_group(one.group)
-        groups[one.group].add_argument(*one.names, **one.options)
+        among: Any = parser.add_mutually_exclusive_group() if isinstance(one, tuple) else parser
+        for each in one if isinstance(one, tuple) else (one,):
+            among.add_argument(*each.names, **each.options)
     if verb.run:
         parser.add_argument(*ROOT.names, **ROOT.options)
         parser.set_defaults(only=verb.run == ONLY)
@@ -92,7 +85,6 @@ JSON = flag("--json", help="print it as JSON")
 GROUP = arg("--group", type=int, required=True, metavar="N", help="of this group")
 RANK = arg("--rank", type=int, default=0, metavar="R", help="this rank of the group (default: 0)")
 SINCE = "since: 10m, 14:30, 2026-11-23T14:30"
-WHICH, LINES = "which logs", "which lines"
 HYDRA = (
     arg("overrides", nargs="*", metavar="SETTING", help="section.name=value or section=preset: ftslurm help settings"),
     flag("-m", "--multirun", help="a sweep: one run for each combination of values"),
@@ -212,17 +204,16 @@ With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before
   ftslurm logs --since 10m --time --grep 'loss|lr'
 """,
         args=(
-            arg("--group", group=WHICH, type=int, metavar="N", help="only this group, all its ranks"),
-            arg("--rank", group=WHICH, type=int, metavar="N", help="only this rank of each group"),
-            arg("--attempt", group=WHICH, type=int, metavar="N", help="only this attempt of each group (default: all)"),
-            flag("--lighthouse", group=WHICH, help="the Lighthouse's log"),
-            flag("--controller", group=WHICH, help="the controller's log"),
-            flag("--failure", group=WHICH, help="the evidence of the last failure: its signs, traceback, stacks, log"),
-            flag("-f", "--follow", group=LINES, help="go on until the run ends"),
-            arg("--tail", group=LINES, type=option_types.count, metavar="N", help="only the last N lines there are"),
+            arg("--group", type=int, metavar="N", help="only this group, all its ranks"),
+            arg("--rank", type=int, metavar="N", help="only this rank of each group"),
+            arg("--attempt", type=int, metavar="N", help="only this attempt of each group (default: all)"),
+            flag("--lighthouse", help="the Lighthouse's log"),
+            flag("--controller", help="the controller's log"),
+            flag("--failure", help="the evidence of the last failure: its signs, traceback, stacks, log"),
+            flag("-f", "--follow", help="go on until the run ends"),
+            arg("--tail", type=option_types.count, metavar="N", help="only the last N lines there are"),
             arg(
                 "--since",
-                group=LINES,
                 type=option_types.since,
                 default=0.0,
                 metavar="TIME",
@@ -230,13 +221,12 @@ With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before
             ),
             arg(
                 "--grep",
-                group=LINES,
                 type=option_types.pattern,
                 metavar="PATTERN",
                 help="only lines that match (regex)",
             ),
-            flag("--raw", group=LINES, help="also the known noise of torch, torchft, Gloo and NCCL"),
-            flag("--time", group=LINES, help="the time before each line"),
+            flag("--raw", help="also the known noise of torch, torchft, Gloo and NCCL"),
+            flag("--time", help="the time before each line"),
         ),
         run=NEWEST,
     ),
@@ -453,8 +443,8 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
             arg("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'"),
             arg(
                 "--wait",
-                type=option_types.above_zero,
-                default=300.0,
+                type=option_types.count,
+                default=300,
                 metavar="S",
                 help="for the job to start (default: 300)",
             ),

@@ -83,7 +83,8 @@ def _complaint(script: str | None, module: str) -> str:
 
 def _file_of(module: str) -> tuple[str, str]:
     """Return the file that `python -m MODULE` runs, and the module that is missing, without importing anything."""
-    places, name, spec = [str(Path.cwd()), *sys.path], "", None
+    places, name = [str(Path.cwd()), *sys.path], ""
+    spec: ModuleSpec | None = None
     for part in module.split("."):
         name = f"{name}.{part}".lstrip(".")
         spec = _find(name, places)

@@ -384,7 +384,7 @@ def finished(followed: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
 def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(
     followed: tuple[Path, subprocess.CompletedProcess[str]], home: Path
 ) -> None:
-    said = "no checkpoint is saved unless you ask for one (ftslurm save): when its only group fails, "
+    said = "no checkpoint is saved unless you ask for one (ftslurm save): when all groups fail at "
     assert followed[1].stderr.count(said) == 1
     assert "saved        nothing: when all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
     assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout

@@ -65,7 +65,7 @@ def test_it_tells_what_the_controller_did(run: RunDir, answering: Any, capsys: p
     assert main(["inject", str(run.root), "stop", "--group", "1", "--rank", "1"]) == 0
     told = capsys.readouterr()
     assert told.out == "drill: SIGSTOP of rank 1 of group 1 at step 61\n"
-    assert "at least 300 s" in told.err  # the limit is learnt in this run
+    assert told.err == ""
     (command,) = taken
     assert command.items() >= {"what": "inject", "fault": "stop", "group": 1, "rank": 1, "by": os.getuid()}.items()
 

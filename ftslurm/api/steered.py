@@ -108,13 +108,9 @@ class Steered:
 
         return talk.ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)
 
-    def restart(self, group: int, rank: int | None = None) -> Answer[CommandDone]:
-        """Have a group leave politely and start again as its next attempt, which counts against no budget.
-
-        Args:
-            rank: the rank that it is for, named in the journal with its node; the whole group starts again.
-        """
-        return self._ask("restart", group=group, rank=rank)
+    def restart(self, group: int) -> Answer[CommandDone]:
+        """Have a group leave politely and start again as its next attempt, which counts against no budget."""
+        return self._ask("restart", group=group)
 
     def save(self) -> Answer[CommandDone]:
         """Save a checkpoint now; return when it is complete, with its `step` and `path` in the answer's record."""

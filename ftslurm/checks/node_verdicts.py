@@ -151,13 +151,13 @@ def space(check: str, path: str, least_gb: float) -> Finding:
     return ok(check, what)
 
 
-def kernel(there: Hardware, last_h: float) -> Iterator[Finding]:
-    """Yield the signs of broken hardware in the kernel log; those older than `last_h` hours only warn."""
+def kernel(there: Hardware) -> Iterator[Finding]:
+    """Yield the signs of broken hardware in the kernel log; old ones only warn."""
     if there.kernel is None:
         yield ok("kernel", "the kernel log may not be read by this user: not checked")
         return
     faults = [one for one in kernel_log.parse(there.kernel) if one.sign.fault is Fault.NODE]
-    since = there.uptime_s - 3600 * last_h
+    since = there.uptime_s - 3600 * LATELY_H
     new = [one for one in faults if one.at is None or one.at >= since]
     for one in {(one.sign.name, one.gpu): one for one in new or faults}.values():
         where = "" if one.gpu is None else f" (GPU {one.gpu})"
@@ -165,7 +165,7 @@ def kernel(there: Hardware, last_h: float) -> Iterator[Finding]:
         if new:
             yield fail("kernel", what, one.sign.advice)
         else:
-            yield warn("kernel", f"{what}, more than {last_h:g} h ago", one.sign.advice)
+            yield warn("kernel", f"{what}, more than {LATELY_H:g} h ago", one.sign.advice)
     if not faults:
         yield ok("kernel", "no sign of broken hardware in the kernel log")
 
@@ -175,7 +175,7 @@ def _facts(facts: Facts, ranges: Mapping[str, str], several: bool) -> Iterator[F
     for name, found in facts.imports.items():
         yield _import(name, found, ranges.get(name, ""))
     yield from _cuda(facts)
-    for one in (*kernel(facts.hardware, LATELY_H), *gpu_verdicts.state(facts.hardware, 0, None)):
+    for one in (*kernel(facts.hardware), *gpu_verdicts.state(facts.hardware, 0, None)):
         yield replace(one, fix=one.fix and f"set cluster.sbatch.exclude to it and tell your administrator: {one.fix}")
     yield _network(facts, several)
     yield from _limits(facts)
@@ -223,14 +223,12 @@ def _network(facts: Facts, several: bool) -> Finding:
     fix = f"set cluster.interface to one of: {', '.join(facts.interfaces) or 'none is up'}"
     if several and (not facts.address or is_loopback(facts.address)):
         to = facts.address or "no address"
-        known = f"its own name stands for {to}, so the route to the controller decides; {shown}"
-        return warn("network", known, fix) if facts.interfaces else fail("network", known, fix)
-    if len(facts.interfaces) < 2:
+        finding = warn if facts.interfaces else fail
+        return finding("network", f"its own name stands for {to}, so the route to the controller decides; {shown}", fix)
+    if len(facts.interfaces) < 2 or (facts.address in facts.interfaces.values() and not fast):
         return ok("network", shown)
-    several_are = f"Gloo takes the interface of {facts.address}, NCCL the first that fits; up are {shown}"
-    if facts.address in facts.interfaces.values() and not fast:
-        return ok("network", several_are)
-    return warn("network", f"{several_are}: name the one to use", fix)
+    which = f"Gloo takes the interface of {facts.address}, NCCL the first that fits: name the one to use"
+    return warn("network", f"{which}; up are {shown}", fix)
 
 
 def _limits(facts: Facts) -> Iterator[Finding]:

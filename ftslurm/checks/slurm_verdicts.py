@@ -34,7 +34,7 @@ class Node(NamedTuple):
 class SlurmFacts:
     """What Slurm says about itself, its partitions and this user."""
 
-    config: Mapping[str, str]  # of `scontrol show config`, a node's record, and this user's environment
+    config: Mapping[str, str]  # of `scontrol show config`
     nodes: Sequence[Node]
     chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
     rows: Sequence[Partition]  # of sinfo
@@ -181,7 +181,7 @@ def _settings(facts: SlurmFacts) -> Iterator[Finding]:
         found = re.match(worth, value)
         if said := does if found else fine:
             what = f"{value or 'not set'}: {said}"
-            yield warn(key, what, fix) if found and fix else ok(key, what)
+            yield warn(key, what, fix) if found else ok(key, what)
 
 
 def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
@@ -216,8 +216,8 @@ def _nodes(facts: SlurmFacts) -> Iterator[Finding]:
             yield warn("maintenance", waits, "set cluster.time so that the job ends before it")
 
 
-# What a setting of Slurm, of the partition or of this user does to a run: its name, how a value begins that is worth a
-# line, what that does, what mends it ("": nothing need be mended), and what is said of any other value, if anything.
+# What a setting of Slurm or of the partition does to a run: its name, how a value begins that hurts, what that does,
+# what mends it, and what is said of any other value, if anything.
 RULES = (
     (
         "JobRequeue",
@@ -288,41 +288,6 @@ RULES = (
         "each step and job has a network of its own (VNI), so NCCL's libfabric plugin cannot connect groups",
         "set cluster=slurm and 'cluster.sbatch.network=\"job_vni,single_node_vni\"', and have the script keep the "
         "last of the numbers in SLINGSHOT_VNIS, the job's; or job.env.NCCL_NET=Socket",
-        "",
-    ),
-    (
-        "Hidden",
-        "YES",
-        "your own squeue and sinfo show this partition with --all only",
-        "",
-        "",
-    ),
-    (
-        "ResumeProgram",
-        ".",
-        "idle nodes may sleep: a job waits until those it gets are up",
-        "",
-        "",
-    ),
-    (
-        "CoreSpecCount",
-        "[1-9]",
-        "so many cores of a node are Slurm's, not for groups",
-        "",
-        "",
-    ),
-    (
-        "SLURM_CLUSTERS",
-        ".",
-        "jobs go to that cluster, if another command asks",
-        "",
-        "",
-    ),
-    (
-        "SBATCH_*",
-        ".",
-        "they become settings of a run; `ftslurm plan` names them",
-        "",
         "",
     ),
 )

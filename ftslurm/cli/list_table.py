@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -22,8 +22,8 @@ _STYLES = {
     "failed": "bold red",
     "unreadable": "dim",
 }
-NUMBERS = frozenset(("step", "rate", "left", "groups", "restarts", "rst", "age", "value"))
-WIDE = 120  # columns from which on users and notes have a column
+NUMBERS = frozenset(("step", "rate", "left", "groups", "restarts", "age", "value"))
+WIDE = 120  # columns from which on notes and the time left have a column
 
 
 def render(rows: Sequence[Brief], width: int) -> RenderableType:
@@ -40,58 +40,51 @@ def render(rows: Sequence[Brief], width: int) -> RenderableType:
 
 def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, list[Text]]]:
     """Return the names of the columns for this width, and the cells of each run by its folder."""
-    now, wide = time.time(), width >= WIDE
-    names = [
-        "run",
-        "state",
-        "step",
-        "rate",
-        *(["left"] if wide else []),
-        "groups",
-        "restarts" if wide else "rst",
-        "job",
-    ]
-    more: dict[str, Callable[[Brief], str]] = {
-        "age": lambda row: about(now - row.created) if row.created else "-",
-        "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
-        "sweep": lambda row: row.sweep or "",
-        "user": lambda row: row.user,
-        "note": lambda row: row.note or "",
-    }
     told = {
+        "left": width >= WIDE,
         "value": any(row.value for row in rows),
         "sweep": any(row.sweep for row in rows),
         "user": len({row.user for row in rows}) > 1,
-        "note": wide,
+        "note": width >= WIDE,
     }
-    more = {name: cell for name, cell in more.items() if told.get(name, True)}
+    names = [name for name in _COLUMNS if told.get(name, True)]
     cells = {
         row.dir: [
-            Text(visible(row.id)),
-            Text(row.state, _STYLES.get(row.state, "")),
-            *(
-                Text(visible(words))
-                for words in (*_numbers(row, wide), _job(row, wide), *(f(row) for f in more.values()))
-            ),
+            Text(visible(_COLUMNS[name](row)), _STYLES.get(row.state, "") if name == "state" else "") for name in names
         ]
         for row in rows
     }
-    return [*names, *more], cells
+    return names, cells
 
 
-def _numbers(row: Brief, wide: bool) -> list[str]:
-    step = "-" if row.step is None else f"{row.step}" if row.total_steps is None else f"{row.step}/{row.total_steps}"
+def _step(row: Brief) -> str:
+    step = "-" if row.step is None else str(row.step)
+    return step if row.step is None or row.total_steps is None else f"{step}/{row.total_steps}"
+
+
+def _left(row: Brief) -> str:
+    if not row.steps_per_s or not row.total_steps:
+        return "-"
+    return clock(max(0, row.total_steps - (row.step or 0)) / row.steps_per_s)
+
+
+def _groups(row: Brief) -> str:
     groups = "-" if row.groups is None else str(row.groups)
-    if row.state == "running" and row.groups_at_work is not None:
-        groups = f"{row.groups_at_work}/{groups}"
-    rate = "-" if row.steps_per_s is None else speed(row.steps_per_s)
-    to_go = row.steps_per_s and row.total_steps and max(0, row.total_steps - (row.step or 0)) / row.steps_per_s
-    left = [] if not wide else [clock(to_go) if to_go else "-"]
-    return [step, rate, *left, groups, "-" if row.restarts is None else str(row.restarts)]
+    return f"{row.groups_at_work}/{groups}" if row.state == "running" and row.groups_at_work is not None else groups
 
 
-def _job(row: Brief, wide: bool) -> str:
-    """Return the Slurm job of a run. A local run has none: the number in its place is the process of its controller."""
-    if row.cluster != "local":
-        return row.job or "-"
-    return f"local (pid {row.job})" if wide and row.job and row.finished is None else "local"
+_COLUMNS: Mapping[str, Callable[[Brief], str]] = {
+    "run": lambda row: row.id,
+    "state": lambda row: row.state,
+    "step": _step,
+    "rate": lambda row: "-" if row.steps_per_s is None else speed(row.steps_per_s),
+    "left": _left,
+    "groups": _groups,
+    "restarts": lambda row: "-" if row.restarts is None else str(row.restarts),
+    "job": lambda row: "local" if row.cluster == "local" else row.job or "-",
+    "age": lambda row: about(time.time() - row.created) if row.created else "-",
+    "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
+    "sweep": lambda row: row.sweep or "",
+    "user": lambda row: row.user,
+    "note": lambda row: row.note or "",
+}

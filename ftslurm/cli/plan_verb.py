@@ -24,10 +24,8 @@ from ftslurm.config.schema import (
     fixed_standbys,
     nodes_needed,
     role_of,
-    standby_each,
-    words,
 )
-from ftslurm.core.groups.standby import home, needs_mb
+from ftslurm.core.groups.standby import home
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
@@ -46,7 +44,6 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
-from ftslurm.guard import node_check
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import Scheduler
 from ftslurm.launchers.srun import Slurm
@@ -62,7 +59,6 @@ from ftslurm.submission.submit import sbatch_script
 from ftslurm.words import few, plural, rest
 
 GROUPS, STEPS = 4, 3  # that are shown
-IMPORTED_MB = 150  # private memory of a worker that has imported torch 2.13 and torchft; a run measures its own
 WITHOUT_CONTROLLER = (
     "if the controller's node died   the groups wait at their next quorum until another process leads the run, and go "
     "on (ftslurm help controller)"
@@ -146,16 +142,7 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
     if preflight.saves_nothing(config):
         yield "saved", f"nothing: {preflight.if_all_fail()}"
     yield from _allocation(config, run, jobs, nodes)
-    if config.health.preflight:
-        yield "checks", "; ".join(shlex.join(words(command)) for command in config.health.preflight)
-        limit = f"{node_check.PREFLIGHT_S:g} s"
-        yield "", f"by the first step on each node, before its workers start, within {limit} (health.preflight)"
     yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
-    if standby_each(config):
-        takes = (
-            f"about {needs_mb(IMPORTED_MB, config) / 1024:.1f} GiB on each node (standby.count={config.standby.count})"
-        )
-        yield "standby", f"one warm process for each rank beside it, once its group trains: {takes}"
 
 
 def _allocation(

@@ -353,17 +353,13 @@ Exit code: 0 it is saved, 1 it cannot be, 2 the run is over or has no controller
         """\
 example
   ftslurm restart --group 1             group 1 gets SIGTERM, and SIGKILL after stop.grace_s; then it starts again
-  ftslurm restart 3f2a --group 1 --rank 3   the same in another run; the journal names rank 3 and its node
 
 A group starts again as a whole: its ranks share collectives, so no rank can leave alone. The others train on, and the
 group heals from them. A warm standby takes over if there is one. It counts against no budget (restart.max_per_group)
 and is done also with restart=never. It is refused if no other group holds the training's state.
 To have it start on another node: ftslurm drain."""
         + DONE,
-        args=(
-            arg("--group", type=int, required=True, metavar="N", help="this group"),
-            arg("--rank", type=int, metavar="R", help="because of this rank: the journal names it, with its node"),
-        ),
+        args=(GROUP,),
         run=ONLY,
         method="restart",
     ),

@@ -11,7 +11,6 @@ import example_journal as ex
 import pytest
 from rich.console import Console
 
-from ftslurm.api import sweeps
 from ftslurm.api.brief import Brief
 from ftslurm.cli.list_table import render
 from ftslurm.cli.main import main

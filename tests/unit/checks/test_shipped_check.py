@@ -57,16 +57,14 @@ def test_a_disk_without_a_size_is_refused(word: str, capsys: pytest.CaptureFixtu
 
 def test_broken_hardware_in_the_kernel_log_fails_for_a_day_and_then_warns() -> None:
     uptime_s, line = 400_000.0, XID.format(390_000_000_000)
-    assert words(node_verdicts.kernel(Hardware(kernel=[line, line], uptime_s=uptime_s), 24)) == [
+    assert words(node_verdicts.kernel(Hardware(kernel=[line, line], uptime_s=uptime_s))) == [
         "fail: XID 79 (GPU 0000:3b:00) in the kernel log: the GPU has fallen off the bus"
     ]
-    (old,) = words(node_verdicts.kernel(Hardware(kernel=[XID.format(1_000_000)], uptime_s=uptime_s), 24))
+    (old,) = words(node_verdicts.kernel(Hardware(kernel=[XID.format(1_000_000)], uptime_s=uptime_s)))
     assert old.startswith("warn: XID 79")
     assert old.endswith("more than 24 h ago")
-    assert words(node_verdicts.kernel(Hardware(kernel=["6,1,5,-;usb 1-1: new device"]), 24))[0].startswith(
-        "ok: no sign"
-    )
-    assert "may not be read" in words(node_verdicts.kernel(Hardware(), 24))[0]
+    assert words(node_verdicts.kernel(Hardware(kernel=["6,1,5,-;usb 1-1: new device"])))[0].startswith("ok: no sign")
+    assert "may not be read" in words(node_verdicts.kernel(Hardware()))[0]
 
 
 @pytest.mark.parametrize(

@@ -110,23 +110,6 @@ def test_what_keeps_every_job_from_starting_fails(change: dict[str, object], wor
 
 
 @pytest.mark.parametrize(
-    ("where", "setting", "value", "words"),
-    [
-        ("chosen", "Hidden", "YES", "with --all only"),
-        ("config", "ResumeProgram", "/sbin/resume", "may sleep"),
-        ("config", "CoreSpecCount", "2", "2: so many cores"),
-        ("config", "SLURM_CLUSTERS", "wice", "wice: "),
-        ("config", "SBATCH_*", "SBATCH_ACCOUNT SBATCH_QOS", "SBATCH_ACCOUNT SBATCH_QOS: they become settings"),
-    ],
-)
-def test_what_is_worth_a_line_is_told_and_nothing_else(where: str, setting: str, value: str, words: str) -> None:
-    facts = replace(GOOD, **{where: {**(getattr(GOOD, where) or {}), setting: value}})
-    (found,) = [finding for finding in check_slurm(facts) if finding.check == setting]
-    assert (found.level, words in found.what) == (Level.OK, True)
-    assert not [finding for finding in check_slurm(GOOD) if finding.check == setting]
-
-
-@pytest.mark.parametrize(
     ("reservation", "warned"),
     [
         ("ReservationName=up Flags=MAINT,SPEC_NODES Nodes=n[1-9] StartTime=2026-12-01T08:00:00", True),

@@ -17,11 +17,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {by_count(count, noun, f'{noun}s')}"
 
 
-def numbered(count: int, noun: str) -> str:
-    """Return which numbers there are: "one group, number 0", "groups 0 to 3"."""
-    return by_count(count, f"one {noun}, number 0", f"{noun}s 0 to {count - 1}")
-
-
 def every(groups: int) -> str:
     """Return what all groups of a run are called."""
     return {1: "the group", 2: "both groups"}.get(groups, f"all {groups} groups")

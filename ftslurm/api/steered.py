@@ -32,7 +32,7 @@ from ftslurm.run.journal import last_event
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files, programs
 from ftslurm.slurm import commands
-from ftslurm.words import listed, numbered, offer
+from ftslurm.words import listed, offer, plural
 
 STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most, py-spy ten
 
@@ -173,10 +173,6 @@ class Steered:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
         config = configuration.to_steer(self.files)
         check_fault(fault)
-        if fault == "lighthouse" and (group is not None or rank is not None):
-            raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
-        if fault == "cancel" and rank is not None:
-            raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         _check_number("group", group, most_groups(config))
         _check_number("rank", rank, _size(config))
 
@@ -208,7 +204,7 @@ def check_fault(fault: str) -> None:
 def _check_number(what: str, number: int | None, count: int) -> None:
     """Refuse a group or rank that the run does not have."""
     if number is not None and not 0 <= number < count:
-        raise EnvironmentProblem(f"there is no {what} {number}; this run has {numbered(count, what)}")
+        raise EnvironmentProblem(f"there is no {what} {number}; this run has {plural(count, what)}, numbered from 0")
 
 
 def _size(config: Config) -> int:

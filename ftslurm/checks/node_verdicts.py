@@ -41,7 +41,7 @@ TRIED = {
         "set cluster=slurm, with cluster.spare_nodes=1 in place of lost nodes",
     ),
 }
-LATELY_H = 24.0  # an older sign in the log of the kernel is only a warning
+LATELY_S = 86_400.0  # an older sign in the log of the kernel does not count
 SLOW_IMPORT_S = 20.0
 SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 30.0
@@ -152,22 +152,18 @@ def space(check: str, path: str, least_gb: float) -> Finding:
 
 
 def kernel(there: Hardware) -> Iterator[Finding]:
-    """Yield the signs of broken hardware in the kernel log; old ones only warn."""
+    """Yield the signs of broken hardware in the kernel log of the last day."""
     if there.kernel is None:
         yield ok("kernel", "the kernel log may not be read by this user: not checked")
         return
+    since = there.uptime_s - LATELY_S
     faults = [one for one in kernel_log.parse(there.kernel) if one.sign.fault is Fault.NODE]
-    since = there.uptime_s - 3600 * LATELY_H
     new = [one for one in faults if one.at is None or one.at >= since]
-    for one in {(one.sign.name, one.gpu): one for one in new or faults}.values():
+    for one in {(one.sign.name, one.gpu): one for one in new}.values():
         where = "" if one.gpu is None else f" (GPU {one.gpu})"
-        what = f"{one.sign.name}{where} in the kernel log: {one.sign.meaning}"
-        if new:
-            yield fail("kernel", what, one.sign.advice)
-        else:
-            yield warn("kernel", f"{what}, more than {LATELY_H:g} h ago", one.sign.advice)
-    if not faults:
-        yield ok("kernel", "no sign of broken hardware in the kernel log")
+        yield fail("kernel", f"{one.sign.name}{where} in the kernel log: {one.sign.meaning}", one.sign.advice)
+    if not new:
+        yield ok("kernel", "no sign of broken hardware in the kernel log of the last day")
 
 
 def _facts(facts: Facts, ranges: Mapping[str, str], several: bool) -> Iterator[Finding]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from ftslurm.checks import gpu_trial, gpu_verdicts, node_facts, node_verdicts
 from ftslurm.checks.finding import Finding, Level
@@ -39,7 +36,6 @@ def parser() -> argparse.ArgumentParser:
     add("--min-shm-gb", type=float, default=1.0, metavar="GB", help="free space in /dev/shm (default 1)")
     free = "free space; default: the run and /tmp, 1 each"
     add("--min-disk-gb", action="append", type=_disk, metavar="PATH:GB", help=free)
-    add("--json", action="store_true", help="print the findings as JSON")
     return made
 
 
@@ -51,17 +47,14 @@ def main(words: Sequence[str] | None = None) -> int:
         if finding.check in args.skip:
             continue
         findings.append(finding)
-        if not args.json:
-            print(f"{finding.level.value:<4}  {finding.check:<9}  {finding.what}", flush=True)
-            if finding.fix:
-                print(f"{'':<17}{finding.fix}", flush=True)
+        print(f"{finding.level.value:<4}  {finding.check:<9}  {finding.what}", flush=True)
+        if finding.fix:
+            print(f"{'':<17}{finding.fix}", flush=True)
     failed = [one for one in findings if one.level is Level.FAIL]
-    if args.json:
-        print(json.dumps({"passed": not failed, "findings": [asdict(one) for one in findings]}))
     warned = sum(one.level is Level.WARN for one in findings)
     if failed:
-        print(f"failed: {'; '.join(one.what for one in failed)}", file=sys.stderr if args.json else sys.stdout)
-    elif not args.json:
+        print(f"failed: {'; '.join(one.what for one in failed)}")
+    else:
         print(f"passed: {len(findings) - warned} checks, {warned} warnings")
     return 1 if failed else 0
 

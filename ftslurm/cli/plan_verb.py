@@ -262,10 +262,8 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
 
 
 def _without_controller(config: Config) -> str:
-    job = " and the job" if config.cluster.controller == "job" else ""
-    who = "the controller and the Lighthouse are there; without them"
-    who = "the controller is there; without it" if independent(config) else who
-    ends = f"{who} the workers end themselves{job} after {config.orphan_after_s:g} s (from health.lost_after_s)"
+    who = "the controller is" if independent(config) else "the controller and the Lighthouse are"
+    ends = f"{who} there: all ends after {config.orphan_after_s:g} s (from health.lost_after_s)"
     saves = not independent(config) and not preflight.saves_nothing(config)
     if config.cluster.requeue and config.cluster.controller == "job" and saves:
         return (

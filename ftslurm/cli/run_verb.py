@@ -35,13 +35,21 @@ def main(args: argparse.Namespace) -> int:
 
 
 def each(args: argparse.Namespace, task: Callable[[Config], int], evaluation: compose.Evaluation | None = None) -> int:
-    """Do the task with the configuration that a command line gives, with -m with each; only print it with --cfg."""
+    """Do the task with the configuration that a command line gives, with -m with each; only print it with --cfg.
+
+    All are checked before the first task. Return the highest exit code; after Ctrl-C (130) no further task is done.
+    """
     warn_of_exposed_secrets(args.overrides)
     configs = compose.compose(args.overrides, evaluation=evaluation, config_dir=args.config_dir, multirun=args.multirun)
-    if args.cfg is None:
-        return compose.run_each(configs, task)
-    print(*map(compose.dump, configs), sep="\n")
-    return 0
+    if args.cfg is not None:
+        print(*map(compose.dump, configs), sep="\n")
+        return 0
+    codes = [0]
+    for config in list(map(compose.to_config, configs)):
+        codes.append(task(config))
+        if codes[-1] == 130:
+            break
+    return max(codes)
 
 
 def warn_of_exposed_secrets(words: list[str]) -> None:

@@ -256,10 +256,7 @@ run is once a minute. RUN/events.jsonl has every event with all its fields.
         "[RUN]",
         "where the time went: goodput, failures, nodes",
         "Print where the time of a run went, and write it to RUN/report.html.",
-        args=(
-            flag("--json", help="print it as JSON; no page is written without --html"),
-            arg("--html", type=Path, metavar="FILE", help="write the page to FILE (default: RUN/report.html)"),
-        ),
+        args=(JSON,),
         run=NEWEST,
     ),
     Verb(

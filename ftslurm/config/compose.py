@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
@@ -29,24 +29,6 @@ class Evaluation(Protocol):
 
     def conclude(self, best: str) -> None:
         """End the sweep; `best` is what the sweeper says of its runs, "" if nothing."""
-
-
-def run_each(configs: Iterable[Config], task: Callable[[Config], int]) -> int:
-    """Run `task` on each configuration, once all have been checked.
-
-    Returns:
-        The highest exit code of the tasks; 0 if there is none. After Ctrl-C (130) no further task runs.
-
-    Raises:
-        ConfigError: a value cannot be, or contradicts another.
-        FtslurmError: what the task raised; no further one is run then.
-    """
-    codes = [0]
-    for config in list(map(to_config, configs)):
-        codes.append(task(config))
-        if codes[-1] == 130:
-            break
-    return max(codes)
 
 
 def compose(

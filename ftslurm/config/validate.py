@@ -303,24 +303,9 @@ def _check_container(config: Config) -> Iterator[str]:
 
 
 def _check_times(config: Config) -> Iterator[str]:
-    cluster, hang_s, least = config.cluster, config.health.hang_after_s, 2 * config.heartbeat_s
+    hang_s, least = config.health.hang_after_s, 2 * config.heartbeat_s
     if hang_s != AUTO and 0 < hang_s < least:
         yield f"health.hang_after_s={hang_s:g}: must be at least {least:g} (two of a group's reports), 0 (off) or auto"
-    if cluster.time is not None and time_limit_s(cluster.time) < cluster.signal_s + 60:
-        yield (
-            f"cluster.time={cluster.time} leaves no time to train: the run is stopped cluster.signal_s="
-            f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
-        )
-
-
-def time_limit_s(text: str) -> float:
-    """Convert a time limit of Slurm's (minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s, UNLIMITED) to seconds."""
-    if not text[0].isdigit():
-        return float("inf")
-    days, dash, rest = text.rpartition("-")
-    parts = [float(part) for part in rest.split(":")]
-    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
-    return 86400 * float(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
 def _check_comparison(config: Config) -> Iterator[str]:

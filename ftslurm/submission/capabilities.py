@@ -13,6 +13,7 @@ from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
+    ClusterConfig,
     Config,
     Place,
     Range,
@@ -54,7 +55,7 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
         for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
             if (told := os.environ.get(f"SLURM_JOB_{key.upper()}")) and not sbatch_options(cluster).get(key):
                 set_sbatch_option(cluster, key, told)
-        notes += sbatch_variables.take(config, os.environ) + _of_this_job(config, os.environ)
+        notes += sbatch_variables.take(config, os.environ) + _of_this_job(cluster, os.environ)
     if slurm and here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
     elif slurm and partitions:
@@ -100,18 +101,12 @@ def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, l
     return partitions, why_not, notes
 
 
-def _of_this_job(config: Config, environ: Mapping[str, str]) -> list[str]:
+def _of_this_job(cluster: ClusterConfig, environ: Mapping[str, str]) -> list[str]:
     """Return a line about the job in which this process runs, if it is used otherwise than may be meant."""
-    job, cluster = environ.get("SLURM_JOB_ID"), config.cluster
+    job = environ.get("SLURM_JOB_ID")
     if job is not None and cluster.controller == "job":
         return [f"this is in Slurm job {job}, and another one is asked for; cluster.controller=here uses its nodes"]
-    goes_on = cluster.requeue and cluster.kind == "slurm" and environ.get("ENVIRONMENT") == "BATCH"
-    if job is None or not goes_on or commands.is_batch(environ):
-        return []
-    return [
-        f"Slurm job {job} is not requeued for this run: its batch script has not started it, and what else is in the "
-        f"job would be lost; a run that its time limit ends is continued by ftslurm resume"
-    ]
+    return []
 
 
 def _check_store(url: str) -> None:
@@ -221,15 +216,10 @@ def _too_much(config: Config, offer: Offer) -> str:
         )
     if need <= has:
         return ""
-    if array:
-        return (
-            f"groups.nodes={need}: a group needs so many nodes with {each} each; {name} has {has}: ask for fewer, or "
-            f"choose another partition"
-        )
     return (
-        f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
-        f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {need} nodes "
-        f"with {each} each; {name} has {has}: lower groups.count, {SHARE}, or choose another partition"
+        f"{need} nodes with {each} each are needed (groups.count={groups.count}, groups.nodes={groups.nodes}, "
+        f"groups.per_node={groups.per_node}, cluster.spare_nodes={config.cluster.spare_nodes}); {name} has {has}: lower "
+        f"groups.count, {SHARE}, or choose another partition"
     )
 
 

@@ -23,8 +23,8 @@ def said(kind: str = "slurm", spare: int = 0, standbys: int = 0, requeue: bool =
 
 
 ENDS = (
-    "if node1 died   the run would end: the controller and the Lighthouse are there; without them the workers end "
-    "themselves and the job after 60 s (from health.lost_after_s)"
+    "if node1 died   the run would end: the controller and the Lighthouse are there: all ends after 60 s "
+    "(from health.lost_after_s)"
 )
 
 
@@ -111,7 +111,7 @@ def test_roles_are_shown_and_a_lighthouse_that_does_not_exist_is_not() -> None:
         "group 2      worker, on node3, 1 rank",
     ]
     assert not [line for line in lines if "lighthouse" in line.lower()]
-    assert "if node1 died   the run would end: the controller is there; without it the workers end" in "\n".join(lines)
+    assert "if node1 died   the run would end: the controller is there: all ends after" in "\n".join(lines)
     assert lines[-1].startswith("if node2 died   group 1 waits for a job that is asked for in its place")
     assert lines[-1].endswith("(likewise node3)")
 

@@ -33,7 +33,7 @@ def refusal(words: list[str]) -> str:
         (
             [
                 *('groups.count="5"', "groups.max=null", "groups.roles.a=1", "groups.roles.b=1"),
-                *("cluster.requeue=off", "cluster.sbatch={mail-type: END}"),
+                *("cluster.requeue=False", "cluster.sbatch={mail-type: END}"),
                 *("health.lost_after_s=3", "health.hang_after_s=3"),
                 *("run.name=3", "job.args={a: 1}", "job.args.b.c=2", "job.env.A=b", "standby.imports=[a,b]"),
             ],

@@ -25,7 +25,6 @@ from ftslurm.config.schema import (
     nodes_needed,
     role_of,
 )
-from ftslurm.core.groups.standby import home
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
@@ -254,11 +253,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
             out.append(f"group {unit.group} {waits}")
         else:
             out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
-    for unit in (unit for unit in hit if unit.group is None):
-        there = home(state, unit, config)
-        where = f"is started elsewhere, on {few(there.nodes)}" if there else "is not started again: no node is left"
-        out.append(f"the standby {unit.name} {where}")
-    return "; ".join(out) or "nothing happens: a spare"
+    return "; ".join(out) or "no group is hit"
 
 
 def _without_controller(config: Config) -> str:

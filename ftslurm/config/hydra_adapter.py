@@ -36,7 +36,6 @@ class Override:
     word: str  # as it was given
     key: str
     text: str  # what follows the "="
-    deletes: bool
     sweeps: bool  # stands for several values, as 1,2 or interval(0,1)
     mapping: bool  # its value is one
 
@@ -117,9 +116,9 @@ def parse(word: str) -> Override:
             f"{word!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
             f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
         )
-    sweeps, deletes = parsed.is_sweep_override(), parsed.is_delete()
+    sweeps = parsed.is_sweep_override()
     mapping = not sweeps and isinstance(parsed.value(), dict)
-    return Override(word, parsed.key_or_group, word.partition("=")[2], deletes, sweeps, mapping)
+    return Override(word, parsed.key_or_group, word.partition("=")[2], sweeps, mapping)
 
 
 def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name: str, sweeps: bool) -> str:

@@ -49,6 +49,6 @@ def for_hydra(overrides: Sequence[Override], folders: Sequence[Path], sweep: boo
             if not exists(key):
                 raise no_setting(key)
             # A sweeper that is not Hydra's own names its parameters, in its results and its storage, as they are here.
-            word = word if one.deletes or (one.sweeps and not basic) else f"++{word.lstrip('+')}"
+            word = word if word.startswith("~") or (one.sweeps and not basic) else f"++{word.lstrip('+')}"
         words.append(word)
     return words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 import warnings
@@ -35,15 +34,9 @@ def check_script(config: Config) -> None:
 
 def notes(config: Config) -> list[str]:
     """Return what the user should know about the run's checkpoints before it starts."""
-    found = []
-    if saves_nothing(config):
-        found.append(f"no checkpoint is saved unless you ask for one (ftslurm save): {if_all_fail()}")
-    folder = config.checkpoint.dir
-    if folder and Path(folder).is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-        found.append(
-            f"you cannot write checkpoint.dir={folder} on this machine; each node checks it when the run starts"
-        )
-    return found
+    if not saves_nothing(config):
+        return []
+    return [f"no checkpoint is saved unless you ask for one (ftslurm save): {if_all_fail()}"]
 
 
 def if_all_fail() -> str:

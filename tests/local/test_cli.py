@@ -288,7 +288,7 @@ def test_plan_shows_the_nodes_of_groups_and_what_the_loss_of_a_node_would_do(hom
     ]
     assert any(line.strip().startswith("#SBATCH --nodes=5") for line in lines)
     assert lines[-2] == "if node2 died   group 0 moves to node1, node5 (likewise node3, node4)"
-    assert lines[-1] == "if node5 died   nothing happens: a spare"
+    assert lines[-1] == "if node5 died   no group is hit"
 
 
 def test_slurm_off_path_means_this_machine_for_auto_and_the_reason_is_told(home: Path) -> None:

@@ -15,7 +15,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import Partition, read_gpus
-from ftslurm.words import meant, nearest, offer
+from ftslurm.words import offer
 
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
@@ -55,8 +55,7 @@ def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
         raise EnvironmentProblem(f"--nodes {words}: {error}") from error
     for node in nodes:
         if node not in there:
-            hint = f"; {meant(near)}" if (near := nearest(node, there)) else ""
-            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node{hint}")
+            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node")
     return nodes
 
 

@@ -22,8 +22,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if not shown:
         where = f"under {Path(args.root).absolute()}" if args.user is None else f"in the Slurm jobs of {args.user}"
-        which = ", ".join(filter(None, [args.sweep, *(args.state or [])]))
-        print(f"there is no run {where}" + (f" with {which}, of {len(rows)}" if which else ""))
+        print(f"there is no such run {where}")
         return 0
     console = table.console()
     console.print(list_table.render(shown, console.width))

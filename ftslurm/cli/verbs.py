@@ -7,6 +7,7 @@ chosen: the function `main` of `ftslurm/cli/NAME_verb.py`, or the method of `Run
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -431,9 +432,21 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
             arg("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]"),
             arg("--partition", metavar="NAME", help="of the job (default: the default partition)"),
             ROOT,
-            arg("--python", default=sys.executable, metavar="CMD", help="the interpreter of your jobs (job.python)"),
+            arg(
+                "--python",
+                type=shlex.split,
+                default=[sys.executable],
+                metavar="CMD",
+                help="the interpreter of your jobs (job.python)",
+            ),
             arg("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)"),
-            arg("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'"),
+            arg(
+                "--srun",
+                type=shlex.split,
+                default=[],
+                metavar="OPTIONS",
+                help="more options: --srun='--account=a --qos=b'",
+            ),
             arg(
                 "--wait",
                 type=option_types.count,

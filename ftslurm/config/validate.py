@@ -102,8 +102,6 @@ def _check_groups(config: Config) -> Iterator[str]:
         yield f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it"
     if most_groups(config) > groups.count and groups.roles:
         yield "groups.max with groups.roles: groups that have roles cannot become more; leave one of them out"
-    if groups.per_node > groups.count:
-        yield f"groups.per_node={groups.per_node} is above groups.count={groups.count}: lower groups.per_node"
 
 
 def _check_roles(config: Config) -> Iterator[str]:
@@ -152,6 +150,11 @@ def _check_array(config: Config) -> Iterator[str]:
             f"cluster.spare_nodes={cluster.spare_nodes} with cluster=array: a lost node is replaced by another "
             f"job; for a job kept ready ask for standby.count"
         )
+    if config.standby.count == EACH:
+        yield (
+            "standby.count=each with cluster=array: there a standby has a Slurm job of its own, as each group "
+            "has; ask for a number, as in `standby.count=1`"
+        )
     yield from _check_ranges(config)
 
 
@@ -169,20 +172,6 @@ def _check_ranges(config: Config) -> Iterator[str]:
             if group in seen:
                 yield f"cluster.ranges: group {group} is in {seen[group]} and in {one.groups}"
             seen[group] = one.groups
-
-
-def _check_standby(config: Config) -> Iterator[str]:
-    standby = config.standby
-    if standby.count not in (0, AUTO) and config.restart.max_per_group == 0:
-        yield (
-            f"standby.count={standby.count} with restart.max_per_group=0: no standby would ever take over; leave "
-            f"one of them out"
-        )
-    if standby.count == EACH and config.cluster.kind == "array":
-        yield (
-            "standby.count=each with cluster=array: there a standby has a Slurm job of its own, as each group "
-            "has; ask for a number, as in `standby.count=1`"
-        )
 
 
 def _check_job(config: Config) -> Iterator[str]:
@@ -348,7 +337,7 @@ def _check_faults(config: Config) -> Iterator[str]:
 
 
 _RULES = (
-    *(_check_notation, _check_size, _check_times, _check_groups, _check_roles, _check_array, _check_standby),
+    *(_check_notation, _check_size, _check_times, _check_groups, _check_roles, _check_array),
     *(_check_job, _check_places, _check_container, _check_comparison, _check_faults),
     *(check_receivers, check_preflight),
 )

@@ -98,7 +98,6 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
     [
         # groups
         ({"groups__min": 3}, ["groups.min=3", "groups.count=2"]),
-        ({"groups__per_node": 3}, ["groups.per_node=3", "groups.count=2"]),
         ({"groups__mem": "64GB"}, ["groups.mem=64GB", "64G"]),
         ({"groups__mem": "a lot"}, ["groups.mem"]),
         # job

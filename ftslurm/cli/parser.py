@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ftslurm.words import meant, nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the words of one verb. What is wrong with them, it says in one paragraph, and which option is meant.
-
-    Args:
-        epilog: what the help has below the options, with its own line breaks.
-    """
-
-    takes_settings = False  # the verb takes settings too
-
-    def __init__(self, epilog: str | None = None, **options: Any) -> None:
-        super().__init__(epilog=epilog, allow_abbrev=False, **options)
-        if epilog:
-            self.formatter_class = argparse.RawDescriptionHelpFormatter
+    """Parses the words of one verb. What is wrong with them, it says in one paragraph, and which option is meant."""
 
     def error(self, message: str) -> NoReturn:
         """As argparse's, without the usage above it."""
         self.exit(2, f"ftslurm: {message.removeprefix('argument ')} ({self.prog} --help)\n")
 
-    def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse words, options and others in any order. An option that does not exist may be a setting.
+    def read(self, words: Sequence[str], settings: bool = False) -> argparse.Namespace:
+        """Parse words, options and others in any order.
+
+        Args:
+            settings: the verb takes settings: what is no option may be one.
 
         Raises:
-            ConfigError: it may, and the verb takes settings.
+            ConfigError: it may.
         """
         known = {one.lstrip("-"): one for one in self._option_string_actions if one.startswith("--")}
         for word, after in zip(words, [*words[1:], "-"], strict=True):
@@ -41,7 +33,7 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--") and name not in known.values():
                 near = nearest(name.lstrip("-"), known)
                 hint = f" ({meant(known[near])})" if near else ""
-                if not self.takes_settings:
+                if not settings:
                     self.error(f"there is no option {name}{hint}")
                 from ftslurm.config import setting_names  # most command lines have no such option
 

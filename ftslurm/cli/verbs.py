@@ -66,8 +66,13 @@ def flag(*names: str, help: str) -> Arg:
 
 def parser_of(verb: Verb) -> Parser:
     """Return the parser of a verb."""
-    parser = Parser(prog=f"ftslurm {verb.name}", description=verb.about, epilog=verb.epilog)
-    parser.takes_settings = verb.settings
+    parser = Parser(
+        prog=f"ftslurm {verb.name}",
+        description=verb.about,
+        epilog=verb.epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     if verb.run:
         about = f"directory, id or its beginning, any of its Slurm jobs, name; default: {verb.run}"
         parser.add_argument("run", nargs="?", metavar="RUN", help=about)

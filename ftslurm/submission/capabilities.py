@@ -169,8 +169,6 @@ def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
         raise EnvironmentProblem(f"{key}partition={wanted}: {there}")
     name, told = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
     notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], told)
-    if any(UNKNOWN in (row.nodes, row.cpus, row.gpus) for row in offer.likely):
-        notes.append(f"{name}: sinfo does not show all of its nodes, so they are not checked")
     if why := _too_much(config, offer):
         if offer.certain:
             raise EnvironmentProblem(why)

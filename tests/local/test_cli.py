@@ -112,14 +112,13 @@ REFUSED: list[Case] = [
     (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
     ((*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
     (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
-    (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "not found"]),
+    (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "no such folder"]),
     (("run", "--config", "gone/config.yaml"), ["gone/config.yaml", "No such file"]),
     (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
     (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
     (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("status", "conf"), ["/conf is no run directory"]),
     ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan[0]: `at` is missing, as in"]),
-    ((*LOCAL, "standby=one", "restart=never"), ["standby.count=1 with restart.max_per_group=0"]),
 ]
 # More of the kind, for the nightly tests.
 ALSO_REFUSED: list[Case] = [

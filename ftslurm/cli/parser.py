@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
             ConfigError: it may.
         """
         known = {one.lstrip("-"): one for one in self._option_string_actions if one.startswith("--")}
-        for word, after in zip(words, [*words[1:], "-"], strict=True):
+        for word, after in zip(words, [*words, "-"][1:], strict=True):
             name = word.partition("=")[0]
             if word == "--":
                 break

@@ -40,7 +40,8 @@ def each(args: argparse.Namespace, task: Callable[[Config], int], evaluation: co
     All are checked before the first task. Return the highest exit code; after Ctrl-C (130) no further task is done.
     """
     warn_of_exposed_secrets(args.overrides)
-    configs = compose.compose(args.overrides, evaluation=evaluation, config_dir=args.config_dir, multirun=args.multirun)
+    runs = evaluation if args.cfg is None else None
+    configs = compose.compose(args.overrides, evaluation=runs, config_dir=args.config_dir, multirun=args.multirun)
     if args.cfg is not None:
         print(*map(compose.dump, configs), sep="\n")
         return 0

@@ -186,6 +186,7 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         parameters: those of submitit's SlurmExecutor.
     """
     options = parameters["additional_parameters"]
+    options = {key: value for key, value in options.items() if (key, value) != ("cpus-per-task", 1)}
     words, named = str(refusal).lower(), [f"{key}={options[name]}" for name, key in _SET_BY.items() if name in options]
     if POLICY in words:
         named.append("ftslurm doctor shows the limits of your account; with groups.min fewer groups train meanwhile")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -31,7 +32,7 @@ def render(rows: Sequence[Brief], width: int) -> RenderableType:
     names, cells = cells_of(rows, width)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in names:
-        side = "right" if name in NUMBERS else "left"
+        side: Literal["left", "right"] = "right" if name in NUMBERS else "left"
         table.add_column(name, justify=side, overflow="fold", min_width=24 if name == "run" else None)
     for row in rows:
         table.add_row(*cells[row.dir])

@@ -215,9 +215,9 @@ def _too_much(config: Config, offer: Offer) -> str:
     if need <= has:
         return ""
     return (
-        f"{need} nodes with {each} each are needed (groups.count={groups.count}, groups.nodes={groups.nodes}, "
-        f"groups.per_node={groups.per_node}, cluster.spare_nodes={config.cluster.spare_nodes}); {name} has {has}: "
-        f"lower groups.count, {SHARE}, or choose another partition"
+        f"groups.count={groups.count}, groups.nodes={groups.nodes}, groups.per_node={groups.per_node}, "
+        f"cluster.spare_nodes={config.cluster.spare_nodes} need {need} nodes with {each} each; {name} has {has}: lower "
+        f"groups.count, {SHARE}, or choose another partition"
     )
 
 

@@ -14,8 +14,8 @@ from json_schema import check_report, check_status
 from programs import Programs
 
 from ftslurm.api import listing
-from ftslurm.api.state import no_verdict
 from ftslurm.api.run import Run
+from ftslurm.api.state import no_verdict
 from ftslurm.cli import status_verb
 from ftslurm.cli.main import main
 from ftslurm.config import compose

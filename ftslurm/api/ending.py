@@ -67,9 +67,6 @@ def kept(status: RunStatus) -> str:
     """Return what the journal tells of checkpoints, to follow "is stopping"; "" before the first step."""
     if status.step == 0:
         return ""
-    saved = (
-        "no checkpoint is told of"
-        if status.checkpoint is None
-        else f"its last checkpoint is of step {status.checkpoint}"
-    )
-    return f" at step {status.step}: {saved}"
+    if status.checkpoint is None:
+        return f": no checkpoint is told of, at step {status.step}"
+    return f": the last checkpoint is of step {status.checkpoint}"

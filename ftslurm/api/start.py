@@ -14,6 +14,7 @@ from ftslurm.errors import ConfigError, RunNotFound
 from ftslurm.protocol.run_states import GOING
 from ftslurm.run import find
 from ftslurm.security import owned_files
+from ftslurm.submission import preflight
 
 log = logging.getLogger("ftslurm")
 
@@ -39,7 +40,10 @@ def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[s
         )
     for note in submitting.settle(config):
         log.info(note)
-    return Run(submitting.launch(config).root)
+    run = Run(submitting.launch(config).root)
+    for note in preflight.notes(config):
+        log.info(note)
+    return run
 
 
 def find_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:

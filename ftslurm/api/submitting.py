@@ -36,7 +36,6 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
 
         hook_command.check_callbacks(config, os.environ)
     if not preview:
-        found += preflight.notes(config)
         config.internal.staged_python = None
         if config.job.stage_python is not False:
             found += filter(None, [staging.stage(config)])

@@ -17,7 +17,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.closed_output import say
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import process_title, secret_variables
-from ftslurm.submission import submit
+from ftslurm.submission import preflight, submit
 
 # The imports inside functions are of what most runs do not need, or only once they are submitted: a start is faster.
 
@@ -60,17 +60,14 @@ def warn_of_exposed_secrets(words: list[str]) -> None:
         print(f"ftslurm: {secret_variables.warning(names)}", file=sys.stderr)
 
 
-def settle(config: Config, preview: bool = False, judge: bool = True, told: set[str] | None = None) -> None:
-    """Set what depends on the cluster, and print notes about it (ftslurm.api.submitting.settle).
+def settle(config: Config, preview: bool = False, judge: bool = True) -> None:
+    """Set what depends on the cluster, and print notes about it (ftslurm.api.submitting.settle)."""
+    _tell(submitting.settle(config, preview, judge))
 
-    Args:
-        told: notes that were printed for earlier runs of a sweep, and are not printed again.
-    """
-    told = set() if told is None else told
-    for note in submitting.settle(config, preview, judge):
-        if note not in told:
-            say(f"ftslurm: {note}", sys.stderr)
-        told.add(note)
+
+def _tell(notes: list[str]) -> None:
+    for note in notes:
+        say(f"ftslurm: {note}", sys.stderr)
 
 
 def _repeat(args: argparse.Namespace) -> int:
@@ -95,7 +92,7 @@ def start(
         sweep: others follow.
         create: creates the run directory.
         judge: as for ftslurm.api.submitting.settle.
-        told: as for `settle`.
+        told: what has been said of the checkpoints of earlier runs of the sweep, and need not be said again.
 
     Raises:
         FtslurmError: it cannot be started.
@@ -106,21 +103,26 @@ def start(
 
         array = array_task.array_of(config, os.environ)
         config.internal.pilots = array
-    settle(config, judge=judge, told=told)
+    settle(config, judge=judge)
     if array:
         return array_task.take_part(config)
     if here:
         return _control_here(config, create)
     with Interrupts() as interrupts:
-        return _launch_and_follow(config, create, sweep, interrupts)
+        return _launch_and_follow(config, create, sweep, interrupts, set() if told is None else told)
 
 
-def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts) -> int:
+def _launch_and_follow(
+    config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts, told: set[str]
+) -> int:
     """Start the controller, and follow the run if the user wants that. Return the exit code."""
     local = config.cluster.kind == "local"
     if local:  # sbatch may take long
         interrupts.hold()
     run = submitting.launch(config, create)
+    notes = [note for note in preflight.notes(config) if note not in told]
+    _tell(notes)
+    told.update(notes)
     say(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"))
     follow = config.follow
     if follow is None:
@@ -153,6 +155,7 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
         _check_allocation(config)
     if before is None:
         run = create(config)
+        _tell(preflight.notes(config))
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     say(f"run {run.root}" + (" goes on" if before is not None else ""))

@@ -34,6 +34,8 @@ from ftslurm.slurm import client, commands
 from ftslurm.submission import code_of_run, submitit_adapter
 from ftslurm.submission.capabilities import cpus_per_node, gres_per_node
 
+# How Slurm calls what such an option asks for, if not by the option's name.
+_CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name", "gpus-per-node": "(gres)"}
 _SET_BY = {
     **{name: f"cluster.{name}" for name in OWN_OPTIONS},
     **{
@@ -187,7 +189,9 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     """
     options = parameters["additional_parameters"]
     options = {key: value for key, value in options.items() if (key, value) != ("cpus-per-task", 1)}
-    words, named = str(refusal).lower(), [f"{key}={options[name]}" for name, key in _SET_BY.items() if name in options]
+    words, asked = str(refusal).lower(), [option for option in _SET_BY if option in options]
+    meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
+    named = [f"{_SET_BY[option]}={options[option]}" for option in meant]
     if POLICY in words:
         named.append("ftslurm doctor shows the limits of your account; with groups.min fewer groups train meanwhile")
     if "partition" in words and "partition" not in options:

@@ -69,7 +69,7 @@ def test_stop_reads_of_long_progress_only_the_end(tmp_path: Path, monkeypatch: p
         return data
 
     monkeypatch.setattr(os, "pread", pread)
-    assert stopped(run) == " is stopping at step 10002: no checkpoint is told of"
+    assert stopped(run) == " is stopping: no checkpoint is told of, at step 10002"
     assert read[0] < 600_000 < run.progress.stat().st_size
 
 
@@ -77,10 +77,10 @@ def test_stop_reads_of_long_progress_only_the_end(tmp_path: Path, monkeypatch: p
     ("lines", "said"),
     [
         ([], " is stopping"),
-        ([JOINED, ex.progress(5, 0, 51)], " is stopping at step 51: no checkpoint is told of"),
+        ([JOINED, ex.progress(5, 0, 51)], " is stopping: no checkpoint is told of, at step 51"),
         (
             [JOINED, saved(40), ex.progress(5, 0, 51)],
-            " is stopping at step 51: its last checkpoint is of step 40",
+            " is stopping: the last checkpoint is of step 40",
         ),
     ],
 )

@@ -19,7 +19,6 @@ from ftslurm.protocol.records import (
     CommandRefused,
     FaultInjected,
     FaultRefused,
-    JournalEvent,
     RunRequeued,
     Scaled,
     ScaleRefused,
@@ -87,7 +86,9 @@ class Steered:
             return f"{name} is between two jobs: it stops as soon as the next one starts"
         if talk.status.started is None and config.cluster.kind != "local":
             return f"{name} had not started: Slurm job {run.job()} stops as soon as it starts"
-        if talk.status.started is not None and not talk.hears(_is_stop):
+        if talk.status.started is not None and not talk.hears(
+            lambda one: isinstance(one, Command) and one.what == "stop"
+        ):
             found = facts.look(config, run)  # the controller may have ended meanwhile
             if found.state == "lost":
                 return f"{name} cannot be stopped: {found.why}"
@@ -185,10 +186,6 @@ class Steered:
 
         ask = Conversation(self.files, config).ask
         return ask("inject", FaultInjected, FaultRefused, mine=mine, fault=fault, group=group, rank=rank or 0)
-
-
-def _is_stop(record: JournalEvent) -> bool:
-    return isinstance(record, Command) and record.what == "stop"
 
 
 def check_fault(fault: str) -> None:

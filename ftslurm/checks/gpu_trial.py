@@ -59,8 +59,7 @@ def run(skip: Sequence[str], seconds: float = 1.0, timeout_s: float = 80.0, devi
     for line in said.splitlines():
         if line.startswith(RESULT):
             return Trial(**json.loads(line.removeprefix(RESULT)))
-    how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
-    return Trial(problem=f"the trial of the GPUs has ended without a result ({how})")
+    return Trial(problem=f"the trial of the GPUs has ended without a result (exit code {child.returncode})")
 
 
 def judge(found: Trial) -> Iterator[Finding]:

@@ -42,8 +42,6 @@ def for_hydra(overrides: Sequence[Override], folders: Sequence[Path], sweep: boo
                 f"-m it makes a run of each combination, and what a launcher would ask of Slurm are settings here: "
                 f"cluster.partition, cluster.time, groups.nodes, groups.gpus, ... (ftslurm help scripts)"
             )
-        if key == "hydra/sweeper" and not sweep:
-            raise ConfigError(f"{word} without --multirun (-m): there is no sweep; add -m, or leave it out")
         is_preset = "/" in key or (not one.mapping and any((folder / key).is_dir() for folder in folders))
         if not key.startswith("hydra.") and not is_preset:
             if not exists(key):

@@ -13,7 +13,6 @@ from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
-    ClusterConfig,
     Config,
     Place,
     Range,
@@ -55,7 +54,10 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
         for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
             if (told := os.environ.get(f"SLURM_JOB_{key.upper()}")) and not sbatch_options(cluster).get(key):
                 set_sbatch_option(cluster, key, told)
-        notes += sbatch_variables.take(config, os.environ) + _of_this_job(cluster, os.environ)
+        notes += sbatch_variables.take(config, os.environ)
+        if not here and (job := os.environ.get("SLURM_JOB_ID")):
+            its = "cluster.controller=here uses its nodes"
+            notes.append(f"this is in Slurm job {job}, and another one is asked for; {its}")
     if slurm and here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
     elif slurm and partitions:
@@ -99,14 +101,6 @@ def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, l
         doing = "running in this allocation" if cluster.controller == "here" else doing
         notes += [f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"]
     return partitions, why_not, notes
-
-
-def _of_this_job(cluster: ClusterConfig, environ: Mapping[str, str]) -> list[str]:
-    """Return a line about the job in which this process runs, if it is used otherwise than may be meant."""
-    job = environ.get("SLURM_JOB_ID")
-    if job is not None and cluster.controller == "job":
-        return [f"this is in Slurm job {job}, and another one is asked for; cluster.controller=here uses its nodes"]
-    return []
 
 
 def _check_store(url: str) -> None:

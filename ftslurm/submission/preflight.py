@@ -8,7 +8,6 @@ import warnings
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ftslurm.config import torchtitan_preset
 from ftslurm.config.schema import Config, interpreter
 from ftslurm.errors import ConfigError
 
@@ -28,8 +27,6 @@ def check_script(config: Config) -> None:
         return  # it may be found only there
     if said := _complaint(job.script, job.module or ""):
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
-    if job.module == torchtitan_preset.MODULE and (said := _complaint(None, torchtitan_preset.TRAINER)):
-        raise ConfigError(f"job=torchtitan cannot run here: {said}: {torchtitan_preset.INSTALL}")
 
 
 def notes(config: Config) -> list[str]:

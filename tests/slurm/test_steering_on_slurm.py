@@ -150,7 +150,7 @@ def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkey
     assert "light.py" in inside
     assert "light.py" in outside
     code, said = run.ask("attach", "--group", "1", "--rank", "2")
-    assert (code, said) == (2, "ftslurm: there is no rank 2; this run has ranks 0 to 1\n")
+    assert (code, said) == (2, "ftslurm: there is no rank 2; this run has 2 ranks, numbered from 0\n")
     code, said = run.ask("attach", "--group", "1")
     assert (code, said.startswith("ftslurm: attach needs a terminal")) == (2, True)
     run.end_soon()

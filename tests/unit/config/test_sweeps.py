@@ -74,14 +74,13 @@ def test_a_run_that_a_sweeper_has_chosen_is_checked_as_any_other() -> None:
     [
         (("hydra/launcher=submitit_slurm",), "ftslurm submits each run itself"),
         (("hydra/launcher=submitit_slurm", "-m", "groups.count=1,2"), "ftslurm submits each run itself"),
-        pytest.param(("hydra/sweeper=optuna",), "without --multirun", marks=pytest.mark.nightly),
         pytest.param(
             ("hydra/sweeper=optuna", "-m", "groups.count=1,2"),
             "which runs it asks for depends on the values",
             marks=pytest.mark.nightly,
         ),
     ],
-    ids=["launcher", "launcher of a sweep", "no sweep", "nothing is run"],
+    ids=["launcher", "launcher of a sweep", "nothing is run"],
 )
 def test_what_hydra_would_do_beside_ftslurm_is_refused(words: Sequence[str], says: str) -> None:
     own = [word for word in words if word != "-m"]

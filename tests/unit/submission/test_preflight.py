@@ -101,9 +101,3 @@ def test_a_run_that_saves_nothing_is_told_so_once(fields: dict[str, dict[str, ob
     assert [note.partition(":")[0] for note in said] == [
         "no checkpoint is saved unless you ask for one (ftslurm save)"
     ] * told
-
-
-def test_torchtitans_preset_is_refused_where_torchtitan_is_missing() -> None:
-    with pytest.raises(ConfigError, match=r"job=torchtitan cannot run here: no module named 'torchtitan'.*pip install"):
-        preflight.check_script(job(module="ftslurm.worker.torchtitan"))
-    preflight.check_script(job(module="ftslurm.worker.torchtitan", env={"PYTHONPATH": "/opt"}))

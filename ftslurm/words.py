@@ -22,15 +22,6 @@ def every(groups: int) -> str:
     return {1: "the group", 2: "both groups"}.get(groups, f"all {groups} groups")
 
 
-def size(count: float) -> str:
-    """Return a number of bytes: "3 bytes", "1.2 GB"."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
 def speed(steps_per_s: float) -> str:
     """Format steps per second: 12.3, or 0.017 for a training with one step a minute."""
     return f"{steps_per_s:.1f}" if steps_per_s >= 0.95 else f"{steps_per_s:.2g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -23,7 +24,7 @@ from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.protocol.readiness import readable
 from ftslurm.security import programs
 from ftslurm.security.json_text import read_object
-from ftslurm.slurm import commands
+from ftslurm.slurm import client, commands
 
 PREFIX = ".ftslurm-doctor-"
 FACTS_S = 400.0  # three imports that each may take two minutes
@@ -111,7 +112,7 @@ class NodeSession:
     def _await_start(self, wait_s: float, tell: Callable[[str], None]) -> dict[str, Any]:
         deadline = time.monotonic() + wait_s
         while (hello := self._next(min(5.0, max(0.1, deadline - time.monotonic())))) is None:
-            state = "".join(f": {line}" for line in self._said()[-1:])  # srun says that the job is queued
+            state = self._queue_state()
             if time.monotonic() > deadline:
                 raise Silent(f"its job has not started within {wait_s:g} s{state}")
             tell(f"waiting for the job on {self.known.name}{state}; Ctrl-C cancels it")
@@ -165,6 +166,13 @@ class NodeSession:
     def _said(self) -> list[str]:
         self._errors.seek(0)
         return self._errors.read(LONGEST).decode(errors="replace").splitlines()
+
+    def _queue_state(self) -> str:
+        for line in self._said():
+            if found := re.search(r"job (\d{1,20}) queued", line):
+                state, reason = client.job_state(found[1])
+                return f": Slurm job {found[1]} is {state} ({reason})"
+        return ""
 
     def _last_words(self) -> str:
         try:

@@ -7,11 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+from rich.filesize import decimal as size
+
 from ftslurm.api import pruning
 from ftslurm.cli.run_argument import agreed
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.security.terminal import visible
-from ftslurm.words import size
 
 
 def main(args: argparse.Namespace) -> int:

@@ -50,12 +50,9 @@ def compose(
     Raises:
         ConfigError: unknown key or preset, or wrong type.
     """
-    folders, search = [shipped("conf")], list[str]()
-    if config_dir is not None:
-        folders.append(Path(config_dir).absolute())
-        search.append(f"hydra.searchpath=['file://{folders[1]}']")
-        if not folders[1].is_dir():
-            raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
+    folders = [shipped("conf"), *([] if config_dir is None else [Path(config_dir).absolute()])]
+    if not folders[-1].is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
     parsed = [hydra_adapter.parse(word) for word in words]
     given = overrides.for_hydra(parsed, folders, multirun)
     defaults = asdict(Config())
@@ -83,9 +80,7 @@ def compose(
 
     task = Task(chosen, fixed, None if evaluation is None else evaluate)
     try:
-        best = hydra_adapter.compose(
-            [*search, *given], defaults, task, "config" if base is None else "resumed", multirun
-        )
+        best = hydra_adapter.compose(given, defaults, task, "config" if base is None else "resumed", multirun, folders)
     except ConfigError as error:
         line = " ".join(" ".join(words).split())  # one line, whatever a value holds
         raise ConfigError(f"{error} (given: {line})".replace(" ++", " ")) from error

@@ -1,8 +1,8 @@
 """Compose presets and overrides with Hydra.
 
 Only this module and our plugin of Hydra's (hydra_plugins/ftslurm_launcher) use Hydra, and this one its object for an
-application, which `hydra.initialize_config_dir` makes: `hydra.compose` knows no sweeps. pyproject.toml bounds Hydra's
-version to those with which it was tried (docs/versions.md).
+application, which is private: `hydra.compose` knows no sweeps and no folder of the user's. pyproject.toml bounds
+Hydra's version to those with which it was tried (docs/versions.md).
 
 Hydra composes plain mappings: it knows neither our keys nor our types, which config/typed_values.py checks when all is
 composed.
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ftslurm.config import sweep_names
-from ftslurm.config.schema import shipped
 from ftslurm.config.typed_values import as_in
 from ftslurm.errors import ConfigError, FtslurmError
 
@@ -121,7 +120,14 @@ def parse(word: str) -> Override:
     return Override(word, parsed.key_or_group, word.partition("=")[2], sweeps, mapping)
 
 
-def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name: str, sweeps: bool) -> str:
+def compose(
+    words: Sequence[str],
+    defaults: Mapping[str, Any],
+    task: Task,
+    name: str,
+    sweeps: bool,
+    folders: Sequence[Path],
+) -> str:
     """Have the task called with every combination.
 
     Args:
@@ -129,6 +135,7 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name:
         defaults: the configuration without presets and overrides.
         name: of the file of conf/ that says which presets are applied if `words` choose no other ones.
         sweeps: there is to be more than one combination.
+        folders: those of presets.
 
     Returns:
         What a sweeper says of its best runs, "" if it says nothing.
@@ -145,7 +152,7 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name:
     from yaml import YAMLError
 
     try:
-        with _ALONE, _application() as application, tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch:
+        with _ALONE, _application(folders) as application, tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch:
             store = ConfigStore.instance()
             store.store(name="schema", node=dict(defaults))
             if not sweeps:
@@ -188,20 +195,26 @@ def _why(error: Exception, words: Sequence[str]) -> str:
 
 
 @contextmanager
-def _application() -> Iterator[Any]:
+def _application(folders: Sequence[Path]) -> Iterator[Any]:
     """Yield an application of Hydra's. The caller may be another one, or a notebook that uses Hydra: its global state
     is put away."""
-    from hydra import initialize_config_dir
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
 
     settings, store = HydraConfig.instance(), ConfigStore.instance()
     before = GlobalHydra.instance().hydra, settings.cfg, dict(store.repo)
+    path = create_config_search_path(str(folders[0]))
+    for folder in folders[1:]:  # no override of hydra.searchpath: a folder may have any name
+        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
+    version.setbase("1.3")
     try:
-        with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
-            yield GlobalHydra.instance().hydra
+        yield Hydra.create_main_hydra2("ftslurm", path)
     finally:
         GlobalHydra.instance().hydra, settings.cfg, store.repo = before
 

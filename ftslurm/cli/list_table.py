@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ftslurm.api.brief import Brief
 from ftslurm.security.terminal import visible
-from ftslurm.words import about, clock, speed
+from ftslurm.words import about, speed
 
 _STYLES = {
     "running": "green",
@@ -23,8 +23,8 @@ _STYLES = {
     "failed": "bold red",
     "unreadable": "dim",
 }
-NUMBERS = frozenset(("step", "rate", "left", "groups", "restarts", "age", "value"))
-WIDE = 120  # columns from which on notes and the time left have a column
+NUMBERS = frozenset(("step", "rate", "groups", "restarts", "age", "value"))
+WIDE = 120  # columns from which on notes have a column
 
 
 def render(rows: Sequence[Brief], width: int) -> RenderableType:
@@ -42,7 +42,6 @@ def render(rows: Sequence[Brief], width: int) -> RenderableType:
 def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, list[Text]]]:
     """Return the names of the columns for this width, and the cells of each run by its folder."""
     told = {
-        "left": width >= WIDE,
         "value": any(row.value for row in rows),
         "sweep": any(row.sweep for row in rows),
         "user": len({row.user for row in rows}) > 1,
@@ -63,12 +62,6 @@ def _step(row: Brief) -> str:
     return step if row.step is None or row.total_steps is None else f"{step}/{row.total_steps}"
 
 
-def _left(row: Brief) -> str:
-    if not row.steps_per_s or not row.total_steps:
-        return "-"
-    return clock(max(0, row.total_steps - (row.step or 0)) / row.steps_per_s)
-
-
 def _groups(row: Brief) -> str:
     groups = "-" if row.groups is None else str(row.groups)
     return f"{row.groups_at_work}/{groups}" if row.state == "running" and row.groups_at_work is not None else groups
@@ -79,7 +72,6 @@ _COLUMNS: Mapping[str, Callable[[Brief], str]] = {
     "state": lambda row: row.state,
     "step": _step,
     "rate": lambda row: "-" if row.steps_per_s is None else speed(row.steps_per_s),
-    "left": _left,
     "groups": _groups,
     "restarts": lambda row: "-" if row.restarts is None else str(row.restarts),
     "job": lambda row: "local" if row.cluster == "local" else row.job or "-",

@@ -17,23 +17,9 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {by_count(count, noun, f'{noun}s')}"
 
 
-def numbered(count: int, noun: str) -> str:
-    """Return which numbers there are: "one group, number 0", "groups 0 to 3"."""
-    return by_count(count, f"one {noun}, number 0", f"{noun}s 0 to {count - 1}")
-
-
 def every(groups: int) -> str:
     """Return what all groups of a run are called."""
     return {1: "the group", 2: "both groups"}.get(groups, f"all {groups} groups")
-
-
-def size(count: float) -> str:
-    """Return a number of bytes: "3 bytes", "1.2 GB"."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def speed(steps_per_s: float) -> str:
@@ -89,14 +75,10 @@ def meant(*names: str) -> str:
     return f"did you mean {listed(names, 'or')}?"
 
 
-def offer(word: str, known: Iterable[str], guess: str | None = None) -> str:
-    """Ask whether the nearest of the known words is meant, and list them all: "did you mean a? There are: a, b".
-
-    Args:
-        guess: what is meant, if that is known better than by its letters.
-    """
+def offer(word: str, known: Iterable[str]) -> str:
+    """Ask whether the nearest of the known words is meant, and list them all: "did you mean a? There are: a, b"."""
     known = list(dict.fromkeys(known))
-    near = guess or nearest(word.lower(), known)
+    near = nearest(word.lower(), known)
     return f"{f'{meant(near)} There' if near else 'there'} are: {', '.join(known)}"
 
 

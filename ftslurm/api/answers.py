@@ -14,13 +14,12 @@ from typing import Generic, TypeVar
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
-from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalRecord, Scaled, ScaleRefused
 from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, JournalReader
+from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import readable
 
@@ -49,7 +48,8 @@ class Conversation:
         self.run, self.config = run, config or configuration.to_steer(run)
         self._watcher = facts.Watcher(self.config, run)
         self._found = self._watcher.look()
-        self.status, self._reader = read_status(run)
+        story = Story(run)
+        self.status, self._reader = story.status, story.reader.journal
 
     def check(self) -> None:
         """Refuse a run that has no controller.
@@ -93,7 +93,7 @@ class Conversation:
             return getattr(record, "command", command) == command and (mine is None or mine(record))
 
         wait_s = ANSWER_S if timeout_s is None else timeout_s
-        event, self.status = wait_for_answer(self._reader, self.status, is_answer, wait_s, self._is_heard)
+        event = self._next(is_answer, wait_s, self._is_heard)
         if event is None:
             raise NotDone(self._unanswered(wait_s))
         record, text = read(event), sentences.describe(event, self.status) or ""
@@ -109,8 +109,7 @@ class Conversation:
             return isinstance(record, kind) and mine(record)
 
         while len(found) < count:
-            left = deadline - time.monotonic()
-            event, self.status = wait_for_answer(self._reader, self.status, is_one, left)
+            event = self._next(is_one, deadline - time.monotonic())
             if event is None:
                 break
             record = read(event)
@@ -120,8 +119,28 @@ class Conversation:
 
     def hears(self, is_answer: Callable[[JournalRecord], bool]) -> bool:
         """Wait for a record that answers a command without an id. Return whether it has come, or the run has ended."""
-        event, self.status = wait_for_answer(self._reader, self.status, is_answer, ANSWER_S)
-        return event is not None or self.status.outcome != "running"
+        return self._next(is_answer, ANSWER_S) is not None or self.status.outcome != "running"
+
+    def _next(
+        self, is_wanted: Callable[[JournalRecord], bool], wait_s: float, is_heard: Callable[[], bool] = lambda: True
+    ) -> Event | None:
+        """Wait for a line of the journal, until the run has ended or is heard no more, or `wait_s` seconds have passed.
+
+        Args:
+            is_heard: whether the controller may still answer; asked once a second.
+        """
+        deadline, next_look = time.monotonic() + wait_s, time.monotonic() + 1.0
+        while self.status.outcome == "running" and time.monotonic() < deadline:
+            if time.monotonic() >= next_look:
+                if not is_heard():
+                    break
+                next_look = time.monotonic() + 1.0
+            for event in map(readable, self._reader.iter_new()):
+                self.status = fold(self.status, event)
+                if is_wanted(read(event)):
+                    return event
+            time.sleep(POLL_S)
+        return None
 
     def _is_heard(self) -> bool:
         """Return whether the controller may still answer."""
@@ -138,38 +157,6 @@ class Conversation:
         return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
 
 
-def read_status(run: RunDir) -> tuple[RunStatus, JournalReader]:
-    """Return how a run stands, and a reader of what its journal gets from now on."""
-    story = Story(run)
-    return story.status, story.reader.journal
-
-
 def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:
     """Return whether this user gave the command."""
     return answer.by in (None, os.getuid())
-
-
-def wait_for_answer(
-    reader: JournalReader,
-    status: RunStatus,
-    is_answer: Callable[[JournalRecord], bool],
-    wait_s: float,
-    is_heard: Callable[[], bool] = lambda: True,
-) -> tuple[Event | None, RunStatus]:
-    """Wait until the journal has the answer, or the run has ended or is heard no more, or `wait_s` seconds have passed.
-
-    Args:
-        is_heard: whether the controller may still answer; asked once a second.
-    """
-    deadline, next_look = time.monotonic() + wait_s, time.monotonic() + 1.0
-    while status.outcome == "running" and time.monotonic() < deadline:
-        if time.monotonic() >= next_look:
-            if not is_heard():
-                break
-            next_look = time.monotonic() + 1.0
-        for event in map(readable, reader.iter_new()):
-            status = fold(status, event)
-            if is_answer(read(event)):
-                return event, status
-        time.sleep(POLL_S)
-    return None, status

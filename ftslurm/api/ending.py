@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from ftslurm.config.schema import Config
-from ftslurm.core.state.model import Saved
-from ftslurm.errors import FtslurmError
 from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol import job_states
-from ftslurm.run import facts, inbox, stored_checkpoints
+from ftslurm.run import facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import first_line
-from ftslurm.run.replay import newest_checkpoint, read_past
+from ftslurm.run.replay import read_past
 from ftslurm.run.standing import Standing
 from ftslurm.slurm import client
 from ftslurm.submission import observing, requeue
-from ftslurm.words import by_count, plural
 
 
 def without_controller(config: Config, run: RunDir, found: Standing) -> str | None:
@@ -68,22 +63,10 @@ def by_hand(config: Config, run: RunDir) -> str:
     return f"scancel {job}" if job is not None else f"kill {(first_line(run.events) or {}).get('pid')}"
 
 
-def kept(config: Config, run: RunDir, status: RunStatus) -> str:
-    """Return which committed steps are in a checkpoint so far, to follow "is stopping"; "": none, or not known.
-
-    An object store is not asked, it may answer late: of its checkpoints those count that the journal tells of.
-    """
+def kept(status: RunStatus) -> str:
+    """Return what the journal tells of checkpoints, to follow "is stopping"; "" before the first step."""
     if status.step == 0:
         return ""
-    saved = None if status.checkpoint is None else Saved("", status.checkpoint)
-    if saved is None and stored_checkpoints.url(config) is None:
-        with suppress(FtslurmError, OSError):
-            saved = newest_checkpoint(config, run)
-    if saved is None or saved.damaged is not None:
-        return f": nothing is saved of its {plural(status.step, 'committed step')}"
-    if saved.step is None:
-        return f": at step {status.step}; its script has saved in a format of its own in {saved.path}"
-    after = max(0, status.step - saved.step)
-    lost = f"and {plural(after, 'committed step')} after it {by_count(after, 'is', 'are')} not saved"
-    until = "and what is committed until the end is not saved"
-    return f": the last checkpoint is of step {saved.step}, {lost if after else until}"
+    if status.checkpoint is None:
+        return f": no checkpoint is told of, at step {status.step}"
+    return f": the last checkpoint is of step {status.checkpoint}"

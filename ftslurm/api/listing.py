@@ -12,7 +12,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.run import liveness
 from ftslurm.run.by_job import run_of
-from ftslurm.run.entries import Entry, entries, entry_of
+from ftslurm.run.entries import Entry, entries, entry_of, not_readable
 from ftslurm.run.facts import Queue, ask_queue, read_queue
 from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
@@ -65,11 +65,9 @@ def _row(mark: str, jobs: Sequence[QueuedJob], queue: Queue) -> Brief:
         return brief(entry, queue)
     name = folder.name if folder is not None else mark.removeprefix("ftslurm:").rpartition("-")[0]
     live = [job for job in jobs if not job_state(job.state).ends]
-    note = (
-        f"it belongs to {jobs[0].user} and is not readable for you" if entry is not None else "its folder is not here"
-    )
+    note = not_readable(entry) if entry is not None else "its folder is not here"
     states = ", ".join(sorted({job.state for job in live or jobs}))
-    job = min((job.name for job in jobs), key=lambda name: [int(part) for part in name.split("_")])
+    job = min(job.name for job in jobs)
     created = 0.0 if entry is None else entry.created
     told = f"{note}; Slurm says {states}"
     return Brief(visible(name), str(folder or ""), jobs[0].user, "unreadable", created, job=job, note=visible(told))

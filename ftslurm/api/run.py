@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ftslurm.api import resuming, submitting, waiting
+from ftslurm.api import resuming, state, submitting
 from ftslurm.api.state import look, report, show_logs
 from ftslurm.api.steered import Steered
 from ftslurm.config import compose
@@ -73,7 +73,7 @@ class Run(Steered):
             TimeoutError: it is not over after `timeout` seconds.
             EnvironmentProblem: its controller is gone and has written no outcome.
         """
-        waiting.wait(self.config, self.files, timeout)
+        state.wait(self.config, self.files, timeout)
         return self.status()
 
     def events(self, follow: bool = False) -> Iterator[JournalRecord]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from ftslurm.api import listing, submitting
 from ftslurm.api.run import Run
 from ftslurm.config import compose
-from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, RunNotFound
 from ftslurm.protocol.run_states import GOING
 from ftslurm.run import find
@@ -30,7 +29,13 @@ def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[s
     Raises:
         FtslurmError: it cannot be started; the message names the setting to change. Nothing was submitted.
     """
-    config = configure(overrides, config_dir)
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides are a list of texts, as [{overrides!r}]")
+    for word in overrides:
+        if word.startswith("-"):
+            raise ConfigError(f"{word} is an option of the command line; here are only overrides, as groups.count=4")
+    folder = None if config_dir is None else os.fspath(config_dir)
+    config = compose.to_config(compose.compose(overrides, config_dir=folder)[0])
     if config.cluster.controller == "here":
         raise ConfigError(
             "cluster.controller=here runs the controller in this process until the run ends: use it with the command "
@@ -42,21 +47,6 @@ def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[s
     for note in preflight.notes(config):
         log.info(note)
     return run
-
-
-def configure(overrides: Sequence[str], config_dir: str | os.PathLike[str] | None = None) -> Config:
-    """Return the checked configuration of one run.
-
-    Raises:
-        ConfigError: unknown key or preset, wrong type, a value that contradicts another, an option, a sweep.
-    """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides are a list of texts, as [{overrides!r}]")
-    for word in overrides:
-        if word.startswith("-"):
-            raise ConfigError(f"{word} is an option of the command line; here are only overrides, as groups.count=4")
-    options = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
-    return compose.to_config(compose.compose([*overrides, *options])[0])
 
 
 def find_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:
@@ -84,10 +74,7 @@ def only_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> 
     if rows:
         named = "".join(f"\n  {row.dir} ({row.state})" for row in rows)
         raise RunNotFound(f"{len(rows)} runs of yours are going under {where}: name the one that is meant{named}")
-    over = [row for row in mine if row.finished is not None]
-    last = max(over, key=lambda row: row.finished or 0.0, default=None)
-    ended = "" if last is None else f"; {last.id} ended last ({last.state})"
-    raise RunNotFound(f"no run of yours is going under {where}{ended}")
+    raise RunNotFound(f"no run of yours is going under {where}")
 
 
 def all_runs(root: str | os.PathLike[str] = "runs") -> list[Run]:

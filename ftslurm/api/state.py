@@ -1,4 +1,4 @@
-"""Reads how a run stands: its journal, and what Slurm says of a run that does not write one."""
+"""Reads how a run stands: its journal, and what Slurm says of a run that does not write one; waits for its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from ftslurm.config.schema import Config
-from ftslurm.errors import RunNotFound
+from ftslurm.errors import EnvironmentProblem, RunNotFound
 from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
@@ -20,6 +20,9 @@ from ftslurm.report.run_report import Report, read_report
 from ftslurm.run import facts, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.standing import Facts, standing
+
+END_S = 5.0  # how long a local controller may take to exit after it has written the outcome
+POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -86,3 +89,41 @@ def check_started(config: Config, run: RunDir) -> None:
     """Raise RunNotFound for a run that never started, with why: it has no logs, and nothing in it has failed."""
     if (found := facts.look(config, run)).never is not None:
         raise RunNotFound(f"run {run.root.name} has no logs, it never started: {found.why}")
+
+
+# --- until it is over -------------------------------------------------------------------------------------------------
+
+
+def wait(config: Config, run: RunDir, timeout_s: float | None) -> None:
+    """Wait until the run is over.
+
+    Raises:
+        TimeoutError: it is not, after `timeout_s` seconds.
+        EnvironmentProblem: its controller is gone and has written no outcome.
+    """
+    deadline, watcher = None if timeout_s is None else time.monotonic() + timeout_s, facts.Watcher(config, run)
+    while watcher.there():
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"{run.root.name} is not over after {timeout_s:g} s")
+        time.sleep(POLL_S)
+    if not run.root.is_dir() or not facts.look(config, run).over:
+        raise EnvironmentProblem(no_verdict(config, run))
+    if config.cluster.kind == "local":
+        wait_for_exit(run)
+
+
+def wait_for_exit(run: RunDir) -> None:
+    """Wait for a local controller to exit, so that no process of the run outlives the caller."""
+    deadline = time.monotonic() + END_S
+    while facts.process_lives(run) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def no_verdict(config: Config, run: RunDir) -> str:
+    """Return the message about a run whose controller is gone without an outcome."""
+    if not run.root.is_dir():
+        return f"the run directory {run.root} was removed: what becomes of the run is written nowhere (squeue --me)"
+    found = facts.look(config, run)
+    if found.state != "lost":
+        return f"{run.root.name} {found.note or 'goes on'}"
+    return f"{run.root.name} is lost: {found.why}. See {run.controller_log} and the files in {run.submitit}"

@@ -19,7 +19,6 @@ from ftslurm.protocol.records import (
     CommandRefused,
     FaultInjected,
     FaultRefused,
-    JournalRecord,
     RunRequeued,
     Scaled,
     ScaleRefused,
@@ -32,7 +31,7 @@ from ftslurm.run.journal import last_event
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files, programs
 from ftslurm.slurm import commands
-from ftslurm.words import listed, numbered, offer
+from ftslurm.words import listed, offer, plural
 
 STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most, py-spy ten
 
@@ -87,7 +86,9 @@ class Steered:
             return f"{name} is between two jobs: it stops as soon as the next one starts"
         if talk.status.started is None and config.cluster.kind != "local":
             return f"{name} had not started: Slurm job {run.job()} stops as soon as it starts"
-        if talk.status.started is not None and not talk.hears(_is_stop):
+        if talk.status.started is not None and not talk.hears(
+            lambda one: isinstance(one, Command) and one.what == "stop"
+        ):
             found = facts.look(config, run)  # the controller may have ended meanwhile
             if found.state == "lost":
                 return f"{name} cannot be stopped: {found.why}"
@@ -95,7 +96,7 @@ class Steered:
                 f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
                 f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
             )
-        return f"{name} is stopping{ending.kept(config, run, talk.status)}"
+        return f"{name} is stopping{ending.kept(talk.status)}"
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile."""
@@ -108,13 +109,9 @@ class Steered:
 
         return talk.ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)
 
-    def restart(self, group: int, rank: int | None = None) -> Answer[CommandDone]:
-        """Have a group leave politely and start again as its next attempt, which counts against no budget.
-
-        Args:
-            rank: the rank that it is for, named in the journal with its node; the whole group starts again.
-        """
-        return self._ask("restart", group=group, rank=rank)
+    def restart(self, group: int) -> Answer[CommandDone]:
+        """Have a group leave politely and start again as its next attempt, which counts against no budget."""
+        return self._ask("restart", group=group)
 
     def save(self) -> Answer[CommandDone]:
         """Save a checkpoint now; return when it is complete, with its `step` and `path` in the answer's record."""
@@ -177,10 +174,6 @@ class Steered:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
         config = configuration.to_steer(self.files)
         check_fault(fault)
-        if fault == "lighthouse" and (group is not None or rank is not None):
-            raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
-        if fault == "cancel" and rank is not None:
-            raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         _check_number("group", group, most_groups(config))
         _check_number("rank", rank, _size(config))
 
@@ -193,10 +186,6 @@ class Steered:
 
         ask = Conversation(self.files, config).ask
         return ask("inject", FaultInjected, FaultRefused, mine=mine, fault=fault, group=group, rank=rank or 0)
-
-
-def _is_stop(record: JournalRecord) -> bool:
-    return isinstance(record, Command) and record.what == "stop"
 
 
 def check_fault(fault: str) -> None:
@@ -212,7 +201,7 @@ def check_fault(fault: str) -> None:
 def _check_number(what: str, number: int | None, count: int) -> None:
     """Refuse a group or rank that the run does not have."""
     if number is not None and not 0 <= number < count:
-        raise EnvironmentProblem(f"there is no {what} {number}; this run has {numbered(count, what)}")
+        raise EnvironmentProblem(f"there is no {what} {number}; this run has {plural(count, what)}, numbered from 0")
 
 
 def _size(config: Config) -> int:

@@ -28,7 +28,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
     found = capabilities.resolve(config, preview) + keep_secrets(config)
     if judge:
         preflight.check_script(config)
-    secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config))
+    secret_variables.check_submitter(config.job.secrets, os.environ)
     if config.cluster.controller == "job":  # else this process is in an allocation, and may be a part of another run
         found += filter(None, [_checkpoints_in_use(config, preview) or checkpoint_owner.goes_on_from(config)])
     if not preview and config.hooks.callbacks:

@@ -24,6 +24,7 @@ from ftslurm.words import plural
 
 SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
 BYTES = 64 << 20  # of the tensor that is summed
+SLOW_SHARE = 0.7  # a GPU with less than this share of the median speed has failed
 RESULT = "trial: "  # begins the line of the result
 
 
@@ -38,11 +39,12 @@ class Trial:
     problem: str = ""  # why there is no result
 
 
-def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cuda") -> Trial:
+def run(skip: Sequence[str], seconds: float = 1.0, timeout_s: float = 80.0, device: str = "cuda") -> Trial:
     """Run the trial in a process of its own, which writes its output to ours.
 
     Args:
         skip: may name matmul and allreduce.
+        seconds: how long each GPU multiplies.
         device: cpu only for tests: two processes with gloo.
     """
     command = programs.module("ftslurm.checks.gpu_trial", "all", json.dumps([skip, seconds, device]))
@@ -57,16 +59,11 @@ def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cu
     for line in said.splitlines():
         if line.startswith(RESULT):
             return Trial(**json.loads(line.removeprefix(RESULT)))
-    how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
-    return Trial(problem=f"the trial of the GPUs has ended without a result ({how})")
+    return Trial(problem=f"the trial of the GPUs has ended without a result (exit code {child.returncode})")
 
 
-def judge(found: Trial, slow_share: float) -> Iterator[Finding]:
-    """Yield what the matrix products and the allreduce have shown.
-
-    Args:
-        slow_share: a GPU with less than this share of the median speed has failed.
-    """
+def judge(found: Trial) -> Iterator[Finding]:
+    """Yield what the matrix products and the allreduce have shown."""
     if found.problem:
         yield fail("matmul", found.problem, "see the log of the check; compare the driver with torch's CUDA version")
         return
@@ -76,7 +73,7 @@ def judge(found: Trial, slow_share: float) -> Iterator[Finding]:
         if wrong:
             bad = True
             yield fail("matmul", f"GPU {index} has computed a wrong product: {wrong}", gpu_verdicts.REPLACE)
-        elif tflops < slow_share * middle:
+        elif tflops < SLOW_SHARE * middle:
             bad = True
             what = f"GPU {index} is slow: {tflops:.3g} TFLOP/s, the others {middle:.3g}"
             yield fail("matmul", what, "see its clocks and temperature: nvidia-smi -q -d PERFORMANCE")

@@ -179,8 +179,7 @@ class NodeSession:
             code: object = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             code = "none"
-        noise = ("queued and waiting", "has been allocated")
-        words = [line.strip() for line in self._said() if not any(one in line for one in noise)]
+        words = [line.strip() for line in self._said()]
         return "; ".join(words[-3:]) or f"its program has ended (srun's exit code: {code})"
 
 

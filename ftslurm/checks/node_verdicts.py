@@ -41,7 +41,7 @@ TRIED = {
         "set cluster=slurm, with cluster.spare_nodes=1 in place of lost nodes",
     ),
 }
-LATELY_H = 24.0  # an older sign in the log of the kernel is only a warning
+LATELY_S = 86_400.0  # an older sign in the log of the kernel does not count
 SLOW_IMPORT_S = 20.0
 SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 30.0
@@ -151,23 +151,19 @@ def space(check: str, path: str, least_gb: float) -> Finding:
     return ok(check, what)
 
 
-def kernel(there: Hardware, last_h: float) -> Iterator[Finding]:
-    """Yield the signs of broken hardware in the kernel log; those older than `last_h` hours only warn."""
+def kernel(there: Hardware) -> Iterator[Finding]:
+    """Yield the signs of broken hardware in the kernel log of the last day."""
     if there.kernel is None:
         yield ok("kernel", "the kernel log may not be read by this user: not checked")
         return
+    since = there.uptime_s - LATELY_S
     faults = [one for one in kernel_log.parse(there.kernel) if one.sign.fault is Fault.NODE]
-    since = there.uptime_s - 3600 * last_h
     new = [one for one in faults if one.at is None or one.at >= since]
-    for one in {(one.sign.name, one.gpu): one for one in new or faults}.values():
+    for one in {(one.sign.name, one.gpu): one for one in new}.values():
         where = "" if one.gpu is None else f" (GPU {one.gpu})"
-        what = f"{one.sign.name}{where} in the kernel log: {one.sign.meaning}"
-        if new:
-            yield fail("kernel", what, one.sign.advice)
-        else:
-            yield warn("kernel", f"{what}, more than {last_h:g} h ago", one.sign.advice)
-    if not faults:
-        yield ok("kernel", "no sign of broken hardware in the kernel log")
+        yield fail("kernel", f"{one.sign.name}{where} in the kernel log: {one.sign.meaning}", one.sign.advice)
+    if not new:
+        yield ok("kernel", "no sign of broken hardware in the kernel log of the last day")
 
 
 def _facts(facts: Facts, ranges: Mapping[str, str], several: bool) -> Iterator[Finding]:
@@ -175,7 +171,7 @@ def _facts(facts: Facts, ranges: Mapping[str, str], several: bool) -> Iterator[F
     for name, found in facts.imports.items():
         yield _import(name, found, ranges.get(name, ""))
     yield from _cuda(facts)
-    for one in (*kernel(facts.hardware, LATELY_H), *gpu_verdicts.state(facts.hardware, 0, None)):
+    for one in (*kernel(facts.hardware), *gpu_verdicts.state(facts.hardware, 0, None)):
         yield replace(one, fix=one.fix and f"set cluster.sbatch.exclude to it and tell your administrator: {one.fix}")
     yield _network(facts, several)
     yield from _limits(facts)
@@ -223,14 +219,12 @@ def _network(facts: Facts, several: bool) -> Finding:
     fix = f"set cluster.interface to one of: {', '.join(facts.interfaces) or 'none is up'}"
     if several and (not facts.address or is_loopback(facts.address)):
         to = facts.address or "no address"
-        known = f"its own name stands for {to}, so the route to the controller decides; {shown}"
-        return warn("network", known, fix) if facts.interfaces else fail("network", known, fix)
-    if len(facts.interfaces) < 2:
+        finding = warn if facts.interfaces else fail
+        return finding("network", f"its own name stands for {to}, so the route to the controller decides; {shown}", fix)
+    if len(facts.interfaces) < 2 or (facts.address in facts.interfaces.values() and not fast):
         return ok("network", shown)
-    several_are = f"Gloo takes the interface of {facts.address}, NCCL the first that fits; up are {shown}"
-    if facts.address in facts.interfaces.values() and not fast:
-        return ok("network", several_are)
-    return warn("network", f"{several_are}: name the one to use", fix)
+    which = f"Gloo takes the interface of {facts.address}, NCCL the first that fits: name the one to use"
+    return warn("network", f"{which}; up are {shown}", fix)
 
 
 def _limits(facts: Facts) -> Iterator[Finding]:

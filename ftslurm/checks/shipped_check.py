@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from ftslurm.checks import gpu_trial, gpu_verdicts, node_facts, node_verdicts
 from ftslurm.checks.finding import Finding, Level
 
 CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "matmul", "allreduce")
+MOST_USED_MB = 2048  # memory in use of an idle GPU
 TRIALS = ("matmul", "allreduce")
 _EPILOG = """\
 Exit code 0: the node is sound, warnings included. 1: a check has failed. The last line sums up.
@@ -35,15 +33,9 @@ def parser() -> argparse.ArgumentParser:
     must = "GPUs that must be there; default: those that the run uses on a node"
     add("--gpus", type=int, default=used, metavar="N", help=must)
     add("--allow-busy", action="store_true", help="others may use the GPUs")
-    add("--max-used-mb", type=int, default=2048, metavar="MB", help="memory in use of an idle GPU (default 2048)")
-    add("--slow-share", type=float, default=0.7, metavar="X", help="least share of the median speed (default 0.7)")
-    add("--seconds", type=float, default=1.0, metavar="S", help="how long each GPU multiplies (default 1)")
-    add("--trial-timeout-s", type=float, default=80.0, metavar="S", help="for matmul and allreduce (default 80)")
-    add("--kernel-log-h", type=float, default=24.0, metavar="H", help="older errors only warn (default 24)")
     add("--min-shm-gb", type=float, default=1.0, metavar="GB", help="free space in /dev/shm (default 1)")
     free = "free space; default: the run and /tmp, 1 each"
     add("--min-disk-gb", action="append", type=_disk, metavar="PATH:GB", help=free)
-    add("--json", action="store_true", help="print the findings as JSON")
     return made
 
 
@@ -55,32 +47,28 @@ def main(words: Sequence[str] | None = None) -> int:
         if finding.check in args.skip:
             continue
         findings.append(finding)
-        if not args.json:
-            print(f"{finding.level.value:<4}  {finding.check:<9}  {finding.what}", flush=True)
-            if finding.fix:
-                print(f"{'':<17}{finding.fix}", flush=True)
+        print(f"{finding.level.value:<4}  {finding.check:<9}  {finding.what}", flush=True)
+        if finding.fix:
+            print(f"{'':<17}{finding.fix}", flush=True)
     failed = [one for one in findings if one.level is Level.FAIL]
-    if args.json:
-        print(json.dumps({"passed": not failed, "findings": [asdict(one) for one in findings]}))
     warned = sum(one.level is Level.WARN for one in findings)
     if failed:
-        print(f"failed: {'; '.join(one.what for one in failed)}", file=sys.stderr if args.json else sys.stdout)
-    elif not args.json:
+        print(f"failed: {'; '.join(one.what for one in failed)}")
+    else:
         print(f"passed: {len(findings) - warned} checks, {warned} warnings")
     return 1 if failed else 0
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     there = node_facts.of_hardware(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    yield from gpu_verdicts.state(there, args.gpus, None if args.allow_busy else args.max_used_mb)
-    yield from node_verdicts.kernel(there, args.kernel_log_h)
+    yield from gpu_verdicts.state(there, args.gpus, None if args.allow_busy else MOST_USED_MB)
+    yield from node_verdicts.kernel(there)
     yield node_verdicts.space("shm", "/dev/shm", args.min_shm_gb)  # noqa: S108 its free space is read
     run = os.environ.get("FTSLURM_RUN_DIR")
     usual = [(path, 1.0) for path in (run, tempfile.gettempdir()) if path]
     yield from (node_verdicts.space("disk", path, least) for path, least in args.min_disk_gb or usual)
     if (there.gpus or args.gpus) and not {*TRIALS} <= {*args.skip}:
-        found = gpu_trial.run(args.skip, args.seconds, args.trial_timeout_s)
-        yield from gpu_trial.judge(found, args.slow_share)
+        yield from gpu_trial.judge(gpu_trial.run(args.skip))
 
 
 def _disk(word: str) -> tuple[str, float]:

@@ -15,8 +15,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import Partition, read_gpus
-from ftslurm.slurm.sbatch_variables import found
-from ftslurm.words import meant, nearest, offer
+from ftslurm.words import offer
 
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
@@ -36,12 +35,8 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     name = partition or next((row.name for row in rows if row.default), None)
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     nodes = read_nodes(_answer(*commands.nodes()))
-    node = read_records(client.call(commands.node_records([nodes[0].name])).out)[:1] if nodes else []
-    here = {"SLURM_CLUSTERS": os.environ.get("SLURM_CLUSTERS", ""), "SBATCH_*": " ".join(found(os.environ))}
     return SlurmFacts(
-        {key: value for one in (*node, config, here) for key, value in one.items()},
-        *(nodes, chosen[0] if chosen else None, rows, took, _accounts(config)),
-        read_records(client.call(commands.records("reservation")).out),
+        *(config, nodes, chosen[0] if chosen else None, rows, took, _accounts(config)),
         getpass.getuser(),
         frozenset(map(_group, os.getgroups())),
     )
@@ -60,8 +55,7 @@ def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
         raise EnvironmentProblem(f"--nodes {words}: {error}") from error
     for node in nodes:
         if node not in there:
-            hint = f"; {meant(near)}" if (near := nearest(node, there)) else ""
-            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node{hint}")
+            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node")
     return nodes
 
 

@@ -34,13 +34,12 @@ class Node(NamedTuple):
 class SlurmFacts:
     """What Slurm says about itself, its partitions and this user."""
 
-    config: Mapping[str, str]  # of `scontrol show config`, a node's record, and this user's environment
+    config: Mapping[str, str]  # of `scontrol show config`
     nodes: Sequence[Node]
     chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
     rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
     accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
-    reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
     user: str = ""
     groups: frozenset[str] = field(default_factory=frozenset)
 
@@ -181,7 +180,7 @@ def _settings(facts: SlurmFacts) -> Iterator[Finding]:
         found = re.match(worth, value)
         if said := does if found else fine:
             what = f"{value or 'not set'}: {said}"
-            yield warn(key, what, fix) if found and fix else ok(key, what)
+            yield warn(key, what, fix) if found else ok(key, what)
 
 
 def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
@@ -206,18 +205,8 @@ def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
         yield ok("cgroup", f"TaskPlugin={task}: a job sees only its own GPUs")
 
 
-def _nodes(facts: SlurmFacts) -> Iterator[Finding]:
-    if other := next((node for node in facts.nodes if node.host != node.name), None):
-        yield ok("names", f"node {other.name} is host {other.host}: Slurm's name is the one for cluster.sbatch.exclude")
-    for one in facts.reservations:
-        if "MAINT" in one.get("Flags", ""):
-            when = f"{one.get('Nodes')} from {one.get('StartTime')} to {one.get('EndTime')}"
-            waits = f"{when}: a job whose time limit reaches into it waits until it is over"
-            yield warn("maintenance", waits, "set cluster.time so that the job ends before it")
-
-
-# What a setting of Slurm, of the partition or of this user does to a run: its name, how a value begins that is worth a
-# line, what that does, what mends it ("": nothing need be mended), and what is said of any other value, if anything.
+# What a setting of Slurm or of the partition does to a run: its name, how a value begins that hurts, what that does,
+# what mends it, and what is said of any other value, if anything.
 RULES = (
     (
         "JobRequeue",
@@ -239,20 +228,6 @@ RULES = (
         "Slurm never declares a silent node lost, so its job is never requeued",
         f"{ADMIN} for Slurm's default, 300",
         "until Slurm declares a node lost; ftslurm needs health.lost_after_s",
-    ),
-    (
-        "InactiveLimit",
-        "[1-9]",
-        "an salloc whose shell does not answer is ended",
-        "submit with `ftslurm run` or sbatch instead of from an salloc shell",
-        "",
-    ),
-    (
-        "KillOnBadExit",
-        "1",
-        "an srun of your own kills all its tasks when one fails; ftslurm's steps override it",
-        "pass --kill-on-bad-exit=0 to the sruns in scripts of your own",
-        "a failed task does not end its step; ftslurm decides",
     ),
     (
         "ProctrackType",
@@ -290,40 +265,5 @@ RULES = (
         "last of the numbers in SLINGSHOT_VNIS, the job's; or job.env.NCCL_NET=Socket",
         "",
     ),
-    (
-        "Hidden",
-        "YES",
-        "your own squeue and sinfo show this partition with --all only",
-        "",
-        "",
-    ),
-    (
-        "ResumeProgram",
-        ".",
-        "idle nodes may sleep: a job waits until those it gets are up",
-        "",
-        "",
-    ),
-    (
-        "CoreSpecCount",
-        "[1-9]",
-        "so many cores of a node are Slurm's, not for groups",
-        "",
-        "",
-    ),
-    (
-        "SLURM_CLUSTERS",
-        ".",
-        "jobs go to that cluster, if another command asks",
-        "",
-        "",
-    ),
-    (
-        "SBATCH_*",
-        ".",
-        "they become settings of a run; `ftslurm plan` names them",
-        "",
-        "",
-    ),
 )
-CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus, _nodes)
+CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus)

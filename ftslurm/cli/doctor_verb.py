@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,17 +51,13 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     Raises:
         EnvironmentProblem: as for `main`.
     """
-    try:
-        python, extra = shlex.split(args.python), shlex.split(args.srun)
-    except ValueError as error:
-        raise EnvironmentProblem(f"--python or --srun: {error}") from error
     root = Path(os.path.abspath(Path(args.root).expanduser()))  # noqa: PTH100 links stay links
     partitions, why_not = client.partitions()
     slurm, places = None, dict[str, list[str]]()
     if partitions:
         slurm = slurm_facts.ask_slurm(args.partition, partitions)
         nodes = slurm_facts.known_nodes(args.nodes, slurm) if args.nodes else [""]
-        places = {node or "a node": slurm_facts.srun(slurm, node, args.gpus, extra) for node in nodes}
+        places = {node or "a node": slurm_facts.srun(slurm, node, args.gpus, args.srun) for node in nodes}
         yield from check_slurm(slurm)
     elif args.nodes or args.partition:
         raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")
@@ -75,12 +70,12 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     except Distrusted as why:
         yield warn("trust", str(why), "set run.trust=[NAME] for those you trust, or run.root to a folder of your own")
     place = [f"--partition={args.partition}"] if args.partition else []
-    submit = commands.try_submission(*place, *extra, "--wrap=true")
-    tried = [extra, submit if places and client.call(submit).ok else []]
+    submit = commands.try_submission(*place, *args.srun, "--wrap=true")
+    tried = [args.srun, submit if places and client.call(submit).ok else []]
     with ThreadPoolExecutor(max(1, len(places))) as pool, scratch_folder(root) as folder, ExitStack() as ends:
         sessions = list[NodeSession]()
         for name, prefix in (places or {"this machine": []}).items():
-            sessions.append(NodeSession(name, prefix, python, folder, tried))
+            sessions.append(NodeSession(name, prefix, args.python, folder, tried))
             ends.callback(sessions[-1].close)
         yield from _look(sessions, args.wait, pool, slurm)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ftslurm.api import waiting
+from ftslurm.api import state
 from ftslurm.cli.interrupts import Interrupts
 from ftslurm.config.schema import Config
 from ftslurm.monitor import closed_output, summary, table
@@ -38,10 +38,10 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
             raise
         return _interrupted(config, run, console, show)
     if status.outcome == "running":
-        closed_output.say(f"ftslurm: {waiting.no_verdict(config, run)}", sys.stderr)
+        closed_output.say(f"ftslurm: {state.no_verdict(config, run)}", sys.stderr)
         return 1
     if local:
-        waiting.wait_for_exit(run)
+        state.wait_for_exit(run)
     console.print(summary.summary(status, run, followed=True))
     return 0 if status.outcome == "succeeded" else 1
 

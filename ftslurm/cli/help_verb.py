@@ -31,10 +31,9 @@ def main(args: argparse.Namespace) -> int:
         print(*(f"{name:<{width}}  {_title(path)}" for name, path in pages.items()), sep="\n")
         print("\nftslurm help PAGE prints one. ftslurm --help lists the verbs.")
         return 0
-    name = page.removeprefix("docs/").removesuffix(".md")
-    if name not in pages:
-        raise EnvironmentProblem(f"there is no page {page!r}; {offer(name, pages)}")
-    print(pages[name].read_text(encoding="utf-8"), end="")
+    if page not in pages:
+        raise EnvironmentProblem(f"there is no page {page!r}; {offer(page, pages)}")
+    print(pages[page].read_text(encoding="utf-8"), end="")
     return 0
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from ftslurm.api.brief import Brief
 from ftslurm.security.terminal import visible
-from ftslurm.words import about, clock, speed
+from ftslurm.words import about, speed
 
 _STYLES = {
     "running": "green",
@@ -22,79 +23,61 @@ _STYLES = {
     "failed": "bold red",
     "unreadable": "dim",
 }
-NUMBERS = frozenset(("step", "rate", "left", "groups", "restarts", "rst", "age", "value"))
-WIDE = 120  # columns from which on users and notes have a column
+NUMBERS = frozenset(("step", "rate", "groups", "restarts", "age", "value"))
+WIDE = 120  # columns from which on notes have a column
 
 
-def render(rows: Sequence[Brief], width: int, headings: bool = False) -> RenderableType:
-    """Return the table, at most `width` columns wide; ids are never cut off.
-
-    Args:
-        headings: a line with the name of a sweep stands above its runs, which follow one another.
-    """
+def render(rows: Sequence[Brief], width: int) -> RenderableType:
+    """Return the table, at most `width` columns wide; ids are never cut off."""
     names, cells = cells_of(rows, width)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(names[0], overflow="fold", min_width=24)
-    for name in names[1:]:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
-    sweep = None
+    for name in names:
+        side: Literal["left", "right"] = "right" if name in NUMBERS else "left"
+        table.add_column(name, justify=side, overflow="fold", min_width=24 if name == "run" else None)
     for row in rows:
-        if headings and row.sweep is not None and row.sweep != sweep:
-            table.add_row(Text(f"sweep {row.sweep}", "bold"))
-        sweep = row.sweep
-        first, *others = cells[row.dir]
-        table.add_row(Text("  ").append(first) if headings and row.sweep else first, *others)
+        table.add_row(*cells[row.dir])
     return table
 
 
 def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, list[Text]]]:
     """Return the names of the columns for this width, and the cells of each run by its folder."""
-    now, wide = time.time(), width >= WIDE
-    names = [
-        "run",
-        "state",
-        "step",
-        "rate",
-        *(["left"] if wide else []),
-        "groups",
-        "restarts" if wide else "rst",
-        "job",
-    ]
-    more: dict[str, Callable[[Brief], str]] = {
-        "age": lambda row: about(now - row.created) if row.created else "-",
-        "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
-        "user": lambda row: row.user,
-        "note": lambda row: row.note or "",
+    told = {
+        "value": any(row.value for row in rows),
+        "sweep": any(row.sweep for row in rows),
+        "user": len({row.user for row in rows}) > 1,
+        "note": width >= WIDE,
     }
-    told = {"value": any(row.value for row in rows), "user": len({row.user for row in rows}) > 1, "note": wide}
-    more = {name: cell for name, cell in more.items() if told.get(name, True)}
+    names = [name for name in _COLUMNS if told.get(name, True)]
     cells = {
         row.dir: [
-            Text(visible(row.id)),
-            Text(row.state, _STYLES.get(row.state, "")),
-            *(
-                Text(visible(words))
-                for words in (*_numbers(row, wide), _job(row, wide), *(f(row) for f in more.values()))
-            ),
+            Text(visible(_COLUMNS[name](row)), _STYLES.get(row.state, "") if name == "state" else "") for name in names
         ]
         for row in rows
     }
-    return [*names, *more], cells
+    return names, cells
 
 
-def _numbers(row: Brief, wide: bool) -> list[str]:
-    step = "-" if row.step is None else f"{row.step}" if row.total_steps is None else f"{row.step}/{row.total_steps}"
+def _step(row: Brief) -> str:
+    step = "-" if row.step is None else str(row.step)
+    return step if row.step is None or row.total_steps is None else f"{step}/{row.total_steps}"
+
+
+def _groups(row: Brief) -> str:
     groups = "-" if row.groups is None else str(row.groups)
-    if row.state == "running" and row.groups_at_work is not None:
-        groups = f"{row.groups_at_work}/{groups}"
-    rate = "-" if row.steps_per_s is None else speed(row.steps_per_s)
-    to_go = row.steps_per_s and row.total_steps and max(0, row.total_steps - (row.step or 0)) / row.steps_per_s
-    left = [] if not wide else [clock(to_go) if to_go else "-"]
-    return [step, rate, *left, groups, "-" if row.restarts is None else str(row.restarts)]
+    return f"{row.groups_at_work}/{groups}" if row.state == "running" and row.groups_at_work is not None else groups
 
 
-def _job(row: Brief, wide: bool) -> str:
-    """Return the Slurm job of a run. A local run has none: the number in its place is the process of its controller."""
-    if row.cluster != "local":
-        return row.job or "-"
-    return f"local (pid {row.job})" if wide and row.job and row.finished is None else "local"
+_COLUMNS: Mapping[str, Callable[[Brief], str]] = {
+    "run": lambda row: row.id,
+    "state": lambda row: row.state,
+    "step": _step,
+    "rate": lambda row: "-" if row.steps_per_s is None else speed(row.steps_per_s),
+    "groups": _groups,
+    "restarts": lambda row: "-" if row.restarts is None else str(row.restarts),
+    "job": lambda row: "local" if row.cluster == "local" else row.job or "-",
+    "age": lambda row: about(time.time() - row.created) if row.created else "-",
+    "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
+    "sweep": lambda row: row.sweep or "",
+    "user": lambda row: row.user,
+    "note": lambda row: row.note or "",
+}

@@ -7,26 +7,23 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from ftslurm.api import listing, sweeps
+from ftslurm.api import listing
 from ftslurm.cli import list_table
 from ftslurm.monitor import table
-from ftslurm.words import listed
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the runs below a folder, or of a user of the cluster."""
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
     wanted = (row for row in rows if args.state is None or row.state in args.state)
-    shown = sweeps.together([row for row in wanted if args.sweep in (None, row.sweep)])
+    shown = [row for row in wanted if args.sweep in (None, row.sweep)]
     if args.json:
         print(json.dumps({"runs": [asdict(row) for row in shown]}, indent=2))
         return 0
     if not shown:
         where = f"under {Path(args.root).absolute()}" if args.user is None else f"in the Slurm jobs of {args.user}"
-        which = "" if args.state is None or not rows else f" that is {listed(args.state, 'or')}, of {len(rows)}"
-        which = f" of sweep {args.sweep}{which}" if args.sweep is not None else which
-        print(f"there is no run {where}{which}")
+        print(f"there is no such run {where}")
         return 0
     console = table.console()
-    console.print(list_table.render(shown, console.width, headings=True))
+    console.print(list_table.render(shown, console.width))
     return 0

@@ -20,18 +20,6 @@ from ftslurm.monitor import closed_output
 from ftslurm.security.terminal import guarded_output
 from ftslurm.words import offer
 
-# Words of other tools, with what does the same here.
-ELSEWHERE = {
-    **dict.fromkeys(("follow", "watch", "show"), "status"),
-    **dict.fromkeys(("tail", "log", "output"), "logs -f"),
-    **dict.fromkeys(("cancel", "kill", "end"), "stop"),
-    **dict.fromkeys(("submit", "start", "launch", "train"), "run"),
-    **dict.fromkeys(("ps", "ls", "runs", "queue", "squeue"), "list"),
-    **dict.fromkeys(("continue", "retry"), "resume"),
-    **dict.fromkeys(("check", "test"), "doctor"),
-    **dict.fromkeys(("rm", "clean", "remove", "delete", "gc"), "prune"),
-}
-
 OVERVIEW = """\
 ftslurm trains with torchft replica groups and restarts only those that fail.
 
@@ -77,34 +65,27 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(overview(), end="")
         return 0 if words else 2
-    if len(words[0]) > 2 and "--version".startswith(words[0]):
+    if words[0] == "--version":
         print(f"ftslurm {__version__}")
         return 0
     verb = VERBS.get(words[0])
-    if verb is not None and verb.name not in ("run", "plan"):
-        return _do(verb, parser_of(verb).parse_intermixed_args(words[1:]))
     name, rest = (verb.name, words[1:]) if verb is not None else ("run", words)
-    if {"-h", "--help"} & set(words):
-        print(import_module("ftslurm.cli.settings_help").of_verb(name))
-        return 0
-    command_line.refuse(rest)
-    if verb is not None or "=" in words[0] or words[0].startswith(("-", "~", "+")):
-        return _main(name, rest)
-    verbs = offer(words[0], VERBS, ELSEWHERE.get(words[0].lower()))
-    raise EnvironmentProblem(f"there is no verb {words[0]!r}; {verbs} (ftslurm --help)")
+    if name in ("run", "plan"):
+        if {"-h", "--help"} & set(words):
+            print(import_module("ftslurm.cli.settings_help").of_verb(name))
+            return 0
+        command_line.refuse(rest)
+    if verb is None and "=" not in words[0] and not words[0].startswith(("-", "~", "+")):
+        raise EnvironmentProblem(f"there is no verb {words[0]!r}; {offer(words[0], VERBS)} (ftslurm --help)")
+    return _do(VERBS[name], parser_of(VERBS[name]).read(rest, VERBS[name].settings))
 
 
 def _do(verb: Verb, args: Any) -> int:
     """Do what a verb says, with its arguments."""
     if not verb.method:
-        return _main(verb.name, args)
+        code: int = import_module(f"ftslurm.cli.{verb.name}_verb").main(args)
+        return code
     run = import_module("ftslurm.cli.run_argument").find_run(args)
     names = [one.dest for one in verb.args]  # type: ignore[union-attr] # none of these exclude each other
     print(getattr(run, verb.method)(**{name: getattr(args, name) for name in names}))
     return 0
-
-
-def _main(name: str, args: Any) -> int:
-    """Import the module of a verb and call its main function."""
-    code: int = import_module(f"ftslurm.cli.{name}_verb").main(args)
-    return code

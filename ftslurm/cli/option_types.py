@@ -6,6 +6,7 @@ import argparse
 import re
 import time
 from datetime import datetime, timedelta
+from datetime import time as clock
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -15,20 +16,19 @@ def since(text: str) -> float:
     if ago := re.fullmatch(r"(\d{1,9})([smhd])", text):
         return time.time() - timedelta(**{_UNITS[ago[2]]: int(ago[1])}).total_seconds()
     try:
-        now = datetime.now().astimezone()
-        if re.fullmatch(r"\d{1,2}:\d\d(:\d\d)?", text):
-            form = "%H:%M:%S" if text.count(":") > 1 else "%H:%M"
-            at = datetime.combine(now.date(), datetime.strptime(text, form).time())
-            return at.timestamp() if at.timestamp() <= now.timestamp() else (at - timedelta(days=1)).timestamp()
+        if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
+            now = datetime.now()
+            at = datetime.combine(now, clock.fromisoformat(text))
+            return (at - timedelta(days=at > now)).timestamp()
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"no time: {text!r}; write 10m, 14:30 or 2026-11-23T14:30") from None
 
 
 def count(text: str) -> int:
-    """Convert a number of lines."""
+    """Convert a number of lines, or of seconds."""
     if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"not a number of lines: {text!r}")
+        raise argparse.ArgumentTypeError(f"not a number: {text!r}")
     return int(text)
 
 
@@ -38,13 +38,3 @@ def pattern(text: str) -> re.Pattern[bytes]:
         return re.compile(text.encode())
     except (re.error, UnicodeEncodeError) as error:
         raise argparse.ArgumentTypeError(f"no regular expression: {error} in {text!r}") from None
-
-
-def above_zero(text: str) -> float:
-    """Convert a duration in seconds."""
-    try:
-        if float(text) > 0:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: seconds above 0")

@@ -1,57 +1,43 @@
-"""The parser of every verb's options; `run` and `plan` have Hydra's (ftslurm.config.hydra_adapter)."""
+"""The parser of every verb's words."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
-from ftslurm.config import option_names
+from ftslurm.words import meant, nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the words of one verb. What is wrong with them, it says in one paragraph, and which option is meant.
-
-    Args:
-        epilog: what the help has below the options, with its own line breaks.
-    """
-
-    takes_settings = False  # the verb takes settings too
-
-    def __init__(self, epilog: str | None = None, **options: Any) -> None:
-        super().__init__(epilog=epilog, **options)
-        if epilog:
-            self.formatter_class = argparse.RawDescriptionHelpFormatter
-        self.register("type", int, _whole)
+    """Parses the words of one verb. What is wrong with them, it says in one paragraph, and which option is meant."""
 
     def error(self, message: str) -> NoReturn:
         """As argparse's, without the usage above it."""
         self.exit(2, f"ftslurm: {message.removeprefix('argument ')} ({self.prog} --help)\n")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, with a hint at what is meant. parse_args() calls it."""
-        self._check_options(args)
-        return super().parse_known_args(args, namespace)
+    def read(self, words: Sequence[str], settings: bool = False) -> argparse.Namespace:
+        """Parse words, options and others in any order.
 
-    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, with a hint at what is meant. parse_intermixed_args() calls it."""
-        self._check_options(args)
-        return super().parse_known_intermixed_args(args, namespace)
+        Args:
+            settings: the verb takes settings: what is no option may be one.
 
-    def _check_options(self, words: list[str]) -> None:
-        names = list(self._option_string_actions)
-        unclear = option_names.unclear(words, names)
-        if unclear is None:
-            return
-        if self.takes_settings:
-            from ftslurm.config import setting_names
+        Raises:
+            ConfigError: it may.
+        """
+        known = {one.lstrip("-"): one for one in self._option_string_actions if one.startswith("--")}
+        for word, after in zip(words, [*words, "-"][1:], strict=True):
+            name = word.partition("=")[0]
+            if word == "--":
+                break
+            if name.startswith("--") and name not in known.values():
+                near = nearest(name.lstrip("-"), known)
+                hint = f" ({meant(known[near])})" if near else ""
+                if not settings:
+                    self.error(f"there is no option {name}{hint}")
+                from ftslurm.config import setting_names  # most command lines have no such option
 
-            setting_names.check_option(unclear, names)
-        name = unclear.partition("=")[0]
-        self.error(f"there is no option {name}{option_names.likely(name, names)}")
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+                raise setting_names.no_option(
+                    word if "=" in word + after or after.startswith("-") else f"{word}={after}", hint
+                )
+        return self.parse_intermixed_args(words)

@@ -5,31 +5,26 @@ The decisions shown are the controller's own: the same functions make them, for 
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
+from ftslurm.cli.run_verb import each, settle
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
-from ftslurm.config import compose, ladder
+from ftslurm.config import ladder
 from ftslurm.config.process_groups import nccl_variables, process_group
 from ftslurm.config.schema import (
-    AUTO,
     Config,
-    binds_itself,
     describe_job,
     fixed_standbys,
     nodes_needed,
     role_of,
-    standby_each,
-    words,
 )
-from ftslurm.core.groups.standby import home, needs_mb, pick
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
@@ -45,14 +40,13 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
-from ftslurm.guard import interfaces, node_check
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import Scheduler
 from ftslurm.launchers.srun import Slurm
+from ftslurm.launchers.step_command import is_standby
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
@@ -61,28 +55,18 @@ from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
-from ftslurm.words import by_count, few, listed, plural, rest
+from ftslurm.words import few, plural, rest
 
 GROUPS, STEPS = 4, 3  # that are shown
-IMPORTED_MB = 150  # private memory of a worker that has imported torch 2.13 and torchft; a run measures its own
 WITHOUT_CONTROLLER = (
     "if the controller's node died   the groups wait at their next quorum until another process leads the run, and go "
     "on (ftslurm help controller)"
 )
 
 
-class Standby(NamedTuple):
-    """A warm standby: its nodes, and the groups that it can become (None: any group)."""
-
-    name: str
-    nodes: tuple[str, ...]
-    serves: tuple[int, ...] | None
-
-
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Print the plan, with -m one plan for each combination."""
-    warn_of_exposed_secrets(words)
-    return compose.run_hydra(words, _print_plan)
+    return each(args, _print_plan)
 
 
 def _print_plan(config: Config) -> int:
@@ -116,13 +100,9 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
 
     for name, text in _facts(config, run, jobs, nodes):
         yield f"{name:<12} {text}"
-    standbys = _standbys(state, config)
-    warm = ((standby.name, _whom(standby)) for standby in standbys)
+    warm = ((one.id.unit, f"on {few(one.place.nodes)}") for one in launches if is_standby(one))
     for name, where in (*_groups(config, launches), *alike(warm)):
         yield f"{name:<12} {where}"
-    if beside := sum(standby.serves is not None for standby in standbys):
-        enough = config.cluster.spare_nodes + beside * config.groups.nodes
-        yield f"{'':<12} cluster.spare_nodes={enough} would keep {by_count(beside, 'it', 'them')} for any group"
     steps = [f"  {one.id.unit}: {shlex.join(_command(scheduler, run, one))}" for one in launches]
     others = [f"  {rest(steps, STEPS)}, alike"] if len(steps) > STEPS else []
     losses = alike((f"if {node} died", _if_lost(config, state, node)) for node in nodes)
@@ -159,18 +139,9 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
         yield "", f"unpacked once on each node, in {place} (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
-        yield "saved", f"nothing: {preflight.if_all_fail(config)}"
+        yield "saved", f"nothing: {preflight.if_all_fail()}"
     yield from _allocation(config, run, jobs, nodes)
-    if config.health.preflight:
-        yield "checks", "; ".join(shlex.join(words(command)) for command in config.health.preflight)
-        limit = f"{node_check.PREFLIGHT_S:g} s"
-        yield "", f"by the first step on each node, before its workers start, within {limit} (health.preflight)"
     yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
-    by = "HTTP, in 8 streams" if config.torchft.transport == "http" else "the process group"
-    yield "healing", f"by {by} (torchft.transport={config.torchft.transport})"
-    yield "bound", _bound(config)
-    if config.standby.count != 0 and not fixed_standbys(config):
-        yield "standby", _beside(config)
 
 
 def _allocation(
@@ -190,47 +161,13 @@ def _allocation(
         yield "", f"{plural(cpus_per_node(config), 'CPU')} and {plural(gpus_per_node(config), 'GPU')} on each{spare}"
         if said := exclude_file.read(config, run)[1]:
             yield "left out", said
-        yield "network", _network(config.cluster.interface)
-        yield from _topology(config)
-
-
-def _topology(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield how groups of several nodes keep together, and what Slurm is asked for that."""
-    size, known = config.groups.nodes, client.leaves() if config.groups.nodes > 1 else {}
-    leaves = tuple(dict.fromkeys(known.values()))
-    if leaves:
-        yield "topology", f"groups of {size} nodes stay within a leaf switch or block, if it has room: {few(leaves)}"
-    elif size > 1:
-        yield "topology", f"none that Slurm tells: groups of {size} nodes get neighbours in Slurm's order"
-
-
-def _network(interface: list[str] | str | None) -> str:
-    if interface is None:
-        return "host names; Gloo and NCCL choose their interfaces (cluster.interface)"
-    if interface == interfaces.AUTO:
-        return "the interface of each node's name, or of its route to the controller (cluster.interface=auto)"
-    names = interface if isinstance(interface, list) else [interface]
-    return f"{listed(names, 'or')} on each node, for all that its nodes say to one another (cluster.interface)"
-
-
-def _bound(config: Config) -> str:
-    """Say to which CPUs the workers will be bound: the node decides, ftslurm.worker.cpu_binding."""
-    groups = config.groups
-    if binds_itself(config):
-        return "as cluster.srun says (--cpu-bind)"
-    if groups.bind == "none" or not groups.gpus:
-        why = f"groups.bind={groups.bind}" if groups.gpus else "groups.gpus=0"
-        return f"no worker: each may use all CPUs of the job on its node ({why})"
-    return "each worker to the CPUs near its GPU (groups.bind=auto)"
 
 
 def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
-    """Yield the time-outs, shortest first, and which of them contradict each other."""
+    """Yield the time-outs, shortest first."""
     yield "time-outs, shortest first (ftslurm help causes)"
     for rung in ladder.rungs(config, kill_wait_s):
         yield f"  {rung.seconds:>6g} s  {rung.name}: {rung.ends}"
-    for contradiction in ladder.contradictions(config, kill_wait_s):
-        yield f"  note: {contradiction}"
     for name, value in nccl_variables(config).items():
         yield f"  {name}={value}"
 
@@ -277,50 +214,6 @@ def _groups(config: Config, launches: list[Launch]) -> Iterator[tuple[str, str]]
         yield "", f"{rest(groups, GROUPS)} groups, alike"
 
 
-def _standbys(state: RunState, config: Config) -> list[Standby]:
-    """Find for each warm standby the groups it can become: one that sits beside a group can become only that one."""
-    out = []
-    training = _training(state)
-    for unit in training.standbys:
-        if not unit.place.nodes:
-            continue
-        table = UnitTable.of((training.lighthouse, *training.groups, unit))
-        alone = Turn(replace(training, table=table), 0.0, config)
-        nodes = set(unit.place.nodes)
-        near = [g for g in training.groups if not nodes.isdisjoint(g.place.nodes)]
-        far = next((g for g in training.groups if g not in near), None)
-        mine = tuple(g.group for g in near if g.group is not None and pick(alone, g))
-        anybody = len(mine) == len(near) if far is None else pick(alone, far) is not None
-        out.append(Standby(unit.name, unit.place.nodes, None if anybody else mine))
-    return out
-
-
-def _beside(config: Config) -> str:
-    """Say which groups will have a standby of their own (standby.count=auto and each), and why."""
-    count, why = config.standby.count, ""
-    if independent(config) and count == AUTO:
-        why = "without a quorum no step shows that a group trains; standby.count=each does not wait for one"
-    elif not standby_each(config):
-        why = "in array mode each needs a Slurm job of its own (standby.count=1)"
-    if not config.restart.max_per_group:
-        why = "restart.max_per_group=0"
-    if why:
-        return f"none: {why} (standby.count={count})"
-    room = ", if that is at most half of the memory left there then" if count == AUTO else ""
-    takes = f"about {needs_mb(IMPORTED_MB, config) / 1024:.1f} GiB on each node{room} (standby.count={count})"
-    return f"one warm process for each rank beside it once its group trains, {takes}"
-
-
-def _whom(standby: Standby) -> str:
-    if standby.serves is None:
-        whom = "kept warm for the group that fails next"
-    elif len(standby.serves) == 1:
-        whom = f"beside group {standby.serves[0]}, for that group only"
-    else:
-        whom = f"beside groups {', '.join(str(group) for group in standby.serves)}, for these only"
-    return f"on {few(standby.nodes)}, {whom}"
-
-
 def _command(scheduler: Scheduler, run: RunDir, launch: Launch) -> list[str]:
     log_dir = run.logs if launch.id.unit == LIGHTHOUSE else run.attempt(launch.id.unit, 0)
     (first, *rest) = scheduler.start(launch, log_dir)[0].argv
@@ -360,18 +253,12 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
             out.append(f"group {unit.group} {waits}")
         else:
             out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
-    for unit in (unit for unit in hit if unit.group is None):
-        there = home(Turn(state, 1.0, config), unit)
-        where = f"is started elsewhere, on {few(there.nodes)}" if there else "is not started again: no node is left"
-        out.append(f"the standby {unit.name} {where}")
-    return "; ".join(out) or "nothing happens: a spare"
+    return "; ".join(out) or "no group is hit"
 
 
 def _without_controller(config: Config) -> str:
-    job = " and the job" if config.cluster.controller == "job" else ""
-    who = "the controller and the Lighthouse are there; without them"
-    who = "the controller is there; without it" if independent(config) else who
-    ends = f"{who} the workers end themselves{job} after {config.orphan_after_s:g} s (from health.lost_after_s)"
+    who = "the controller is" if independent(config) else "the controller and the Lighthouse are"
+    ends = f"{who} there: all ends after {config.orphan_after_s:g} s (from health.lost_after_s)"
     saves = not independent(config) and not preflight.saves_nothing(config)
     if config.cluster.requeue and config.cluster.controller == "job" and saves:
         return (

@@ -7,11 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+from rich.filesize import decimal as size
+
 from ftslurm.api import pruning
 from ftslurm.cli.run_argument import agreed
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.security.terminal import visible
-from ftslurm.words import size
 
 
 def main(args: argparse.Namespace) -> int:
@@ -25,9 +26,10 @@ def main(args: argparse.Namespace) -> int:
     before = time.time() if args.older_than is None else args.older_than
     judged = pruning.survey(root, before, args.keep)
     shown = [one.root for one in judged if one.kept is None and pruning.holds(one.root, only)]
-    for one in (one for one in judged if one.kept or one.root in shown):
-        told = f"stays: {one.kept}" if one.kept else size(pruning.size([one.root], only))
-        print(visible(f"{one.root.name}  {told}"))
+    for one in judged:
+        if one.kept or one.root in shown:
+            told = f"stays: {one.kept}" if one.kept else size(pruning.size([one.root], only))
+            print(visible(f"{one.root.name}  {told}"))
     if not shown:
         print(f"nothing to remove under {root}")
         return 0

@@ -23,14 +23,11 @@ def main(args: argparse.Namespace) -> int:
         console = table.console()
         text = report_text.render(report.sheet)
         console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.begun)
-    if args.html is not None or not args.json:
-        page = args.html or run.files.report
+    if not args.json:
         try:
-            report.write_page(page)
+            report.write_page(run.files.report)
         except EnvironmentProblem as error:
-            if args.html is not None:
-                raise
             print(f"ftslurm: {error}", file=sys.stderr)  # the run of another user
         else:
-            print(f"\npage: {page}", file=sys.stderr if args.json else sys.stdout)
+            print(f"\npage: {run.files.report}")
     return 0

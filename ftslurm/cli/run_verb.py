@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -21,17 +22,35 @@ from ftslurm.submission import preflight, submit
 # The imports inside functions are of what most runs do not need, or only once they are submitted: a start is faster.
 
 
-def main(words: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Start a run, or with -m one run for each combination. Return the highest exit code."""
-    if "--config" in words:
-        return _repeat(words)
-    warn_of_exposed_secrets(words)
-    if not any(word in ("-m", "--multirun") for word in words):
-        return compose.run_hydra(words, start)
+    if args.config is not None:
+        return _repeat(args)
+    if not args.multirun:
+        return each(args, start)
     from ftslurm.cli.sweep import Sweep
 
     sweep = Sweep(partial(start, told=set()))
-    return compose.run_hydra(words, sweep.run, sweep)
+    return each(args, sweep.run, sweep)
+
+
+def each(args: argparse.Namespace, task: Callable[[Config], int], evaluation: compose.Evaluation | None = None) -> int:
+    """Do the task with the configuration that a command line gives, with -m with each; only print it with --cfg.
+
+    All are checked before the first task. Return the highest exit code; after Ctrl-C (130) no further task is done.
+    """
+    warn_of_exposed_secrets(args.overrides)
+    runs = evaluation if args.cfg is None else None
+    configs = compose.compose(args.overrides, evaluation=runs, config_dir=args.config_dir, multirun=args.multirun)
+    if args.cfg is not None:
+        print(*map(compose.dump, configs), sep="\n")
+        return 0
+    codes = [0]
+    for config in list(map(compose.to_config, configs)):
+        codes.append(task(config))
+        if codes[-1] == 130:
+            break
+    return max(codes)
 
 
 def warn_of_exposed_secrets(words: list[str]) -> None:
@@ -51,11 +70,11 @@ def _tell(notes: list[str]) -> None:
         say(f"ftslurm: {note}", sys.stderr)
 
 
-def _repeat(words: list[str]) -> int:
+def _repeat(args: argparse.Namespace) -> int:
     """Start another run with the config.yaml of an earlier one."""
-    if len(words) != 2 or words[0] != "--config":
+    if args.overrides or args.multirun or args.cfg or args.config_dir:
         raise EnvironmentProblem("`run --config RUN/config.yaml` repeats a run as it was and takes no overrides")
-    config = compose.load(Path(words[1]))
+    config = compose.load(Path(args.config))
     config.run.dir = config.internal.parent = config.internal.sweep = None
     return start(compose.to_config(config))
 
@@ -151,13 +170,9 @@ def _check_allocation(config: Config) -> None:
     allocation = srun.allocation(config, os.environ)
     need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
     if have < need:
-        groups, gpus = config.groups, capabilities.gpus_of_allocation(os.environ)
-
-        def fitting(shared: Config) -> int:
-            return have + config.cluster.spare_nodes if capabilities.gpus_per_node(shared) <= gpus else 0
-
+        groups = config.groups
         raise EnvironmentProblem(
             f"{groups.count} groups of {groups.nodes} nodes, groups.per_node={groups.per_node}, need {need} nodes, "
-            f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need})"
-            f"{capabilities.sharing(config, fitting)}, or lower groups.count"
+            f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), "
+            f"{capabilities.SHARE}, or lower groups.count"
         )

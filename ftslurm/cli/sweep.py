@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.api import waiting
 from ftslurm.api.run import Run
-from ftslurm.api.state import look
+from ftslurm.api.state import look, wait
 from ftslurm.config.hydra_adapter import Value
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
@@ -26,7 +25,6 @@ class Sweep:
         """Set what submits one run, and follows it if it is to be followed; it returns an exit code."""
         self._start = start
         self._id: str | None = None
-        self.outcomes: list[tuple[str, Value]] = []
 
     def run(self, config: Config) -> int:
         """Start a run of the sweep."""
@@ -57,16 +55,11 @@ class Sweep:
                 stop = f"ftslurm stop --sweep {self._id} --root {configs[0].run.root}"
                 print(f"ftslurm: the sweep ends here, its runs go on; end them with: {stop}")
             raise
-        found = [_value(config, run) for config, run in zip(configs, runs, strict=True)]
-        for run, value in zip(runs, found, strict=True):
-            self.outcomes.append((run.root.name, value))
-            print(f"run {run.root.name}: {_said(value)}", flush=True)
-        return found
+        return [_value(config, run) for config, run in zip(configs, runs, strict=True)]
 
     def conclude(self, best: str) -> None:
         """Print what the sweeper says of its runs."""
-        reported = sum(not isinstance(value, FtslurmError) for _, value in self.outcomes)
-        print(f"sweep {self._id}: {len(self.outcomes)} runs, {reported} with a value")
+        print(f"sweep {self._id} is over")
         print("".join(f"  {line}\n" for line in best.splitlines()), end="", flush=True)
 
     def _begin(self, config: Config) -> None:
@@ -84,7 +77,7 @@ class Sweep:
 
 def _wait(config: Config, run: RunDir) -> None:
     try:
-        waiting.wait(config, run, None)
+        wait(config, run, None)
     except EnvironmentProblem as error:  # its controller is gone: a run without a value
         print(f"ftslurm: {error}", file=sys.stderr)
 
@@ -105,9 +98,3 @@ def _value(config: Config, run: RunDir) -> Value:
             f"a number to the file named by the variable FTSLURM_RESULT (ftslurm help scripts)"
         )
     return found[0] if len(found) == 1 else found
-
-
-def _said(value: Value) -> str:
-    if isinstance(value, FtslurmError):
-        return "no value"
-    return "value " + " ".join(f"{number:g}" for number in (value if isinstance(value, list) else [value]))

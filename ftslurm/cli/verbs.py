@@ -7,6 +7,7 @@ chosen: the function `main` of `ftslurm/cli/NAME_verb.py`, or the method of `Run
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +32,6 @@ class Arg:
 
     names: tuple[str, ...]
     options: Mapping[str, Any]  # of add_argument
-    group: str | None = None  # its heading in the help
 
     @property
     def dest(self) -> str:
@@ -54,33 +54,32 @@ class Verb:
     settings: bool = False  # it takes settings, as key=value
 
 
-def arg(*names: str, group: str | None = None, **options: Any) -> Arg:
+def arg(*names: str, **options: Any) -> Arg:
     """Return an argument, as add_argument has it."""
-    return Arg(names, MappingProxyType(options), group)
+    return Arg(names, MappingProxyType(options))
 
 
-def flag(*names: str, help: str, group: str | None = None) -> Arg:
+def flag(*names: str, help: str) -> Arg:
     """Return an option without a value."""
-    return arg(*names, group=group, action="store_true", help=help)
+    return arg(*names, action="store_true", help=help)
 
 
 def parser_of(verb: Verb) -> Parser:
     """Return the parser of a verb."""
-    parser = Parser(prog=f"ftslurm {verb.name}", description=verb.about, epilog=verb.epilog)
-    parser.takes_settings = verb.settings
+    parser = Parser(
+        prog=f"ftslurm {verb.name}",
+        description=verb.about,
+        epilog=verb.epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     if verb.run:
         about = f"directory, id or its beginning, any of its Slurm jobs, name; default: {verb.run}"
         parser.add_argument("run", nargs="?", metavar="RUN", help=about)
-    groups: dict[str | None, Any] = {None: parser}
     for one in verb.args:
-        if isinstance(one, tuple):
-            exclusive = parser.add_mutually_exclusive_group()
-            for each in one:
-                exclusive.add_argument(*each.names, **each.options)
-            continue
-        if one.group not in groups:
-            groups[one.group] = parser.add_argument_group(one.group)
-        groups[one.group].add_argument(*one.names, **one.options)
+        among: Any = parser.add_mutually_exclusive_group() if isinstance(one, tuple) else parser
+        for each in one if isinstance(one, tuple) else (one,):
+            among.add_argument(*each.names, **each.options)
     if verb.run:
         parser.add_argument(*ROOT.names, **ROOT.options)
         parser.set_defaults(only=verb.run == ONLY)
@@ -92,11 +91,10 @@ JSON = flag("--json", help="print it as JSON")
 GROUP = arg("--group", type=int, required=True, metavar="N", help="of this group")
 RANK = arg("--rank", type=int, default=0, metavar="R", help="this rank of the group (default: 0)")
 SINCE = "since: 10m, 14:30, 2026-11-23T14:30"
-WHICH, LINES = "which logs", "which lines"
 HYDRA = (
     arg("overrides", nargs="*", metavar="SETTING", help="section.name=value or section=preset: ftslurm help settings"),
     flag("-m", "--multirun", help="a sweep: one run for each combination of values"),
-    arg("--cfg", metavar="job", help="print the configuration that these words give, and do nothing"),
+    arg("--cfg", choices=["job"], metavar="job", help="print the configuration that these words give, and do nothing"),
     arg("--config-dir", metavar="DIR", help="a folder with presets of your own: DIR/job/mine.yaml is job=mine"),
 )
 
@@ -212,17 +210,16 @@ With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before
   ftslurm logs --since 10m --time --grep 'loss|lr'
 """,
         args=(
-            arg("--group", group=WHICH, type=int, metavar="N", help="only this group, all its ranks"),
-            arg("--rank", group=WHICH, type=int, metavar="N", help="only this rank of each group"),
-            arg("--attempt", group=WHICH, type=int, metavar="N", help="only this attempt of each group (default: all)"),
-            flag("--lighthouse", group=WHICH, help="the Lighthouse's log"),
-            flag("--controller", group=WHICH, help="the controller's log"),
-            flag("--failure", group=WHICH, help="the evidence of the last failure: its signs, traceback, stacks, log"),
-            flag("-f", "--follow", group=LINES, help="go on until the run ends"),
-            arg("--tail", group=LINES, type=option_types.count, metavar="N", help="only the last N lines there are"),
+            arg("--group", type=int, metavar="N", help="only this group, all its ranks"),
+            arg("--rank", type=int, metavar="N", help="only this rank of each group"),
+            arg("--attempt", type=int, metavar="N", help="only this attempt of each group (default: all)"),
+            flag("--lighthouse", help="the Lighthouse's log"),
+            flag("--controller", help="the controller's log"),
+            flag("--failure", help="the evidence of the last failure: its signs, traceback, stacks, log"),
+            flag("-f", "--follow", help="go on until the run ends"),
+            arg("--tail", type=option_types.count, metavar="N", help="only the last N lines there are"),
             arg(
                 "--since",
-                group=LINES,
                 type=option_types.since,
                 default=0.0,
                 metavar="TIME",
@@ -230,13 +227,12 @@ With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before
             ),
             arg(
                 "--grep",
-                group=LINES,
                 type=option_types.pattern,
                 metavar="PATTERN",
                 help="only lines that match (regex)",
             ),
-            flag("--raw", group=LINES, help="also the known noise of torch, torchft, Gloo and NCCL"),
-            flag("--time", group=LINES, help="the time before each line"),
+            flag("--raw", help="also the known noise of torch, torchft, Gloo and NCCL"),
+            flag("--time", help="the time before each line"),
         ),
         run=NEWEST,
     ),
@@ -266,10 +262,7 @@ run is once a minute. RUN/events.jsonl has every event with all its fields.
         "[RUN]",
         "where the time went: goodput, failures, nodes",
         "Print where the time of a run went, and write it to RUN/report.html.",
-        args=(
-            flag("--json", help="print it as JSON; no page is written without --html"),
-            arg("--html", type=Path, metavar="FILE", help="write the page to FILE (default: RUN/report.html)"),
-        ),
+        args=(JSON,),
         run=NEWEST,
     ),
     Verb(
@@ -363,17 +356,13 @@ Exit code: 0 it is saved, 1 it cannot be, 2 the run is over or has no controller
         """\
 example
   ftslurm restart --group 1             group 1 gets SIGTERM, and SIGKILL after stop.grace_s; then it starts again
-  ftslurm restart 3f2a --group 1 --rank 3   the same in another run; the journal names rank 3 and its node
 
 A group starts again as a whole: its ranks share collectives, so no rank can leave alone. The others train on, and the
 group heals from them. A warm standby takes over if there is one. It counts against no budget (restart.max_per_group)
 and is done also with restart=never. It is refused if no other group holds the training's state.
 To have it start on another node: ftslurm drain."""
         + DONE,
-        args=(
-            arg("--group", type=int, required=True, metavar="N", help="this group"),
-            arg("--rank", type=int, metavar="R", help="because of this rank: the journal names it, with its node"),
-        ),
+        args=(GROUP,),
         run=ONLY,
         method="restart",
     ),
@@ -448,13 +437,25 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
             arg("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]"),
             arg("--partition", metavar="NAME", help="of the job (default: the default partition)"),
             ROOT,
-            arg("--python", default=sys.executable, metavar="CMD", help="the interpreter of your jobs (job.python)"),
+            arg(
+                "--python",
+                type=shlex.split,
+                default=[sys.executable],
+                metavar="CMD",
+                help="the interpreter of your jobs (job.python)",
+            ),
             arg("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)"),
-            arg("--srun", default="", metavar="OPTIONS", help="more options: --srun='--account=a --qos=b'"),
+            arg(
+                "--srun",
+                type=shlex.split,
+                default=[],
+                metavar="OPTIONS",
+                help="more options: --srun='--account=a --qos=b'",
+            ),
             arg(
                 "--wait",
-                type=option_types.above_zero,
-                default=300.0,
+                type=option_types.count,
+                default=300,
                 metavar="S",
                 help="for the job to start (default: 300)",
             ),

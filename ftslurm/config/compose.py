@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftslurm.config import hydra_adapter, overrides, setting_names, sweep_names
+from ftslurm.config import hydra_adapter, overrides, sweep_names
 from ftslurm.config.hydra_adapter import Composed, Task, Value
 from ftslurm.config.schema import Config, shipped
 from ftslurm.config.setting_names import INTERNAL, paths
@@ -31,76 +31,62 @@ class Evaluation(Protocol):
         """End the sweep; `best` is what the sweeper says of its runs, "" if nothing."""
 
 
-def run_hydra(argv: Sequence[str], task: Callable[[Config], int], evaluation: Evaluation | None = None) -> int:
-    """Run `task` on the configuration that Hydra composes from `argv`; with -m on each combination, in turn.
-
-    --help, --cfg job, --info, --config-dir, -m and the rest are Hydra's and work as in every Hydra application. All
-    combinations are composed and checked before the first task runs, unless a sweeper chooses them by the values of
-    those before: `evaluation` runs these.
-
-    Returns:
-        The highest exit code of the tasks; 0 if Hydra only printed something. After Ctrl-C (130) no further task runs.
-
-    Raises:
-        ConfigError: unknown key or preset, wrong type, a value that contradicts another.
-        FtslurmError: what the task raised; no further combination of a sweep is run then.
-    """
-    codes = [0]
-    for config in [to_config(raw) for raw in compose(argv, evaluation=evaluation)]:
-        codes.append(task(config))
-        if codes[-1] == 130:
-            break
-    return max(codes)
-
-
-def compose(argv: Sequence[str], base: Config | None = None, evaluation: Evaluation | None = None) -> list[Config]:
-    """Compose the configuration of every combination, with checked types; none if Hydra only printed something.
+def compose(
+    words: Sequence[str],
+    base: Config | None = None,
+    evaluation: Evaluation | None = None,
+    *,
+    config_dir: str | None = None,
+    multirun: bool = False,
+) -> list[Config]:
+    """Compose the configuration of every combination, with checked types; without those that `evaluation` has run.
 
     Args:
         base: the configuration that the overrides change, as that of an earlier run; a preset replaces its section.
         evaluation: runs what a sweeper wants to know the value of.
+        config_dir: a folder with presets of the user's own.
+        multirun: there is one for each combination of values.
 
     Raises:
         ConfigError: unknown key or preset, or wrong type.
     """
-    arguments = hydra_adapter.split(argv)
-    setting_names.check_option(arguments.unknown, arguments.known)
-    parsed = [hydra_adapter.parse(word) for word in arguments.overrides]
-    words = overrides.for_hydra(parsed, arguments)
+    folders = [shipped("conf"), *([] if config_dir is None else [Path(config_dir).absolute()])]
+    if not folders[-1].is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
+    parsed = [hydra_adapter.parse(word) for word in words]
+    given = overrides.for_hydra(parsed, folders, multirun)
     defaults = asdict(Config())
     del defaults[INTERNAL]
     if base is not None:
-        presets = [one.key for one, word in zip(parsed, words, strict=True) if word == one.word]  # settings have a ++
+        presets = [one.key for one, word in zip(parsed, given, strict=True) if word == one.word]  # settings have a ++
         defaults |= {name: value for name, value in _mapping(base).items() if name not in presets}
     fixed = {
         sweep_names.key(word): word
-        for one, word in zip(parsed, words, strict=True)
+        for one, word in zip(parsed, given, strict=True)
         if not one.sweeps and not one.key.startswith(("hydra.", "hydra/"))
     }
 
     def chosen(word: str) -> str:
-        return overrides.for_hydra([hydra_adapter.parse(word)], arguments)[0]
+        return overrides.for_hydra([hydra_adapter.parse(word)], folders, multirun)[0]
 
     def evaluate(composed: Sequence[Composed], first: int) -> Sequence[Value]:
-        configs = [
-            to_config(_typed(raw, sweep_names.suffix(given, fixed, first + number)))
-            for number, (raw, given) in enumerate(composed)
-        ]
         assert evaluation is not None
-        with hydra_adapter.outside():
-            return evaluation.values(configs)
+        return evaluation.values(
+            [
+                to_config(_typed(raw, sweep_names.suffix(told, fixed, first + number)))
+                for number, (raw, told) in enumerate(composed)
+            ]
+        )
 
     task = Task(chosen, fixed, None if evaluation is None else evaluate)
-    sweep = overrides.sweeps(parsed, arguments)
-    name = "config" if base is None else "resumed"
     try:
-        best = hydra_adapter.compose([*words, *arguments.options], defaults, task, name, sweep)
+        best = hydra_adapter.compose(given, defaults, task, "config" if base is None else "resumed", multirun, folders)
     except ConfigError as error:
-        given = " ".join(" ".join(arguments.overrides).split())  # one line, whatever a value holds
-        raise ConfigError(f"{error} (given: {given})".replace(" ++", " ")) from error
+        line = " ".join(" ".join(words).split())  # one line, whatever a value holds
+        raise ConfigError(f"{error} (given: {line})".replace(" ++", " ")) from error
     if evaluation is not None and task.asked:
         evaluation.conclude(best)
-    return [_typed(raw, sweep_names.suffix(given, fixed) if sweep else "") for raw, given in task.composed]
+    return [_typed(raw, sweep_names.suffix(told, fixed) if multirun else "") for raw, told in task.composed]
 
 
 def _mapping(base: Config) -> dict[str, Any]:

@@ -1,47 +1,31 @@
 """Compose presets and overrides with Hydra.
 
-Only this module and our plugin of Hydra's (hydra_plugins/ftslurm_launcher) use Hydra, and this one a private function
-of it: the parser of its command line, to tell options from overrides before Hydra sees them. pyproject.toml bounds
+Only this module and our plugin of Hydra's (hydra_plugins/ftslurm_launcher) use Hydra, and this one its object for an
+application, which is private: `hydra.compose` knows no sweeps and no folder of the user's. pyproject.toml bounds
 Hydra's version to those with which it was tried (docs/versions.md).
 
 Hydra composes plain mappings: it knows neither our keys nor our types, which config/typed_values.py checks when all is
-composed. `hydra.main` is used rather than `hydra.compose`, because --help, --cfg, --info and -m are its own.
+composed.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
-from ftslurm.config import option_names, sweep_names
-from ftslurm.config.schema import shipped
+from ftslurm.config import sweep_names
 from ftslurm.config.typed_values import as_in
 from ftslurm.errors import ConfigError, FtslurmError
 
-_BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError)  # Hydra and plugins, of what they cannot understand
-_RAISE = "HYDRA_FULL_ERROR"
-_ALONE = threading.RLock()  # Hydra's state and sys.argv belong to the whole process
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """A command line of Hydra's."""
-
-    options: list[str]  # with their values
-    overrides: list[str]
-    unknown: str | None  # an option that Hydra does not have, or that may be several of its options
-    known: list[str]  # the names of Hydra's options
-    config_dir: str | None
-    multirun: bool
+# What Hydra and its plugins raise of what they cannot understand.
+_BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError, AssertionError)
+_ALONE = threading.RLock()  # Hydra's state belongs to the whole process
 
 
 @dataclass(frozen=True)
@@ -51,7 +35,6 @@ class Override:
     word: str  # as it was given
     key: str
     text: str  # what follows the "="
-    deletes: bool
     sweeps: bool  # stands for several values, as 1,2 or interval(0,1)
     mapping: bool  # its value is one
 
@@ -114,38 +97,6 @@ class Task:
         return [*self.fixed.values(), *(self.word(word) for word in words if sweep_names.key(word) not in self.fixed)]
 
 
-def split(words: Sequence[str]) -> Arguments:
-    """Tell Hydra's options from overrides.
-
-    Raises:
-        ConfigError: an option lacks its value, or has a wrong one.
-    """
-    from hydra._internal.utils import get_args_parser
-
-    parser = get_args_parser()
-    parser.prog = "ftslurm"
-    vars(parser)["error"] = _refuse  # argparse's prints all of the usage
-    names = list(parser._option_string_actions)
-    if unclear := option_names.unclear(words, names):
-        return Arguments([], [], unclear, names, config_dir=None, multirun=False)
-    known, rest = parser.parse_known_args(words)
-    options, overrides = list(words), [*known.overrides, *rest]
-    for word in overrides:
-        options.remove(word)
-    return Arguments(
-        options,
-        overrides,
-        unknown=next((word for word in rest if word.startswith("-")), None),
-        known=names,
-        config_dir=known.config_dir,
-        multirun=known.multirun,
-    )
-
-
-def _refuse(message: str) -> NoReturn:
-    raise ConfigError(f"{message.removeprefix('argument ')} (ftslurm run --help has the options)")
-
-
 def parse(word: str) -> Override:
     """Parse one override.
 
@@ -164,19 +115,27 @@ def parse(word: str) -> Override:
             f"{word!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
             f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
         )
-    sweeps, deletes = parsed.is_sweep_override(), parsed.is_delete()
+    sweeps = parsed.is_sweep_override()
     mapping = not sweeps and isinstance(parsed.value(), dict)
-    return Override(word, parsed.key_or_group, word.partition("=")[2], deletes, sweeps, mapping)
+    return Override(word, parsed.key_or_group, word.partition("=")[2], sweeps, mapping)
 
 
-def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name: str, sweeps: bool) -> str:
-    """Have the task called with every combination; never if Hydra only prints something.
+def compose(
+    words: Sequence[str],
+    defaults: Mapping[str, Any],
+    task: Task,
+    name: str,
+    sweeps: bool,
+    folders: Sequence[Path],
+) -> str:
+    """Have the task called with every combination.
 
     Args:
-        words: overrides first, then options: Hydra's parser refuses overrides on both sides of an option.
+        words: the overrides.
         defaults: the configuration without presets and overrides.
         name: of the file of conf/ that says which presets are applied if `words` choose no other ones.
         sweeps: there is to be more than one combination.
+        folders: those of presets.
 
     Returns:
         What a sweeper says of its best runs, "" if it says nothing.
@@ -185,7 +144,6 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name:
         ConfigError: Hydra refuses it.
         FtslurmError: what the task raised.
     """
-    import hydra
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
     from hydra.errors import HydraException
@@ -193,28 +151,23 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], task: Task, name:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    run = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name=name)(task)
     try:
-        with (
-            _ALONE,
-            # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
-            tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch,
-            _as_application(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
-        ):
+        with _ALONE, _application(folders) as application, tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch:
             store = ConfigStore.instance()
             store.store(name="schema", node=dict(defaults))
-            if sweeps:
-                from hydra_plugins.ftslurm_launcher import FtslurmLauncher
+            if not sweeps:
+                application.run(name, task, list(words), with_log_configuration=False)
+                return ""
+            from hydra_plugins.ftslurm_launcher import FtslurmLauncher
 
-                Plugins.instance().register(FtslurmLauncher)  # an editable installation hides it from Hydra
-                target = f"{FtslurmLauncher.__module__}.{FtslurmLauncher.__name__}"
-                store.store(group="hydra/launcher", name="ftslurm", node={"_target_": target})
-                sys.argv.insert(1, "hydra/launcher=ftslurm")
-            run()
+            Plugins.instance().register(FtslurmLauncher)  # an editable installation hides it from Hydra
+            target = f"{FtslurmLauncher.__module__}.{FtslurmLauncher.__name__}"
+            store.store(group="hydra/launcher", name="ftslurm", node={"_target_": target})
+            # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
+            own = [f"hydra.sweep.dir='{scratch}'", "hydra/launcher=ftslurm"]
+            application.multirun(name, task, [*own, *words], with_log_configuration=False)
             results = Path(scratch, "optimization_results.yaml")
             return OmegaConf.to_yaml(OmegaConf.load(results)).replace("++", "") if results.exists() else ""
-    except BrokenPipeError:
-        raise  # `--help | head`: nothing is wrong with the configuration
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, *_BY_ACCIDENT) as error:
         if isinstance(error, _BY_ACCIDENT) and task.asked:
             raise  # it may be our own
@@ -242,36 +195,28 @@ def _why(error: Exception, words: Sequence[str]) -> str:
 
 
 @contextmanager
-def _as_application(argv: list[str]) -> Iterator[None]:
-    """Be an application of Hydra's for a while, which raises its errors instead of printing them.
-
-    The caller may be another application of Hydra's, or a notebook that uses it: its global state is put away.
-    """
+def _application(folders: Sequence[Path]) -> Iterator[Any]:
+    """Yield an application of Hydra's. The caller may be another one, or a notebook that uses Hydra: its global state
+    is put away."""
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
-    from hydra.core.utils import env_override
 
-    application, settings, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
-    before = application.hydra, settings.cfg, dict(store.repo), sys.argv
-    application.clear()
-    sys.argv = argv
+    settings, store = HydraConfig.instance(), ConfigStore.instance()
+    before = GlobalHydra.instance().hydra, settings.cfg, dict(store.repo)
+    path = create_config_search_path(str(folders[0]))
+    for folder in folders[1:]:  # no override of hydra.searchpath: a folder may have any name
+        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    version.setbase("1.3")
     try:
-        with env_override({_RAISE: "1"}), warnings.catch_warnings():
-            warnings.simplefilter("ignore", category=DeprecationWarning)
-            yield
+        yield Hydra.create_main_hydra2("ftslurm", path)
     finally:
-        application.hydra, settings.cfg, store.repo, sys.argv = before
-
-
-@contextmanager
-def outside() -> Iterator[None]:
-    """Undo for a while what Hydra needs: processes that are started inherit the environment."""
-    raises = os.environ.pop(_RAISE)
-    try:
-        yield
-    finally:
-        os.environ[_RAISE] = raises
+        GlobalHydra.instance().hydra, settings.cfg, store.repo = before
 
 
 def first_lines(error: BaseException) -> str:

@@ -8,29 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftslurm.config.hydra_adapter import Arguments, Override
-from ftslurm.config.schema import shipped
+from ftslurm.config.hydra_adapter import Override
 from ftslurm.config.setting_names import exists, no_setting
 from ftslurm.errors import ConfigError
 
 _BASIC = "basic"  # Hydra's own sweeper and launcher
 
 
-def sweeps(overrides: Sequence[Override], arguments: Arguments) -> bool:
-    """Return whether there is to be a run for each combination of values."""
-    return arguments.multirun or any(one.key == "hydra.mode" for one in overrides)
-
-
-def for_hydra(overrides: Sequence[Override], arguments: Arguments) -> list[str]:
+def for_hydra(overrides: Sequence[Override], folders: Sequence[Path], sweep: bool) -> list[str]:
     """Return overrides as Hydra wants them.
 
     A setting has ++ before it: Hydra then adds it where its mappings lack it, as with job.args.lr.
 
+    Args:
+        folders: those of presets.
+        sweep: there is to be a run for each combination of values.
+
     Raises:
         ConfigError: there is no such setting, or Hydra must not do what an override asks for.
     """
-    folders = [shipped("conf"), *([Path(arguments.config_dir)] if arguments.config_dir else [])]
-    sweep = sweeps(overrides, arguments)
     basic = all(one.text == _BASIC for one in overrides if one.key == "hydra/sweeper")
     words = []
     for one in overrides:
@@ -46,13 +42,11 @@ def for_hydra(overrides: Sequence[Override], arguments: Arguments) -> list[str]:
                 f"-m it makes a run of each combination, and what a launcher would ask of Slurm are settings here: "
                 f"cluster.partition, cluster.time, groups.nodes, groups.gpus, ... (ftslurm help scripts)"
             )
-        if key == "hydra/sweeper" and not sweep:
-            raise ConfigError(f"{word} without --multirun (-m): there is no sweep; add -m, or leave it out")
         is_preset = "/" in key or (not one.mapping and any((folder / key).is_dir() for folder in folders))
         if not key.startswith("hydra.") and not is_preset:
             if not exists(key):
                 raise no_setting(key)
             # A sweeper that is not Hydra's own names its parameters, in its results and its storage, as they are here.
-            word = word if one.deletes or (one.sweeps and not basic) else f"++{word.lstrip('+')}"
+            word = word if word.startswith("~") or (one.sweeps and not basic) else f"++{word.lstrip('+')}"
         words.append(word)
     return words

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
-from ftslurm.config import option_names
-from ftslurm.config.removed import REMOVED
 from ftslurm.config.schema import Config, shipped
 from ftslurm.errors import ConfigError
 from ftslurm.words import meant, nearest
@@ -76,32 +74,22 @@ def _nearest(key: str) -> str | None:
 
 def no_setting(key: str) -> ConfigError:
     """Return the error for a setting that does not exist."""
-    if now := REMOVED.get(key):
-        return ConfigError(f"there is no setting {key}: {now}")
     if near := _nearest(key):
         return ConfigError(f"there is no setting {key}; {meant(near)}")
     hint = "near it" if "." in key else f"if it is an argument of your script, write job.args.{key};"
     return ConfigError(f"there is no setting {key}; {hint} there are {some_keys(key)}")
 
 
-def check_option(option: str | None, known: Sequence[str]) -> None:
-    """Refuse an option that does not exist, such as --count=4: it may be a setting, written without dashes.
+def no_option(option: str, hint: str) -> ConfigError:
+    """Return the error for an option that does not exist, as --count=4: it may be a setting, written without dashes.
 
     Args:
-        known: the options that there are, one of which may be meant.
-
-    Raises:
-        ConfigError: the option is not None.
+        hint: asks whether another option is meant, or "".
     """
-    if option is None:
-        return
     name, _, value = option.partition("=")
     key = name.lstrip("-").replace("-", "_")
-    hint = option_names.likely(name, known)
     presets = key in kinds(Config) and (shipped("conf") / key).is_dir()
     section = not presets and any(one.startswith(f"{key}.") for one in every_key())
     near = key if presets else _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")
-    if name == "--config":
-        hint += " here: only `ftslurm run --config RUN/config.yaml` takes a file, and nothing else beside it"
     how = f"; there are {some_keys(key)}" if section else f": {near}={value or 'VALUE'}" if near else ""
-    raise ConfigError(f"there is no option {name}{hint}; settings are written key=value, without dashes{how}")
+    return ConfigError(f"there is no option {name}{hint}; settings are written key=value, without dashes{how}")

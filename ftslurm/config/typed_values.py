@@ -29,7 +29,6 @@ MAX_NAME_BYTES = 255  # of one folder or file
 Limits: TypeAlias = Mapping[str, Any]  # `least`, `most` and `path`, as the schema declares them
 _NO_LIMITS: Limits = MappingProxyType({})
 _WORDS = {None: "null", True: "true", False: "false"}
-_TRUTHS = dict.fromkeys(("true", "yes", "on", "y", "1"), True) | dict.fromkeys(("false", "no", "off", "n", "0"), False)
 _MANY: Mapping[type[object], str] = {list: "list", dict: "mapping"}
 _SINGLE = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _NEVER: Mapping[Any, Any] = {str: NoneType, float: (NoneType, bool), int: (NoneType, bool, float)}  # what is none
@@ -136,7 +135,7 @@ def _converted(kind: Any, value: Any) -> Any:
     if kind in (Any, NoneType) or value in get_args(kind):  # one of a Literal
         return value
     if kind is bool:
-        return _TRUTHS[str(value).lower()]
+        return {"true": True, "false": False}[str(value).lower()]
     if isinstance(value, _NEVER[kind]):
         raise ValueError
     return kind(value)

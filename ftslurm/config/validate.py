@@ -23,8 +23,6 @@ from ftslurm.config.schema import (
     fault_kinds,
     members,
     most_groups,
-    nodes_needed,
-    sbatch_options,
     words,
 )
 from ftslurm.config.store_url import is_url, refusal
@@ -101,18 +99,16 @@ def _check_groups(config: Config) -> Iterator[str]:
             f"lower groups.min or raise groups.count"
         )
     if groups.max is not None and groups.max < groups.count:
-        yield (f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it")
+        yield f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it"
     if most_groups(config) > groups.count and groups.roles:
-        yield ("groups.max with groups.roles: groups that have roles cannot become more; leave one of them out")
-    if groups.per_node > groups.count:
-        yield (f"groups.per_node={groups.per_node} is above groups.count={groups.count}: lower groups.per_node")
+        yield "groups.max with groups.roles: groups that have roles cannot become more; leave one of them out"
 
 
 def _check_roles(config: Config) -> Iterator[str]:
     roles, serve, groups = config.groups.roles, config.groups.serve, config.groups
     for name, count in roles.items():
         if not NAME.fullmatch(name) or count < 1:
-            yield (f"groups.roles.{name}={count}: a role has a name as run.name has, and one group or more")
+            yield f"groups.roles.{name}={count}: a role has a name as run.name has, and one group or more"
     if roles and sum(roles.values()) != groups.count:
         sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
         yield (
@@ -127,10 +123,10 @@ def _check_roles(config: Config) -> Iterator[str]:
     unknown = [name for name in serve if name not in roles]
     if unknown:
         there = ", ".join(roles) or "none; give them with groups.roles"
-        yield (f"groups.serve: {unknown[0]!r} is no role; there are {there}")
+        yield f"groups.serve: {unknown[0]!r} is no role; there are {there}"
     working = groups.count - sum(roles[name] for name in set(serve))
     if working == 0:
-        yield ("groups.serve names every role of groups.roles: no group would be left to end the run")
+        yield "groups.serve names every role of groups.roles: no group would be left to end the run"
     if groups.min > working:
         yield (
             f"groups.min={groups.min} is above the {working} groups that do not serve others (groups.serve), and only "
@@ -142,7 +138,7 @@ def _check_array(config: Config) -> Iterator[str]:
     cluster, groups = config.cluster, config.groups
     if cluster.kind != "array":
         if cluster.ranges:
-            yield (f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array")
+            yield f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array"
         return
     if groups.per_node > 1:
         yield (
@@ -154,6 +150,11 @@ def _check_array(config: Config) -> Iterator[str]:
             f"cluster.spare_nodes={cluster.spare_nodes} with cluster=array: a lost node is replaced by another "
             f"job; for a job kept ready ask for standby.count"
         )
+    if config.standby.count == EACH:
+        yield (
+            "standby.count=each with cluster=array: there a standby has a Slurm job of its own, as each group "
+            "has; ask for a number, as in `standby.count=1`"
+        )
     yield from _check_ranges(config)
 
 
@@ -163,28 +164,14 @@ def _check_ranges(config: Config) -> Iterator[str]:
         try:
             ids = [group for group in members(one.groups) if group < most_groups(config)]
         except ValueError:
-            yield (f"cluster.ranges: groups={one.groups} is no range: 2, 2-5, 2- (below {MOST_GROUPS}) or {CONTROLLER}")
+            yield f"cluster.ranges: groups={one.groups} is no range: 2, 2-5, 2- (below {MOST_GROUPS}) or {CONTROLLER}"
             continue
         if not ids and one.groups != CONTROLLER:
-            yield (f"cluster.ranges: groups={one.groups} has no group; there are 0 to {most_groups(config) - 1}")
+            yield f"cluster.ranges: groups={one.groups} has no group; there are 0 to {most_groups(config) - 1}"
         for group in ids:
             if group in seen:
-                yield (f"cluster.ranges: group {group} is in {seen[group]} and in {one.groups}")
+                yield f"cluster.ranges: group {group} is in {seen[group]} and in {one.groups}"
             seen[group] = one.groups
-
-
-def _check_standby(config: Config) -> Iterator[str]:
-    standby = config.standby
-    if standby.count not in (0, AUTO) and config.restart.max_per_group == 0:
-        yield (
-            f"standby.count={standby.count} with restart.max_per_group=0: no standby would ever take over; leave "
-            f"one of them out"
-        )
-    if standby.count == EACH and config.cluster.kind == "array":
-        yield (
-            "standby.count=each with cluster=array: there a standby has a Slurm job of its own, as each group "
-            "has; ask for a number, as in `standby.count=1`"
-        )
 
 
 def _check_job(config: Config) -> Iterator[str]:
@@ -199,21 +186,21 @@ def _check_job(config: Config) -> Iterator[str]:
     copied = parent is not None and Path(parent, "code").is_dir()  # resumed with that copy
     if job.script is not None and not Path(job.script).expanduser().is_file() and not copied:
         what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
-        yield (f"job.script={job.script}: {what}")
+        yield f"job.script={job.script}: {what}"
     if job.python in ("", []):
         yield "job.python: must be an interpreter, or a list that ends with one"
     yield from _check_staging(config)
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
-            yield (f"job.env.{name}: not a name for an environment variable")
+            yield f"job.env.{name}: not a name for an environment variable"
     for name in job.secrets:
         if not _VARIABLE.fullmatch(name):
             name = name.partition("=")[0]  # what follows may be the secret itself
-            yield (f"job.secrets: {name!r} with a value, or no name for a variable; give names alone")
+            yield f"job.secrets: {name!r} with a value, or no name for a variable; give names alone"
         if name in job.env:
-            yield (f"job.secrets={name} with job.env.{name}: a variable comes from one of them; leave the other out")
+            yield f"job.secrets={name} with job.env.{name}: a variable comes from one of them; leave the other out"
         if name.startswith(_NOT_PASSED_ON):
-            yield (f"job.secrets={name}: ftslurm removes variables with this prefix; rename it")
+            yield f"job.secrets={name}: ftslurm removes variables with this prefix; rename it"
 
 
 def _check_staging(config: Config) -> Iterator[str]:
@@ -250,7 +237,7 @@ def _check_places(config: Config) -> Iterator[str]:
         if any(sign in (path or "") for sign in "%\\\n"):
             yield f"{key}={path!r}: Slurm gives %, backslashes and newlines in a path a meaning"
     if (word := owned_files.unknown(config.run.trust)) is not None:
-        yield (f"run.trust={word}: there is neither a user nor a group of that name on this machine")
+        yield f"run.trust={word}: there is neither a user nor a group of that name on this machine"
     if config.cluster.kind == "local" and config.cluster.interface not in ("auto", None):
         yield (
             f"cluster.interface={config.cluster.interface} with cluster=local: a local run stays on loopback; leave "
@@ -266,7 +253,7 @@ def _check_places(config: Config) -> Iterator[str]:
     taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:
-            yield (f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
+            yield f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself"
 
 
 def _check_store(config: Config, url: str) -> Iterator[str]:
@@ -276,23 +263,23 @@ def _check_store(config: Config, url: str) -> Iterator[str]:
             f"options belong into the environment (job.secrets)"
         )
     if why := refusal(url):
-        yield (f"checkpoint.dir={why}")
+        yield f"checkpoint.dir={why}"
     if (config.job.module or "").startswith("ftslurm.worker."):
-        yield (f"checkpoint.dir={url} with job=torchtitan: torchtitan saves in a format of its own, to folders")
+        yield f"checkpoint.dir={url} with job=torchtitan: torchtitan saves in a format of its own, to folders"
 
 
 def _check_container(config: Config) -> Iterator[str]:
     cluster = config.cluster
     if cluster.container_image is None:
         if cluster.container_mounts:
-            yield ("cluster.container_mounts without cluster.container_image: name the image, or leave it out")
+            yield "cluster.container_mounts without cluster.container_image: name the image, or leave it out"
         return
     if cluster.kind == "local":
         yield (
             "cluster.container_image with cluster=local: Slurm starts such containers (pyxis); leave one of them out"
         )
     if not _IMAGE.fullmatch(cluster.container_image):
-        yield (f"cluster.container_image={cluster.container_image!r}: must be one path or name, without spaces")
+        yield f"cluster.container_image={cluster.container_image!r}: must be one path or name, without spaces"
     for mount in cluster.container_mounts:
         if not _MOUNT.fullmatch(mount):
             yield (
@@ -301,47 +288,13 @@ def _check_container(config: Config) -> Iterator[str]:
             )
     for word in cluster.srun:
         if word.partition("=")[0] in ("--container-image", "--container-mounts", "--container-env"):
-            yield (f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image")
-
-
-def _check_segment(config: Config) -> Iterator[str]:
-    """Refuse segments that divide a group: sbatch would not, or not say which setting to change."""
-    told, size, nodes = sbatch_options(config.cluster).get("segment"), config.groups.nodes, nodes_needed(config)
-    if told is None or told is False:
-        return
-    if not str(told).isdecimal() or not 1 <= (segment := int(told)) <= MAX_NODES:
-        yield (f"cluster.sbatch.segment={told}: must be a number of nodes")
-    if segment % size and size % segment:
-        yield (
-            f"cluster.sbatch.segment={segment} with groups.nodes={size}: one must be a multiple of the other, so "
-            f"that groups fit into segments; cluster.sbatch.segment={size} keeps each group in one block"
-        )
-    if config.cluster.kind != "array" and nodes % segment:
-        yield (
-            f"cluster.sbatch.segment={segment}: the run asks for {nodes} nodes (groups and cluster.spare_nodes), "
-            f"which is no multiple of it; raise cluster.spare_nodes by {segment - nodes % segment}, or change it"
-        )
+            yield f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image"
 
 
 def _check_times(config: Config) -> Iterator[str]:
-    cluster, hang_s, least = config.cluster, config.health.hang_after_s, 2 * config.heartbeat_s
+    hang_s, least = config.health.hang_after_s, 2 * config.heartbeat_s
     if hang_s != AUTO and 0 < hang_s < least:
         yield f"health.hang_after_s={hang_s:g}: must be at least {least:g} (two of a group's reports), 0 (off) or auto"
-    if cluster.time is not None and time_limit_s(cluster.time) < cluster.signal_s + 60:
-        yield (
-            f"cluster.time={cluster.time} leaves no time to train: the run is stopped cluster.signal_s="
-            f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
-        )
-
-
-def time_limit_s(text: str) -> float:
-    """Convert a time limit of Slurm's (minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s, UNLIMITED) to seconds."""
-    if not text[0].isdigit():
-        return float("inf")
-    days, dash, rest = text.rpartition("-")
-    parts = [float(part) for part in rest.split(":")]
-    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
-    return 86400 * float(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
 def _check_comparison(config: Config) -> Iterator[str]:
@@ -356,19 +309,19 @@ def _check_faults(config: Config) -> Iterator[str]:
     size, alone = config.groups.nodes * config.groups.workers, config.lighthouse.kind == "none"
     kinds = fault_kinds(config)
     if alone and "lighthouse" in kinds:
-        yield ("faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed")
+        yield "faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed"
     if alone and config.faults.plan and not config.groups.serve:
         yield (
             "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) steps are not "
             "reported; use faults.random, or `ftslurm inject`"
         )
     if "corrupt" in kinds and config.health.compare_every == 0:
-        yield ("faults: 'corrupt' with health.compare_every=0: nothing would find it")
+        yield "faults: 'corrupt' with health.compare_every=0: nothing would find it"
     for kind in kinds:
         if kind not in FAULTS:
-            yield (f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}")
+            yield f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}"
     if config.faults.random is not None and not config.faults.random.kinds:
-        yield ("faults.random: `kinds` is empty: name the faults, as in {mean_s: 60, kinds: [kill]}")
+        yield "faults.random: `kinds` is empty: name the faults, as in {mean_s: 60, kinds: [kill]}"
     for fault in config.faults.plan:
         what = f"faults.plan: {{kind: {fault.kind}, group: {fault.group}, at: {fault.at:g}, rank: {fault.rank}}}"
         if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:
@@ -384,7 +337,7 @@ def _check_faults(config: Config) -> Iterator[str]:
 
 
 _RULES = (
-    *(_check_notation, _check_size, _check_times, _check_groups, _check_roles, _check_array, _check_standby),
-    *(_check_job, _check_places, _check_container, _check_segment, _check_comparison, _check_faults),
+    *(_check_notation, _check_size, _check_times, _check_groups, _check_roles, _check_array),
+    *(_check_job, _check_places, _check_container, _check_comparison, _check_faults),
     *(check_receivers, check_preflight),
 )

@@ -18,8 +18,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from typing_extensions import assert_never
-
 from ftslurm.errors import FtslurmError, complain
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run import full_disk
@@ -31,17 +29,13 @@ def main(words: Sequence[str]) -> int:
     role, run = JobRole(words[0]), RunDir(Path(words[1]))
     full_disk.outlive()
     try:
-        match role:
-            case JobRole.STEPS:
-                return lead_steps(run)
-            case JobRole.CONTROLLER | JobRole.SUCCESSOR:
-                return lead_run(run, hand_over=role is JobRole.SUCCESSOR)
-            case JobRole.PILOT | JobRole.EXTRA_PILOT:
-                from ftslurm.submission import pilots
+        if role is JobRole.STEPS:
+            return lead_steps(run)
+        if role in (JobRole.PILOT, JobRole.EXTRA_PILOT):
+            from ftslurm.submission import pilots
 
-                return pilots.hold(run, batch=role is JobRole.PILOT)
-            case _:
-                assert_never(role)
+            return pilots.hold(run, batch=role is JobRole.PILOT)
+        return lead_run(run, hand_over=role is JobRole.SUCCESSOR)
     except FtslurmError as error:
         complain(error)
         return 2

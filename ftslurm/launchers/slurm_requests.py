@@ -103,9 +103,8 @@ class Queue(SlurmRequest[AskJobs]):
             log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
         slurm.unread = bool(unread)
         slurm.pools |= {job.name: job.pool for job in seen}
-        leaving = [slurm.early.pop(job.name) for job in seen if job.name in slurm.early]
         unknown = [JobsUnknown(took_s)] if unread else []
-        return [JobsSeen(tuple(seen), self.asked, took_s, whole=not unread), *unknown, *leaving]
+        return [JobsSeen(tuple(seen), self.asked, took_s, whole=not unread), *unknown]
 
     def _jobs(self, text: str) -> tuple[list[Job], list[str]]:
         """Return the jobs that provide the run's groups with nodes.

@@ -53,7 +53,6 @@ class Slurm:
         self.config, self.run, self.job = config, run, os.environ.get("SLURM_JOB_ID")
         self.mark = run.mark()
         self.pools = run.pools()  # pool of each known job, by name; a site may remove the jobs' comments
-        self.early: dict[str, JobLeaving] = {}  # reports of pilots whose jobs this new controller does not know yet
         self.unread = False  # whether squeue's last answer had lines that could not be read
         self.noted: list[str] = []  # the nodes of cluster.exclude_file that sbatch has excluded last, the newest first
 
@@ -140,13 +139,10 @@ class Slurm:
         return self._leaving(name, command) if command["what"] == "leaving" else self._holds(name, command, now)
 
     def _leaving(self, name: str, command: Mapping[str, Any]) -> list[Event]:
-        """Handle a pilot's report that its job is about to end."""
+        """Handle a pilot's report that its job is about to end. It comes several times: this controller may be new."""
         sign = str(command.get("signal"))
         event = JobLeaving(name, CAUSES.get(sign, Cause.TIME_LIMIT), f"Slurm sent {sign} to it")
-        if name in self.pools:
-            return [event]
-        self.early[name] = event
-        return []
+        return [event] if name in self.pools else []
 
     def _holds(self, name: str, command: Mapping[str, Any], now: float) -> list[Event]:
         """Handle a pilot's report of its nodes. Drop an invalid one: the next answer to AskJobs has the nodes."""

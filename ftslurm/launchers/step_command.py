@@ -16,6 +16,7 @@ from ftslurm.config.schema import (
     Config,
     binds_itself,
     slurm_knows_gpus,
+    words,
 )
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
@@ -106,7 +107,8 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
 
     Variables that torch reads during its import must be here, the user's among them.
     """
-    torchft, secrets = config.torchft, config.job.secrets
+    torchft, secrets, ours = config.torchft, config.job.secrets, config.lighthouse.kind == "ftslurm"
+    every, parts = config.health.compare_every, config.health.compare_parts  # worker/comparison.py
     if launch.id.unit == LIGHTHOUSE:
         base, secrets = secret_variables.without(secrets, base), []
     env = {
@@ -124,14 +126,20 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
         "FTSLURM_LIGHTHOUSE": config.lighthouse.kind,
-        **manager_heartbeat(config),
+        # Our Lighthouse hears of each death from the controller: managers' heartbeats (worker/torchft_patches.py) are
+        # as rare as those of the guards, five in config.silent_after_s or more.
+        **({"FTSLURM_MANAGER_HEARTBEAT_MS": str(round(1000 * config.heartbeat_s))} if ours else {}),
         "FTSLURM_PROCESS_GROUP": process_group(config),
         "FTSLURM_TRANSPORT": torchft.transport,
         "FTSLURM_GPUS": "slurm" if slurm_knows_gpus(config) else "node",
-        **({} if local else network(config.cluster.interface)),
+        **(
+            {interfaces.WANTED: ",".join(words(config.cluster.interface))}
+            if config.cluster.interface and not local
+            else {}
+        ),
         **({secret_variables.NAMES: ",".join(secrets)} if secrets else {}),
         **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),
-        **comparison(config),
+        **({"FTSLURM_COMPARE_EVERY": str(every), "FTSLURM_COMPARE_PARTS": " ".join(parts)} if every else {}),
         "FTSLURM_CHECKPOINT_DIR": config.checkpoint.dir or str(run.checkpoints),
         "FTSLURM_CHECKPOINT_EVERY": str(config.checkpoint.every),
         "FTSLURM_CHECKPOINT_KEEP": str(config.checkpoint.keep),
@@ -140,29 +148,6 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
         env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]
     return env
-
-
-def comparison(config: Config) -> dict[str, str]:
-    """Return the variables for workers that report digests of their weights (worker/comparison.py)."""
-    every, parts = config.health.compare_every, config.health.compare_parts
-    return {"FTSLURM_COMPARE_EVERY": str(every), "FTSLURM_COMPARE_PARTS": " ".join(parts)} if every else {}
-
-
-def manager_heartbeat(config: Config) -> dict[str, str]:
-    """Return the variable with the interval of the managers' heartbeats to our Lighthouse (torchft_patches.py).
-
-    It hears of each death from the controller, so they are as rare as those of the guards, five in
-    config.silent_after_s or more.
-    """
-    if config.lighthouse.kind != "ftslurm":
-        return {}
-    return {"FTSLURM_MANAGER_HEARTBEAT_MS": str(round(1000 * config.heartbeat_s))}
-
-
-def network(interface: list[str] | str | None) -> dict[str, str]:
-    """Return the variable that brings cluster.interface to the nodes (ftslurm.guard.interfaces)."""
-    names = ",".join(interface) if isinstance(interface, list) else interface
-    return {interfaces.WANTED: names} if names else {}
 
 
 def telemetry(env: Mapping[str, str], run: RunDir, launch: Launch, job: str = "") -> dict[str, str]:

@@ -131,11 +131,8 @@ def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:
     return [name for name in names if not environ.get(name)]
 
 
-def check_submitter(names: Sequence[str], environ: Mapping[str, str], export: str | None) -> None:
+def check_submitter(names: Sequence[str], environ: Mapping[str, str]) -> None:
     """Refuse to submit a run whose workers would lack a secret.
-
-    Args:
-        export: sbatch's option --export, which limits the environment it passes on; None: all.
 
     Raises:
         EnvironmentProblem: the message names the variable and what to do.
@@ -144,12 +141,6 @@ def check_submitter(names: Sequence[str], environ: Mapping[str, str], export: st
         raise EnvironmentProblem(
             f"job.secrets: {', '.join(lacks)} is not set in this environment, or empty: export it before you start the "
             f"run, or leave it out of job.secrets"
-        )
-    parts = [part.strip() for part in (export or "ALL").split(",")]
-    if "ALL" not in parts and (lost := [name for name in names if name not in parts]):
-        raise EnvironmentProblem(
-            f"job.secrets: {', '.join(lost)} would not reach the job, sbatch is told --export={export}: add the name "
-            f"there (cluster.sbatch.export), or leave --export out"
         )
 
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
 from ftslurm.checkpoint.places import Bucket
-from ftslurm.config.process_groups import BABY_NCCL, NATIVE, NCCL
+from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
-    ClusterConfig,
     Config,
     Place,
     Range,
@@ -35,10 +29,10 @@ from ftslurm.launchers import container
 from ftslurm.slurm import client, commands, offers, sbatch_variables
 from ftslurm.slurm.offers import UNKNOWN_TO_SLURM, Offer
 from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_gpus
-from ftslurm.worker import patch_fit
 
 ASK_S = 10.0  # for srun --help
 _CHOOSE = {"account", "clusters", "constraint", "qos", "reservation"}
+SHARE = "let more groups share a node (groups.per_node)"
 SLURM_ONLY = (*OWN_OPTIONS, "sbatch", "srun", "container_image")
 
 
@@ -60,7 +54,10 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
         for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
             if (told := os.environ.get(f"SLURM_JOB_{key.upper()}")) and not sbatch_options(cluster).get(key):
                 set_sbatch_option(cluster, key, told)
-        notes += sbatch_variables.take(config, os.environ) + _of_this_job(config, os.environ)
+        notes += sbatch_variables.take(config, os.environ)
+        if not here and (job := os.environ.get("SLURM_JOB_ID")):
+            its = "cluster.controller=here uses its nodes"
+            notes.append(f"this is in Slurm job {job}, and another one is asked for; {its}")
     if slurm and here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
     elif slurm and partitions:
@@ -75,8 +72,6 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
     else:
         _check_drills(config)
         notes.append(_share_local_gpus(config))
-    if slurm and not here and not config.groups.gpus:
-        notes += _unused_gpus(cluster)
     _check_process_group(config)
     _check_container(config)
     if is_url(config.checkpoint.dir or ""):
@@ -106,20 +101,6 @@ def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, l
         doing = "running in this allocation" if cluster.controller == "here" else doing
         notes += [f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"]
     return partitions, why_not, notes
-
-
-def _of_this_job(config: Config, environ: Mapping[str, str]) -> list[str]:
-    """Return a line about the job in which this process runs, if it is used otherwise than may be meant."""
-    job, cluster = environ.get("SLURM_JOB_ID"), config.cluster
-    if job is not None and cluster.controller == "job":
-        return [f"this is in Slurm job {job}, and another one is asked for; cluster.controller=here uses its nodes"]
-    goes_on = cluster.requeue and cluster.kind == "slurm" and environ.get("ENVIRONMENT") == "BATCH"
-    if job is None or not goes_on or commands.is_batch(environ):
-        return []
-    return [
-        f"Slurm job {job} is not requeued for this run: its batch script has not started it, and what else is in the "
-        f"job would be lost; a run that its time limit ends is continued by ftslurm resume"
-    ]
 
 
 def _check_store(url: str) -> None:
@@ -156,32 +137,13 @@ def _check_drills(config: Config) -> None:
 
 
 def _check_process_group(config: Config) -> None:
-    """Refuse NCCL between groups without GPUs, and process groups that the installed torch and torchft do not have.
-
-    Call it when groups.gpus is set. What another interpreter than this one has is known when the script asks for it.
-    """
+    """Refuse NCCL between groups without GPUs. Call it when groups.gpus is set."""
     kind = config.torchft.process_group
-    if kind == NATIVE and config.job.python is None and config.cluster.container_image is None and _is_old():
-        raise EnvironmentProblem(
-            f"torchft.process_group={kind} needs torch 2.14 and torchft 0.3 (or torchft-nightly 2026.10.26), or newer: "
-            f"here is {patch_fit.versions()}"
-        )
     if kind in (NCCL, BABY_NCCL) and not config.groups.gpus:
         raise EnvironmentProblem(
             f"torchft.process_group={kind} needs GPUs, but the groups have none (groups.gpus=0, or none was found): "
             f"leave it out (auto takes Gloo then), or give the groups GPUs"
         )
-
-
-def _is_old() -> bool:
-    """Return whether the installed torch or torchft is older than torch's own process groups between groups."""
-
-    def has(package: str, *least: int) -> bool:
-        with suppress(PackageNotFoundError):
-            return Version(version(package)).release >= least
-        return False
-
-    return not (has("torch", 2, 14) and (has("torchft", 0, 3) or has("torchft-nightly", 2026, 10)))
 
 
 def _asked(place: Place) -> dict[str, Any]:
@@ -201,8 +163,6 @@ def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
         raise EnvironmentProblem(f"{key}partition={wanted}: {there}")
     name, told = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
     notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], told)
-    if any(UNKNOWN in (row.nodes, row.cpus, row.gpus) for row in offer.likely):
-        notes.append(f"{name}: sinfo does not show all of its nodes, so they are not checked")
     if why := _too_much(config, offer):
         if offer.certain:
             raise EnvironmentProblem(why)
@@ -229,10 +189,8 @@ def _too_much(config: Config, offer: Offer) -> str:
     most_gpus, most_cpus = max(row.gpus for row in offer.rows), max(row.cpus for row in offer.rows)
     gpus, cpus = gres_per_node(config), cpus_per_node(config)
 
-    def fitting(one: Config) -> float:
-        return offer.nodes(cpus_per_node(one), gres_per_node(one))
-
-    need, has, each = groups.nodes if array else nodes_needed(config), fitting(config), f"{cpus} CPUs and {gpus} GPUs"
+    need, has = groups.nodes if array else nodes_needed(config), offer.nodes(cpus, gpus)
+    each = f"{cpus} CPUs and {gpus} GPUs"
     if not any(row.up for row in offer.rows):
         return f"{name} is not up: choose another (cluster.partition) or ask its admin"
     if gpus > most_gpus:
@@ -250,36 +208,11 @@ def _too_much(config: Config, offer: Offer) -> str:
         )
     if need <= has:
         return ""
-    if array:
-        return (
-            f"groups.nodes={need}: a group needs so many nodes with {each} each; {name} has {has}: ask for fewer, or "
-            f"choose another partition"
-        )
     return (
-        f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
-        f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {need} nodes "
-        f"with {each} each; {name} has {has}: lower groups.count{sharing(config, fitting)}, or choose another partition"
+        f"groups.count={groups.count}, groups.nodes={groups.nodes}, groups.per_node={groups.per_node}, "
+        f"cluster.spare_nodes={config.cluster.spare_nodes} need {need} nodes with {each} each; {name} has {has}: lower "
+        f"groups.count, {SHARE}, or choose another partition"
     )
-
-
-def _unused_gpus(cluster: ClusterConfig) -> list[str]:
-    """Return lines about the GPUs that the job takes for workers that have none."""
-    asked = (f"{key}={value}" for key, value in _asked(cluster).items())
-    mine = (one for one in asked if re.match("(gres=|gpus|tres-per).*gpu|gpus", one))
-    return [f"cluster.sbatch.{one}: no worker uses these GPUs (groups.gpus=0)" for one in mine]
-
-
-def sharing(config: Config, fitting: Callable[[Config], float]) -> str:
-    """Name the least groups.per_node with which all groups fit, as one more thing to change; "" if none helps.
-
-    Args:
-        fitting: returns how many nodes can hold groups.per_node groups each.
-    """
-    for shares in range(config.groups.per_node + 1, config.groups.count + 1):
-        shared = replace(config, groups=replace(config.groups, per_node=shares))
-        if nodes_needed(shared) <= fitting(shared):
-            return f", let more groups share a node (groups.per_node={shares})"
-    return ""
 
 
 def gpus_of_allocation(environ: Mapping[str, str]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from ftslurm.run.directory import RunDir
 from ftslurm.words import few
 
 GiveCode = Callable[[Config, RunDir], None]  # puts the code into a new run directory
-TOLD_S = 2.0  # a copy that takes longer is told
 
 
 def take(config: Config, run: RunDir) -> None:
@@ -26,7 +24,6 @@ def take(config: Config, run: RunDir) -> None:
         ConfigError: job.snapshot=copy, and it cannot be copied; or the script of a resumed run is gone.
         EnvironmentProblem: the files cannot be read or written.
     """
-    begun = time.monotonic()
     if config.internal.parent is not None and config.job.script is not None and not Path(config.job.script).is_file():
         raise ConfigError(f"job.script={config.job.script}: no such file any more")
     found = survey(config)
@@ -34,11 +31,8 @@ def take(config: Config, run: RunDir) -> None:
     copying.keep(found, run.root)
     git, diff = provenance.of_tree(found.root, found.rules) if found.git else (None, None)
     provenance.write(config, run.root, git, diff)
-    took_s = time.monotonic() - begun
     if found.note or (found.kind == record.NONE and config.job.snapshot == "auto"):
         print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)
-    elif took_s > TOLD_S:
-        print(f"ftslurm: code: {found.sentence()} (took {took_s:.1f} s)", file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 def main(words: Sequence[str]) -> int:
     """Run the controller to its end, or until another one takes over. Return the exit code of `control`."""
-    parser = argparse.ArgumentParser(prog="python -m ftslurm.submission.controller_process", description=__doc__)
+    parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("number", type=int)
     parser.add_argument("pid", type=int)
-    parser.add_argument("--signals", type=int, help="the pipe through which the keeper passes on its signals")
-    parser.add_argument("--after", default="", help="how the controller before has crashed")
-    parser.add_argument("--pilot", action="store_true", help="the parent is a pilot that may be told to requeue itself")
+    parser.add_argument("--signals", type=int)  # the pipe through which the keeper passes on its signals
+    parser.add_argument("--after", default="")  # how the controller before has crashed
+    parser.add_argument("--pilot", action="store_true")  # the parent is one that may be told to requeue itself
     args = parser.parse_args(words)
     if args.signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over
         for number in (*SIGNALS, signal.SIGUSR1):

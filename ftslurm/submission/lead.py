@@ -166,7 +166,6 @@ class Candidate(Lead):
         self.may_lead = config.cluster.kind == "array" and (config.cluster.controller == "job" or self.by_hand)
         self.tasks = config.groups.count + fixed_standbys(config)
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
-        self.told = 0  # the leader that this job's output has named last
         self.making_way = False
         self.next_check = 0.0
         self.vacant_since: float | None = None
@@ -209,10 +208,6 @@ class Candidate(Lead):
             self.process.wait(END_S if over else LEAVE_S)
 
     def _check(self, now: float) -> None:
-        who = leadership.leader(self.run)
-        if who is not None and who.number not in (self.told, self.number):
-            self.told = who.number  # for a reader who looks for the output of the run
-            print(f"the controller runs on {who.host}, in Slurm job {who.job}", flush=True)
         jitter_s = random.uniform(0, self.every_s)  # noqa: S311
         last = leadership.vacant(self.run, self.config, self.watch, self.job, self.number, jitter_s)
         if last is None:

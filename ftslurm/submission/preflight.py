@@ -2,67 +2,45 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from dataclasses import replace
+import traceback
+import warnings
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ftslurm.config import torchtitan_preset
-from ftslurm.config.schema import Config, JobConfig, interpreter
+from ftslurm.config.schema import Config, interpreter
 from ftslurm.errors import ConfigError
-from ftslurm.security import programs
-from ftslurm.submission import script_check
-
-_ANSWER_S = 15.0  # how long another interpreter may take: its file system may be slow, and it decides nothing
-_CONTAINERS = ("apptainer", "singularity")  # prefixes of job.python that can be run here without doing anything else
-_ASK = "\nprint('ftslurm:' + complaint(*sys.argv[1:]))\n"
 
 
 def check_script(config: Config) -> None:
     """Refuse a script that cannot run: one with a syntax error, or a module that is not there.
 
-    It is judged by the interpreter that will run it. What cannot be judged here passes.
+    It is judged if the interpreter that will run it is this one. Nothing of it is executed.
 
     Raises:
         ConfigError: the message has the file, the line and the place in it.
     """
     job = config.job
-    if config.cluster.container_image is not None:
-        return  # the interpreter that will run it is in the image
+    if config.cluster.container_image is not None or interpreter(job, sys.executable) != [sys.executable]:
+        return
     if job.module is not None and (config.cluster.setup or "PYTHONPATH" in job.env):
         return  # it may be found only there
-    said = _complaint(job, bool(config.cluster.setup))
-    if said:
+    if said := _complaint(job.script, job.module or ""):
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
-    if job.module == torchtitan_preset.MODULE:
-        said = _complaint(replace(job, module=torchtitan_preset.TRAINER), bool(config.cluster.setup))
-        if said:
-            raise ConfigError(f"job=torchtitan cannot run here: {said}: {torchtitan_preset.INSTALL}")
 
 
 def notes(config: Config) -> list[str]:
     """Return what the user should know about the run's checkpoints before it starts."""
-    found = []
-    if saves_nothing(config):
-        found.append(f"no checkpoint is saved unless you ask for one (ftslurm save): {if_all_fail(config)}")
-    folder = config.checkpoint.dir
-    if folder and Path(folder).is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-        found.append(
-            f"you cannot write checkpoint.dir={folder} on this machine; each node checks it when the run starts"
-        )
-    return found
+    if not saves_nothing(config):
+        return []
+    return [f"no checkpoint is saved unless you ask for one (ftslurm save): {if_all_fail()}"]
 
 
-def if_all_fail(config: Config) -> str:
+def if_all_fail() -> str:
     """Return what a run that saves nothing loses, and the settings that help."""
-    if config.groups.count == 1:
-        loss = "when its only group fails, all its work is lost"
-    else:
-        loss = "when all groups fail at once, all their work is lost"
     return (
-        f"{loss}. Set checkpoint.every=N if the script uses ftslurm.checkpoint, or "
-        "restart.on_state_loss=checkpoint if it resumes by itself"
+        "when all groups fail at once, all their work is lost. Set checkpoint.every=N if the script uses "
+        "ftslurm.checkpoint, or restart.on_state_loss=checkpoint if it resumes by itself"
     )
 
 
@@ -72,25 +50,45 @@ def saves_nothing(config: Config) -> bool:
     return not kept and config.lighthouse.kind != "none"  # without a Lighthouse there is no state in common
 
 
-def _complaint(job: JobConfig, has_setup: bool) -> str:
-    script, module, folder = job.script or "", job.module or "", str(Path.cwd())
-    *prefix, python = interpreter(job, sys.executable)
-    if not prefix and python == sys.executable:
-        return script_check.complaint(script, module, folder)
-    named = prefix[0] if prefix else python
-    in_container = os.path.basename(named) in _CONTAINERS  # noqa: PTH119
-    if (prefix and not in_container) or (in_container and module) or (has_setup and not os.path.isabs(named)):  # noqa: PTH117
-        return ""  # it cannot be run here, or is another one than on the nodes
-    ask = Path(script_check.__file__).read_text(encoding="utf-8") + _ASK
+def _complaint(script: str | None, module: str) -> str:
+    """Return what is wrong with the script, or with the module; "": nothing is."""
+    path, missing = (script, "") if script is not None else _file_of(module)
+    if missing:
+        return f"no module named {missing!r}, seen from {Path.cwd()}"
+    if script is None and not path.endswith(".py"):
+        return ""  # compiled code
     try:
-        done = subprocess.run(
-            programs.code(ask, script, module, folder, python=[*prefix, python, "-B"]),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return ""
-    answer = done.stdout.decode(errors="replace")
-    return answer.removeprefix("ftslurm:").strip() if done.returncode == 0 and answer.startswith("ftslurm:") else ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        shown = "".join(traceback.format_exception_only(SyntaxError, error))
+        return "\n".join([f"{path}: line {error.lineno}: {error.msg}", *shown.rstrip().splitlines()[1:-1]])
+    except ValueError as error:  # null bytes
+        return f"{path}: {error}"
+    except (OSError, RecursionError, MemoryError):
+        pass
+    return ""
+
+
+def _file_of(module: str) -> tuple[str, str]:
+    """Return the file that `python -m MODULE` runs, and the module that is missing, without importing anything."""
+    places, name = [str(Path.cwd()), *sys.path], ""
+    spec: ModuleSpec | None = None
+    for part in module.split("."):
+        name = f"{name}.{part}".lstrip(".")
+        spec = _find(name, places)
+        if spec is None:
+            return "", name
+        places = list(spec.submodule_search_locations or [])
+    if places:
+        name += ".__main__"
+        spec = _find(name, places)
+    return ("", name) if spec is None else (spec.origin or "", "")
+
+
+def _find(name: str, places: list[str]) -> ModuleSpec | None:
+    spec = PathFinder.find_spec(name, places)
+    for finder in sys.meta_path if spec is None else ():  # those of editable installations
+        spec = spec or finder.find_spec(name, places if "." in name else None)
+    return spec

@@ -21,7 +21,6 @@ from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
     Config,
-    Place,
     Range,
     nodes_needed,
     sbatch_options,
@@ -232,7 +231,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         more = {key: value for key, value in more.items() if not _OF_A_NODE.fullmatch(key)}
         for own in _of_the_controller(config):
             more |= sbatch_options(own)
-    if group and more.get("segment"):
+    if group and str(more.get("segment")).isdecimal():
         more["segment"] = min(int(more["segment"]), groups.nodes)
     return {
         "use_srun": False,
@@ -255,15 +254,6 @@ def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 def _of_the_controller(config: Config) -> list[Range]:
     """Return what cluster.ranges says of the controller's job in array mode."""
     return [one for one in config.cluster.ranges if one.groups == CONTROLLER]
-
-
-def exported(config: Config) -> str | None:
-    """Return the value of sbatch's --export, or None if it is not set or no job is submitted."""
-    if config.cluster.kind == "local" or config.cluster.controller == "here":
-        return None
-    places: list[Place] = [*_of_the_controller(config), config.cluster]
-    told = (sbatch_options(place).get("export") for place in places)
-    return next((str(value) for value in told if value is not None), None)
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:

@@ -1,19 +1,17 @@
-"""Submits commands with submitit as Slurm batch jobs.
+"""Submits shell commands as Slurm batch jobs, with the script that submitit writes.
 
-This is the only module that uses submitit, and it uses two of its private functions. submitit's public `submit` pickles
-a Python function into a file that the job unpickles: a user who can write that file can run code in the job, and the
-job's process would be submitit's. `_submit_command` submits a shell command instead. `_make_sbatch_string`
-writes the sbatch script, which `plan` shows and `sbatch --test-only` tries. pyproject.toml bounds submitit's version to
-those with which both were tried (docs/versions.md).
+This is the only module that uses submitit, and it uses a private function of it, which writes the sbatch script that
+`plan` shows and `sbatch --test-only` tries. submitit's public `submit` pickles a Python function into a file that the
+job unpickles: a user who can write that file can run code in the job, and the job's process would be submitit's.
+pyproject.toml bounds submitit's version to those with which it was tried (docs/versions.md).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
-from io import StringIO
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], task
     """Submit a shell command as a batch job, or as a job array of `tasks` tasks.
 
     Args:
-        folder: where submitit writes the script and the job its output.
+        folder: for the script and the output of the job.
         parameters: those of submitit's SlurmExecutor.
 
     Returns:
@@ -40,29 +38,26 @@ def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], task
         SbatchRefused: sbatch has refused it, or cannot be run.
         EnvironmentProblem: sbatch has accepted it, and its answer has no job id that can be read.
     """
-    import submitit
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    executor: Any = submitit.SlurmExecutor(folder)
-    executor.update_parameters(**parameters)
-    executor.parameters.update(_array(tasks))  # update_parameters does not take map_count
-    executor._make_submission_command = lambda script: commands.submit(str(script))
-    executor._get_job_id_from_submission_command = _job_id
+    script = folder / f"submission_file_{secrets.token_hex(8)}.sh"
+    script.write_text(sbatch_script(folder, command, parameters, tasks), encoding="utf-8", errors="surrogateescape")
     try:
-        # submitit prints sbatch's message; so does the caller.
-        with redirect_stderr(StringIO()), _environment(commands.for_sbatch(os.environ)):
-            return str(executor._submit_command(command).job_id)
-    except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        raise SbatchRefused(message(str(getattr(error, "stderr", None) or error))) from error
-
-
-def _job_id(answer: str | bytes) -> str:
-    """Return the job's id from sbatch's answer. A site's wrapper may add lines, or leave out --parsable."""
-    text = answer if isinstance(answer, str) else answer.decode(errors="replace")
-    if (job := read_job_id(text)) is None:
+        done = subprocess.run(
+            commands.submit(str(script)),
+            env=commands.for_sbatch(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise SbatchRefused(f"sbatch cannot be started: {error.strerror}") from error
+    if done.returncode:
+        raise SbatchRefused(message(done.stderr))
+    if (job := read_job_id(done.stdout)) is None:  # a site's wrapper may add lines, or leave out --parsable
         raise EnvironmentProblem(
-            f"sbatch has accepted the job, but which one it is cannot be read from its answer {text.strip()!r:.300}: "
-            f"squeue --me shows it"
+            f"sbatch has accepted the job, but which one it is cannot be read from its answer "
+            f"{done.stdout.strip()!r:.300}: squeue --me shows it"
         )
     return job
 
@@ -71,27 +66,11 @@ def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tas
     """Return the sbatch script that submit_batch would submit."""
     from submitit.slurm.slurm import _make_sbatch_string
 
-    return str(_make_sbatch_string(command, folder, **parameters, **_array(tasks)))
-
-
-@contextmanager
-def _environment(environ: Mapping[str, str]) -> Iterator[None]:
-    """Replace the environment of this process, which submitit hands on to sbatch, and sbatch to the job."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _array(tasks: int) -> dict[str, int]:
-    return {"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}
+    array = {"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}
+    return str(_make_sbatch_string(command, folder, **parameters, **array))
 
 
 def message(text: str) -> str:
-    """Return the output of sbatch, without submitit's text around it."""
+    """Return what sbatch says, without its name before each line."""
     lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
     return "; ".join(line.removeprefix("error: ").strip() for line in lines) or text.strip().rpartition("\n")[2]

@@ -6,7 +6,9 @@ import config_registry"; without a GPU it ends in an AttributeError somewhere in
 
 from __future__ import annotations
 
-from ftslurm.config.torchtitan_preset import INSTALL
+INSTALL = (
+    "pip install 'ftslurm[torchtitan]' into the environment of the workers (job.python), beside a GPU build of torch"
+)
 
 
 def main() -> None:

@@ -112,14 +112,13 @@ REFUSED: list[Case] = [
     (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
     ((*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
     (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
-    (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "not found"]),
+    (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "no such folder"]),
     (("run", "--config", "gone/config.yaml"), ["gone/config.yaml", "No such file"]),
     (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
     (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
     (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("status", "conf"), ["/conf is no run directory"]),
     ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan[0]: `at` is missing, as in"]),
-    ((*LOCAL, "standby=one", "restart=never"), ["standby.count=1 with restart.max_per_group=0"]),
 ]
 # More of the kind, for the nightly tests.
 ALSO_REFUSED: list[Case] = [
@@ -256,7 +255,6 @@ ANSWERED: list[Case] = [
 ALSO_ANSWERED: list[Case] = [
     (("-h",), ["ftslurm job=ddp"]),
     (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
-    (("job=ddp", "--info", "searchpath"), ["conf"]),
     (("plan", *LOCAL, "standby=one"), ["local0, local1, local2", "standby-000  on local2"]),
     (("plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"), ["train.py --lr 7"]),
     (("plan", "cluster=local", "job=ddp", "job.args.lr=7"), ["train_ddp.py --steps 120 --lr 7"]),
@@ -289,7 +287,7 @@ def test_plan_shows_the_nodes_of_groups_and_what_the_loss_of_a_node_would_do(hom
     ]
     assert any(line.strip().startswith("#SBATCH --nodes=5") for line in lines)
     assert lines[-2] == "if node2 died   group 0 moves to node1, node5 (likewise node3, node4)"
-    assert lines[-1] == "if node5 died   nothing happens: a spare"
+    assert lines[-1] == "if node5 died   no group is hit"
 
 
 def test_slurm_off_path_means_this_machine_for_auto_and_the_reason_is_told(home: Path) -> None:
@@ -385,7 +383,7 @@ def finished(followed: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
 def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(
     followed: tuple[Path, subprocess.CompletedProcess[str]], home: Path
 ) -> None:
-    said = "no checkpoint is saved unless you ask for one (ftslurm save): when its only group fails, "
+    said = "no checkpoint is saved unless you ask for one (ftslurm save): when all groups fail at "
     assert followed[1].stderr.count(said) == 1
     assert "saved        nothing: when all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
     assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout

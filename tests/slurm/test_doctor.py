@@ -79,11 +79,11 @@ def test_two_nodes_of_a_good_cluster_are_looked_at_and_nothing_fails(slurm_clust
 
 
 def test_settings_that_hurt_are_found(new_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    settings = ("KillOnBadExit=1", "JobRequeue=0", "ReturnToService=0", "MaxStepCount=50", "MinJobAge=2")
+    settings = ("JobRequeue=0", "ReturnToService=0", "MaxStepCount=50", "MinJobAge=2")
     preemption = ("PreemptType=preempt/partition_prio", "PreemptMode=SUSPEND,GANG")
     cluster = new_cluster(nodes=1, extra_conf="\n".join([*settings, *preemption]))
     found = complaints(cluster, tmp_path)
-    hurt = {"KillOnBadExit": "warn", "JobRequeue": "warn", "ReturnToService": "warn", "MinJobAge": "warn"}
+    hurt = {"JobRequeue": "warn", "ReturnToService": "warn", "MinJobAge": "warn"}
     assert hurt.items() | {"limits": "fail", "PreemptMode": "fail"}.items() <= found.items()
 
 

@@ -31,7 +31,7 @@ def test_optuna_gets_the_values_of_runs_that_were_on_slurm_together(backend: Bac
         *("lighthouse=none", "job.args.x=interval(0,5)", *optuna),
     )
     assert run.process.wait(120) == 0, run.text
-    (name,) = set(re.findall(r"sweep (sweep-\S+): 2 runs, 2 with a value", run.text))
+    (name,) = set(re.findall(r"sweep (sweep-\S+) is over", run.text))
     rows = listing.under(root)
     assert [(one.state, one.sweep) for one in rows] == [("succeeded", name)] * 2
     best = min(one.value[0] for one in rows if one.value and one.value[0] is not None)

@@ -11,8 +11,7 @@ import pytest
 from test_dependencies import FOLDERS
 
 from ftslurm.cli import help_verb, main
-from ftslurm.config.removed import REMOVED
-from ftslurm.config.setting_names import every_key, exists, no_setting
+from ftslurm.config.setting_names import every_key, exists
 from ftslurm.core import rules
 
 ROOT = Path(__file__).parents[2]
@@ -143,14 +142,6 @@ def test_every_setting_that_is_written_anywhere_exists() -> None:
                 if f"{path.relative_to(ROOT)}" not in NO_SETTINGS and not exists(key):
                     wrong.append(f"{path.relative_to(ROOT)}:{number}: {key}")
     assert wrong == []
-
-
-def test_a_setting_of_an_earlier_version_is_answered_with_what_it_is_now() -> None:
-    for key, now in REMOVED.items():
-        assert not exists(key)
-        assert str(no_setting(key)) == f"there is no setting {key}: {now}"
-        named = re.findall(rf"\b((?:{'|'.join(sorted(SECTIONS))})\.[a-z_]+)", now)
-        assert [one for one in named if not exists(one)] == [], key
 
 
 def test_every_page_has_its_place_on_the_web_site() -> None:

@@ -117,7 +117,7 @@ def test_runs_are_listed_newest_first_and_can_be_filtered(tmp_path: Path, capsys
     assert "2 h" in out
     assert "new" not in out
     assert main(["list", "--root", str(tmp_path), "--state", "running"]) == 0
-    assert f"there is no run under {tmp_path} that is running, of 2" in capsys.readouterr().out
+    assert f"there is no such run under {tmp_path}" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -143,17 +143,15 @@ def test_the_process_of_a_local_run_is_not_shown_as_a_slurm_job(tmp_path: Path, 
     run = new_run(tmp_path, "a", *([] if waits else [ex.started()]))
     run.config.write_text("cluster: {kind: local}")
     replace_text(run.job_id, "4711")
-    shown = {}
     for width in (80, 160):
         console = Console(width=width, record=True, file=io.StringIO())
         console.print(render(listing.under(tmp_path), width))
-        shown[width] = console.export_text()
-    assert "local" in shown[80]
-    assert "4711" not in shown[80]
-    assert "local (pid 4711)" in shown[160]
+        shown = console.export_text()
+        assert "local" in shown
+        assert "4711" not in shown
 
 
-def test_a_local_run_that_is_over_has_no_process_and_a_run_on_slurm_its_job(tmp_path: Path) -> None:
+def test_a_local_run_has_no_job_and_a_run_on_slurm_its_own(tmp_path: Path) -> None:
     new_run(tmp_path, "a", ex.started(), ex.finished(9))
     new_run(tmp_path, "b", on_slurm("8123"), ex.finished(9))
     console = Console(width=160, record=True, file=io.StringIO())
@@ -161,7 +159,6 @@ def test_a_local_run_that_is_over_has_no_process_and_a_run_on_slurm_its_job(tmp_
     text = console.export_text()
     assert "8123" in text
     assert "local" in text
-    assert "pid" not in text
 
 
 def test_runs_of_a_user_are_found_from_the_jobs_in_squeue(

@@ -13,8 +13,9 @@ import pytest
 from json_schema import check_report, check_status
 from programs import Programs
 
-from ftslurm.api import listing, waiting
+from ftslurm.api import listing
 from ftslurm.api.run import Run
+from ftslurm.api.state import no_verdict
 from ftslurm.cli import status_verb
 from ftslurm.cli.main import main
 from ftslurm.config import compose
@@ -93,7 +94,7 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
     for words in ([], ["--controller"], ["--lighthouse"], ["--group", "1"], ["--follow"], ["--failure"]):
         code, text = said(capsys, "logs", name, *words)
         assert (code, text) == (2, f"ftslurm: run wait-1 has no logs, it never started: {why}\n")
-    assert waiting.no_verdict(compose.load(run.config), run) == f"wait-1 {note}"
+    assert no_verdict(compose.load(run.config), run) == f"wait-1 {note}"
     assert said(capsys, "save", name)[1] == f"ftslurm: wait-1 {note}\n"
 
 

@@ -169,7 +169,6 @@ READ: dict[str, Callable[[RunDir], object]] = {
     "logs --failure": lambda run: main(["logs", str(run.root), "--failure"]),
     "attach": lambda run: main(["attach", str(run.root), "--group", "0", "--print"]),
     "report --json": lambda run: main(["report", str(run.root), "--json"]),
-    "report --html": lambda run: main(["report", str(run.root), "--html", str(run.root.parent.parent / "page.html")]),
     "events": lambda run: list(Run(run.root).events()),
     "report()": lambda run: Run(run.root).report(),
     "logs()": lambda run: Run(run.root).logs(),

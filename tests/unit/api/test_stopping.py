@@ -69,7 +69,7 @@ def test_stop_reads_of_long_progress_only_the_end(tmp_path: Path, monkeypatch: p
         return data
 
     monkeypatch.setattr(os, "pread", pread)
-    assert stopped(run) == " is stopping: nothing is saved of its 10002 committed steps"
+    assert stopped(run) == " is stopping: no checkpoint is told of, at step 10002"
     assert read[0] < 600_000 < run.progress.stat().st_size
 
 
@@ -77,32 +77,16 @@ def test_stop_reads_of_long_progress_only_the_end(tmp_path: Path, monkeypatch: p
     ("lines", "said"),
     [
         ([], " is stopping"),
-        ([JOINED, ex.progress(5, 0, 51)], " is stopping: nothing is saved of its 51 committed steps"),
+        ([JOINED, ex.progress(5, 0, 51)], " is stopping: no checkpoint is told of, at step 51"),
         (
             [JOINED, saved(40), ex.progress(5, 0, 51)],
-            " is stopping: the last checkpoint is of step 40, and 11 committed steps after it are not saved",
-        ),
-        (
-            [JOINED, saved(50), ex.progress(5, 0, 51)],
-            " is stopping: the last checkpoint is of step 50, and 1 committed step after it is not saved",
-        ),
-        (
-            [JOINED, ex.progress(3, 0, 51), saved(51)],
-            " is stopping: the last checkpoint is of step 51, and what is committed until the end is not saved",
+            " is stopping: the last checkpoint is of step 40",
         ),
     ],
 )
 @pytest.mark.parametrize("folder", [None, "s3://bucket/never-asked"])
 def test_stop_says_which_steps_are_saved(lines: list[ex.Line], said: str, folder: str | None, tmp_path: Path) -> None:
     assert stopped(new_run(tmp_path, folder, *lines)) == said
-
-
-def test_stop_names_what_a_script_has_saved_in_its_own_format(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "model.pt").touch()
-    said = f" is stopping: at step 51; its script has saved in a format of its own in {own}"
-    assert stopped(new_run(tmp_path, str(own), JOINED, ex.progress(5, 0, 51))) == said
 
 
 @pytest.mark.parametrize("error", [None, "RuntimeError: told to end"])

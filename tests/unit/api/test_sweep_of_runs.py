@@ -11,7 +11,6 @@ import example_journal as ex
 import pytest
 from rich.console import Console
 
-from ftslurm.api import sweeps
 from ftslurm.api.brief import Brief
 from ftslurm.cli.list_table import render
 from ftslurm.cli.main import main
@@ -54,14 +53,13 @@ def test_what_is_no_number_is_said(tmp_path: Path, text: str) -> None:
         results.read(run)
 
 
-def test_the_runs_of_a_sweep_stand_together_below_its_name() -> None:
-    rows = [row("d"), row("c", "lr", value=[0.123456789]), row("b"), row("a", "lr", value=[None])]
+def test_the_runs_of_a_sweep_have_its_name_and_their_values() -> None:
+    rows = [row("d"), row("c", "lr", value=[0.123456789]), row("a", "lr", value=[None])]
     console = Console(width=100, record=True)
-    console.print(render(sweeps.together(rows), 100, headings=True))
+    console.print(render(rows, 100))
     lines = [line.split() for line in console.export_text().splitlines()]
-    assert [line[0] for line in lines] == ["run", "d", "sweep", "c", "a", "b"]
-    assert lines[2] == ["sweep", "lr"]
-    assert (lines[0][-1], lines[3][-1], lines[4][-1]) == ("value", "0.123457", "-")
+    assert [line[0] for line in lines] == ["run", "d", "c", "a"]
+    assert [line[-2:] for line in (lines[0], *lines[2:])] == [["value", "sweep"], ["0.123457", "lr"], ["-", "lr"]]
 
 
 def test_a_list_and_a_stop_of_one_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

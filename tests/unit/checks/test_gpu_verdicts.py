@@ -74,14 +74,14 @@ def test_a_gpu_that_slows_itself_down_is_a_warning() -> None:
 
 def test_wrong_slow_and_failed_trials_are_told_apart() -> None:
     fine = Trial((600.0, 590.0, 610.0), ("", "", ""), 300.0)
-    assert [one.split(":")[0] for one in words(gpu_trial.judge(fine, 0.7))] == ["ok", "ok"]
-    slow = words(gpu_trial.judge(replace(fine, tflops=(600.0, 100.0, 610.0)), 0.7))
+    assert [one.split(":")[0] for one in words(gpu_trial.judge(fine))] == ["ok", "ok"]
+    slow = words(gpu_trial.judge(replace(fine, tflops=(600.0, 100.0, 610.0))))
     assert slow[0] == "fail: GPU 1 is slow: 100 TFLOP/s, the others 600"
-    wrong = words(gpu_trial.judge(replace(fine, wrong=("", "", "the same product was not the same twice")), 0.7))
+    wrong = words(gpu_trial.judge(replace(fine, wrong=("", "", "the same product was not the same twice"))))
     assert wrong[0] == "fail: GPU 2 has computed a wrong product: the same product was not the same twice"
     split = replace(fine, allreduce_gb_s=None, allreduce_problem="the allreduce has failed on GPU 1")
-    assert words(gpu_trial.judge(split, 0.7))[1] == "fail: the allreduce has failed on GPU 1"
-    assert words(gpu_trial.judge(Trial(problem="signal 11"), 0.7)) == ["fail: signal 11"]
+    assert words(gpu_trial.judge(split))[1] == "fail: the allreduce has failed on GPU 1"
+    assert words(gpu_trial.judge(Trial(problem="signal 11"))) == ["fail: signal 11"]
 
 
 @pytest.mark.nightly

@@ -68,7 +68,6 @@ def test_facts_are_the_same_after_their_way_through_the_pipe() -> None:
         ({"readings": (replace(GPU, slowed=("heat",)),)}, ("speed", Level.WARN)),
         ({"readings": "Failed to initialize NVML"}, ("gpus", Level.FAIL)),
         ({"kernel": [XID.format(399_000, 79), XID.format(399_000, 31)]}, ("kernel", Level.FAIL)),
-        ({"kernel": [XID.format(1, 79)]}, ("kernel", Level.WARN)),
     ],
 )
 def test_broken_hardware_is_found(changes: dict[str, Any], expected: tuple[str, Level]) -> None:

@@ -75,8 +75,6 @@ def test_a_good_cluster_has_no_complaint() -> None:
         ("JobRequeue", "0", "JobRequeue", Level.WARN),
         ("ReturnToService", "0", "ReturnToService", Level.WARN),
         ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.WARN),
-        ("InactiveLimit", "30 sec", "InactiveLimit", Level.WARN),
-        ("KillOnBadExit", "1", "KillOnBadExit", Level.WARN),
         ("ProctrackType", "proctrack/linuxproc", "ProctrackType", Level.WARN),
         ("ProctrackType", "proctrack/pgid", "ProctrackType", Level.WARN),
         ("TaskPlugin", "task/none", "cgroup", Level.WARN),
@@ -107,38 +105,6 @@ def test_what_keeps_every_job_from_starting_fails(change: dict[str, object], wor
     bad = [finding for finding in check_slurm(replace(GOOD, **change)) if finding.level is Level.FAIL]
     assert [words in finding.what for finding in bad] == [True]
     assert bad[0].fix
-
-
-@pytest.mark.parametrize(
-    ("where", "setting", "value", "words"),
-    [
-        ("chosen", "Hidden", "YES", "with --all only"),
-        ("config", "ResumeProgram", "/sbin/resume", "may sleep"),
-        ("config", "CoreSpecCount", "2", "2: so many cores"),
-        ("config", "SLURM_CLUSTERS", "wice", "wice: "),
-        ("config", "SBATCH_*", "SBATCH_ACCOUNT SBATCH_QOS", "SBATCH_ACCOUNT SBATCH_QOS: they become settings"),
-    ],
-)
-def test_what_is_worth_a_line_is_told_and_nothing_else(where: str, setting: str, value: str, words: str) -> None:
-    facts = replace(GOOD, **{where: {**(getattr(GOOD, where) or {}), setting: value}})
-    (found,) = [finding for finding in check_slurm(facts) if finding.check == setting]
-    assert (found.level, words in found.what) == (Level.OK, True)
-    assert not [finding for finding in check_slurm(GOOD) if finding.check == setting]
-
-
-@pytest.mark.parametrize(
-    ("reservation", "warned"),
-    [
-        ("ReservationName=up Flags=MAINT,SPEC_NODES Nodes=n[1-9] StartTime=2026-12-01T08:00:00", True),
-        ("ReservationName=class Flags=SPEC_NODES Nodes=n1", False),
-        ("No reservations in the system", False),
-    ],
-)
-def test_a_maintenance_that_is_planned_is_a_warning(reservation: str, warned: bool) -> None:
-    found = check_slurm(replace(GOOD, reservations=read_records(reservation)))
-    assert [f.fix for f in found if f.check == "maintenance"] == [
-        "set cluster.time so that the job ends before it"
-    ] * warned
 
 
 def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() -> None:

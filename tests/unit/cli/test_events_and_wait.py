@@ -76,7 +76,7 @@ def test_followed_it_goes_on_until_the_run_is_over(tmp_path: Path, capsys: pytes
 def test_wait_returns_the_exit_code_of_the_run(
     outcome: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ftslurm.api.waiting.END_S", 0.1)  # this process, which stands for the controller, goes on
+    monkeypatch.setattr("ftslurm.api.state.END_S", 0.1)  # this process, which stands for the controller, goes on
     run = run_of(tmp_path)
     timer = later(run, ex.finished(70, outcome, reason="because of x"))
     assert main(["wait", str(run.root)]) == code

@@ -66,7 +66,7 @@ def test_without_one_that_goes_on_nothing_is_done(
     before = [run.events.read_bytes() for run in (over, lost)]
     assert main([verb, *MORE.get(verb, []), "--root", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said == f"ftslurm: no run of yours is going under {tmp_path}; over ended last (succeeded)\n"
+    assert said == f"ftslurm: no run of yours is going under {tmp_path}\n"
     assert [run.events.read_bytes() for run in (over, lost)] == before
     assert [list(run.inbox.iterdir()) for run in (over, lost)] == [[], []]
 

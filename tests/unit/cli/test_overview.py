@@ -22,18 +22,13 @@ def test_the_overview_shows_every_verb_within_80_columns_and_one_screen(capsys: 
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("follow", "status"), ("tail", "logs -f"), ("cancel", "stop"), ("LS", "list"), ("statsu", "status")],
+    [("statsu", "status"), ("LIST", "list")],
 )
 def test_a_verb_that_is_not_there_is_named_with_the_one_that_does_it(
     word: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main([word, "x"]) == 2
     assert f"there is no verb '{word}'; did you mean {meant}? There are: run, " in capsys.readouterr().err
-
-
-def test_words_of_other_tools_are_no_verbs_and_lead_to_one() -> None:
-    assert not set(main.ELSEWHERE) & set(VERBS)
-    assert {meant.split()[0] for meant in main.ELSEWHERE.values()} <= set(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
@@ -63,9 +58,8 @@ def test_a_page_that_is_not_there_is_named_with_the_nearest_one(capsys: pytest.C
     assert "did you mean checkpoints?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["--version", "--versio", "--v"])
-def test_a_shortened_version_is_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main([word]) == 0
+def test_the_version_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--version"]) == 0
     assert capsys.readouterr().out == f"ftslurm {main.__version__}\n"
 
 

@@ -65,7 +65,7 @@ def test_it_tells_what_the_controller_did(run: RunDir, answering: Any, capsys: p
     assert main(["inject", str(run.root), "stop", "--group", "1", "--rank", "1"]) == 0
     told = capsys.readouterr()
     assert told.out == "drill: SIGSTOP of rank 1 of group 1 at step 61\n"
-    assert "at least 300 s" in told.err  # the limit is learnt in this run
+    assert told.err == ""
     (command,) = taken
     assert command.items() >= {"what": "inject", "fault": "stop", "group": 1, "rank": 1, "by": os.getuid()}.items()
 
@@ -111,11 +111,9 @@ def test_silence_is_told_with_the_log_to_look_into(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["kill", "--group", "3"], ["no group 3", "groups 0 to 2"]),
+        (["kill", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["kill", "--group=-1"], ["no group -1"]),
-        (["kill", "--rank", "2"], ["no rank 2", "ranks 0 to 1"]),
-        (["lighthouse", "--group", "0"], ["belongs to no group"]),
-        (["cancel", "--rank", "0"], ["whole step", "rank"]),
+        (["kill", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
         (["kill9"], ["'kill9' is no fault; did you mean kill? There are: kill, term"]),
         (["explode"], ["'explode' is no fault; there are: kill, term"]),
     ],

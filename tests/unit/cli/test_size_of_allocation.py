@@ -10,17 +10,7 @@ from programs import Programs
 from ftslurm.cli.main import main
 
 
-@pytest.mark.parametrize(
-    ("gpus_of_node", "advice"),
-    [
-        (None, "(sbatch --nodes=4), let more groups share a node (groups.per_node=2), or lower groups.count"),
-        ("2", "(sbatch --nodes=4), let more groups share a node (groups.per_node=2), or lower groups.count"),
-        ("1", "(sbatch --nodes=4), or lower groups.count"),
-    ],
-)
-def test_too_few_nodes_are_refused_with_groups_per_node_where_it_helps(
-    gpus_of_node: str | None,
-    advice: str,
+def test_too_few_nodes_are_refused_with_what_may_be_changed(
     tmp_path: Path,
     programs: Programs,
     monkeypatch: pytest.MonkeyPatch,
@@ -29,11 +19,9 @@ def test_too_few_nodes_are_refused_with_groups_per_node_where_it_helps(
     programs.add("sinfo", body="echo 'gpu*|up|2|64|gpu:2'")
     monkeypatch.setenv("SLURM_JOB_ID", "81")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
-    if gpus_of_node is not None:
-        monkeypatch.setenv("SLURM_GPUS_ON_NODE", gpus_of_node)
     where = ["cluster=slurm", "cluster.controller=here", f"run.root={tmp_path}/runs"]
     assert main(["job=ddp", "groups.count=4", "groups.gpus=1", *where]) == 2
-    assert f"4 groups of 1 nodes, groups.per_node=1, need 4 nodes, allocation 81 has 2: ask for more {advice}" in (
-        capfd.readouterr().err
-    )
+    said = capfd.readouterr().err
+    assert "4 groups of 1 nodes, groups.per_node=1, need 4 nodes, allocation 81 has 2: ask for more " in said
+    assert "(sbatch --nodes=4), let more groups share a node (groups.per_node), or lower groups.count" in said
     assert not (tmp_path / "runs").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, NotDone
 
 JOB = (f"job.script={__file__}", "job.args.note='two words, and a comma'", "~faults", "groups.count=3")
-OPTUNA = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=3")
+OPTUNA = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=3")
 
 
 class Square:
@@ -35,15 +34,11 @@ class Square:
         self.best = best
 
 
-def never(config: Config) -> int:
-    raise AssertionError(config)
-
-
 @pytest.mark.nightly  # needs hydra-optuna-sweeper
 def test_optuna_gets_the_value_of_each_run_and_asks_for_the_next_ones() -> None:
     runs = Square()
     chosen = ("job.args.x=interval(0,5)", "job.args.deep=1,2")
-    assert compose.run_hydra([*JOB, *chosen, *OPTUNA], never, runs) == 0
+    assert compose.compose([*JOB, *chosen, *OPTUNA], evaluation=runs, multirun=True) == []
     assert [len(batch) for batch in runs.batches] == [3, 3]
     configs = [one for batch in runs.batches for one in batch]
     assert {(one.groups.count, one.job.args["note"]) for one in configs} == {(3, "two words, and a comma")}
@@ -59,18 +54,19 @@ def test_optuna_gets_the_value_of_each_run_and_asks_for_the_next_ones() -> None:
 def test_a_sweeper_decides_what_a_failed_run_means() -> None:
     words = [*JOB, "job.args.x=interval(0,5)", *OPTUNA]
     with pytest.raises(NotDone, match="run 1 failed"):
-        compose.run_hydra(words, never, Square(fails=1))
+        compose.compose(words, evaluation=Square(fails=1), multirun=True)
     runs = Square(fails=1)
-    compose.run_hydra([*words, "hydra.sweeper.max_failure_rate=0.5"], never, runs)
+    compose.compose([*words, "hydra.sweeper.max_failure_rate=0.5"], evaluation=runs, multirun=True)
     assert [len(batch) for batch in runs.batches] == [3, 3]
 
 
 @pytest.mark.nightly  # needs hydra-optuna-sweeper
 def test_a_run_that_a_sweeper_has_chosen_is_checked_as_any_other() -> None:
     with pytest.raises(ConfigError, match=r"groups\.min=[45] is above groups\.count=3"):
-        compose.run_hydra([*JOB, "groups.min=4,5", *OPTUNA], never, Square())
+        compose.compose([*JOB, "groups.min=4,5", *OPTUNA], evaluation=Square(), multirun=True)
+    words = [*JOB, "hydra.sweeper.params={groups.count: '1,2'}", *OPTUNA]
     with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params"):  # Hydra 1.3 raises an AttributeError here
-        compose.run_hydra([*JOB, "hydra.sweeper.params={groups.count: '1,2'}", *OPTUNA], never, Square())
+        compose.compose(words, evaluation=Square(), multirun=True)
 
 
 @pytest.mark.parametrize(
@@ -78,28 +74,18 @@ def test_a_run_that_a_sweeper_has_chosen_is_checked_as_any_other() -> None:
     [
         (("hydra/launcher=submitit_slurm",), "ftslurm submits each run itself"),
         (("hydra/launcher=submitit_slurm", "-m", "groups.count=1,2"), "ftslurm submits each run itself"),
-        pytest.param(("hydra/sweeper=optuna",), "without --multirun", marks=pytest.mark.nightly),
         pytest.param(
             ("hydra/sweeper=optuna", "-m", "groups.count=1,2"),
             "which runs it asks for depends on the values",
             marks=pytest.mark.nightly,
         ),
     ],
-    ids=["launcher", "launcher of a sweep", "no sweep", "nothing is run"],
+    ids=["launcher", "launcher of a sweep", "nothing is run"],
 )
 def test_what_hydra_would_do_beside_ftslurm_is_refused(words: Sequence[str], says: str) -> None:
+    own = [word for word in words if word != "-m"]
     with pytest.raises(ConfigError, match=says):
-        compose.compose([f"job.script={__file__}", *words])
-
-
-def test_a_launcher_in_a_configuration_of_ones_own_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # Hydra writes its log there, as this configuration does not forbid it
-    (tmp_path / "hydra/launcher").mkdir(parents=True)
-    (tmp_path / "hydra/launcher/mine.yaml").write_text("_target_: somewhere.Else\n")
-    (tmp_path / "own.yaml").write_text("defaults: [schema, {override hydra/launcher: mine}]\n")
-    own = ["--config-path", str(tmp_path), "--config-name", "own"]
-    made = compose.compose([f"job.script={__file__}", "groups.count=1,2", *own, "-m"])
-    assert [one.groups.count for one in made] == [1, 2]
+        compose.compose([f"job.script={__file__}", *own], multirun="-m" in words)
 
 
 def test_numbers_in_names_are_short() -> None:

@@ -26,7 +26,6 @@ def config(**settings: Any) -> Config:
     return made
 
 
-THREE_WIDE = {"groups__nodes": 2, "groups__count": 3}
 SERVED = {"groups__roles": {"ps": 1, "work": 1}, "groups__serve": ["ps"], "lighthouse__kind": "none"}
 
 
@@ -99,7 +98,6 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
     [
         # groups
         ({"groups__min": 3}, ["groups.min=3", "groups.count=2"]),
-        ({"groups__per_node": 3}, ["groups.per_node=3", "groups.count=2"]),
         ({"groups__mem": "64GB"}, ["groups.mem=64GB", "64G"]),
         ({"groups__mem": "a lot"}, ["groups.mem"]),
         # job
@@ -224,27 +222,6 @@ def test_an_interface_is_auto_or_names(value: object) -> None:
 )
 def test_no_interface_can_have_another_name(value: object, words: str) -> None:
     assert words in refusal(cluster__interface=value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"cluster__sbatch": {"segment": 0}}, "cluster.sbatch.segment=0: must be a number of nodes"),
-        ({"cluster__sbatch": {"segment": "two"}}, "must be a number of nodes"),
-        ({"cluster__sbatch": {"segment": 3}, "groups__nodes": 2}, "sbatch.segment=2 keeps each group in one block"),
-        ({"cluster__sbatch": {"segment": 4}, **THREE_WIDE}, "raise cluster.spare_nodes by 2"),
-    ],
-)
-def test_what_slurm_would_refuse_about_segments(settings: dict[str, Any], words: str) -> None:
-    assert words in refusal(**settings)
-
-
-def test_segments_as_slurm_knows_them() -> None:
-    for segment in (1, 2, 4, "8"):
-        check(config(cluster__sbatch={"segment": segment}, groups__nodes=4, groups__count=2))
-    check(config(cluster__sbatch={"segment": 4}, **THREE_WIDE, cluster__spare_nodes=2))
-    check(config(cluster__sbatch={"segment": 4}, groups__nodes=4, groups__count=3, cluster__kind="array"))
-    check(config(cluster__sbatch={"segment": False}, **THREE_WIDE))
 
 
 def test_a_local_run_has_no_interface_to_choose() -> None:

@@ -15,7 +15,6 @@ import ftslurm
 from ftslurm.checks import node_facts
 from ftslurm.code import staging
 from ftslurm.security import programs
-from ftslurm.submission import script_check
 
 PACKAGE = Path(ftslurm.__file__).parent
 HOSTILE = (
@@ -67,7 +66,6 @@ def test_no_program_of_ours_imports_from_the_folder_in_which_it_starts(module: s
 
 CODE = {
     "environment": staging._ASK,
-    "script": Path(script_check.__file__).read_text(),
     "imports": node_facts.IMPORT,
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.config import compose
-from ftslurm.config.schema import Config, Range
+from ftslurm.config.schema import Config
 from ftslurm.config.validate import check
 from ftslurm.core.state.actions import Attach, Launch, Probe
 from ftslurm.core.state.model import Place, StepId
@@ -27,7 +27,6 @@ from ftslurm.security.secret_variables import (
     without_passwords,
     without_values,
 )
-from ftslurm.submission.submit import exported
 
 SECRET = "s3cr3t-value"
 NAMES = ["WANDB_API_KEY", "HF_TOKEN", "aws_secret_access_key", "DB_PASSWORD", "PGPASSWD", "MY_CREDENTIALS", "SECRET2"]
@@ -110,35 +109,10 @@ def test_arguments_that_look_like_secrets_are_named() -> None:
 
 
 def test_one_that_is_not_set_or_empty_is_refused_before_anything_is_submitted() -> None:
-    check_submitter(["A", "B"], {"A": "1", "B": "2"}, None)
+    check_submitter(["A", "B"], {"A": "1", "B": "2"})
     for environ in ({"A": "1"}, {"A": "1", "B": ""}):
         with pytest.raises(EnvironmentProblem, match=r"job\.secrets: B is not set in this environment, or empty"):
-            check_submitter(["A", "B"], environ, None)
-
-
-@pytest.mark.parametrize(
-    ("export", "reaches"),
-    [(None, True), ("ALL", True), ("ALL,X=1", True), ("PATH,A", True), ("NONE", False), ("NIL", False), ("AB", False)],
-)
-def test_one_that_sbatch_would_not_pass_on_is_refused_too(export: str | None, reaches: bool) -> None:
-    if reaches:
-        check_submitter(["A"], {"A": "1"}, export)
-    else:
-        with pytest.raises(EnvironmentProblem, match=f"A would not reach the job, sbatch is told --export={export}"):
-            check_submitter(["A"], {"A": "1"}, export)
-    check_submitter([], {}, export)
-
-
-def test_what_sbatch_is_told_to_export_is_known() -> None:
-    config = Config()
-    config.cluster.kind = "slurm"
-    assert exported(config) is None
-    config.cluster.sbatch = {"export": "NONE"}
-    assert exported(config) == "NONE"
-    config.cluster.kind, config.cluster.ranges = "array", [Range("controller", sbatch={"export": "X"})]
-    assert exported(config) == "X"
-    config.cluster.controller = "here"
-    assert exported(config) is None
+            check_submitter(["A", "B"], environ)
 
 
 def test_a_worker_without_one_does_not_start() -> None:

@@ -144,12 +144,9 @@ def test_what_a_setting_says_too_needs_no_word(config: Config) -> None:
     assert take(config, {"SBATCH_ACCOUNT": "me"}) == []
 
 
-@pytest.mark.parametrize(("variable", "value"), [("SBATCH_TIMELIMIT", "soon"), ("SBATCH_TIMELIMIT", "2")])
-def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_variable(
-    variable: str, value: str, config: Config
-) -> None:
-    with pytest.raises(ConfigError, match=rf"^{variable}={value}: cluster\.time={value}"):
-        take(config, {variable: value})
+def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_variable(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"^SBATCH_TIMELIMIT=soon: cluster\.time=soon"):
+        take(config, {"SBATCH_TIMELIMIT": "soon"})
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\udce9", "x\x1b[31m", "\0", "a\r"])

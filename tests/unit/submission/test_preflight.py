@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -25,22 +24,12 @@ def job(**fields: object) -> Config:
     return config(job={"script": None, **fields})
 
 
-def other_python(tmp_path: Path) -> str:
-    """Return an interpreter under another name than that of this process."""
-    other = tmp_path / "other-python"
-    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    other.chmod(0o755)
-    return str(other)
-
-
-@pytest.mark.parametrize("other", [False, True])
-def test_a_syntax_error_has_its_file_line_and_place_and_leaves_no_file(other: bool, tmp_path: Path) -> None:
+def test_a_syntax_error_has_its_file_line_and_place_and_leaves_no_file(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BROKEN)
-    python = other_python(tmp_path) if other else None
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ConfigError) as refused:
-        preflight.check_script(job(script=str(script), python=python))
+        preflight.check_script(job(script=str(script)))
     head, line, place = str(refused.value).splitlines()
     assert head.startswith(f"job.script: {script}: line 3: ")
     assert line.strip() == "def broken(:"
@@ -61,10 +50,7 @@ def test_a_syntax_error_has_its_file_line_and_place_and_leaves_no_file(other: bo
         ("pkg.broken", "broken.py: line 3: "),
     ],
 )
-@pytest.mark.parametrize("other", [False, True])
-def test_a_module_is_found_without_importing_its_package(
-    module: str, said: str | None, other: bool, tmp_path: Path
-) -> None:
+def test_a_module_is_found_without_importing_its_package(module: str, said: str | None, tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     (package / "sub").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
@@ -72,7 +58,7 @@ def test_a_module_is_found_without_importing_its_package(
     (package / "__main__.py").write_text("")
     (package / "train.py").write_text("import no_such_module\n")
     (package / "broken.py").write_text(BROKEN)
-    tried = job(module=module, python=other_python(tmp_path) if other else None)
+    tried = job(module=module)
     if said is None:
         preflight.check_script(tried)
         return
@@ -85,27 +71,15 @@ def test_a_module_is_found_without_importing_its_package(
     "python",
     [
         "/gone/python",
-        "/bin/false",
-        ["env", "A=1", "python"],
+        ["env", "A=1", sys.executable],
         ["touch", "/gone"],
         ["apptainer", "exec", "a.sif", "python"],
     ],
 )
-def test_what_cannot_be_judged_here_passes(python: object, tmp_path: Path) -> None:
+def test_what_another_interpreter_will_run_passes(python: object, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BROKEN)
     preflight.check_script(job(script=str(script), python=python))
-
-
-def test_an_interpreter_that_hangs_does_not_hold_the_submission_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = tmp_path / "slow"
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
-    slow.chmod(0o755)
-    (tmp_path / "train.py").write_text(BROKEN)
-    monkeypatch.setattr(preflight, "_ANSWER_S", 0.1)
-    preflight.check_script(job(script=str(tmp_path / "train.py"), python=str(slow)))
 
 
 def test_a_module_that_the_setup_may_bring_passes() -> None:
@@ -127,17 +101,3 @@ def test_a_run_that_saves_nothing_is_told_so_once(fields: dict[str, dict[str, ob
     assert [note.partition(":")[0] for note in said] == [
         "no checkpoint is saved unless you ask for one (ftslurm save)"
     ] * told
-
-
-def test_a_folder_for_checkpoints_that_cannot_be_written_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write everywhere
-    (said,) = preflight.notes(config(checkpoint={"every": 1, "dir": str(tmp_path)}))
-    assert f"checkpoint.dir={tmp_path}" in said
-
-
-def test_torchtitans_preset_is_refused_where_torchtitan_is_missing() -> None:
-    with pytest.raises(ConfigError, match=r"job=torchtitan cannot run here: no module named 'torchtitan'.*pip install"):
-        preflight.check_script(job(module="ftslurm.worker.torchtitan"))
-    preflight.check_script(job(module="ftslurm.worker.torchtitan", env={"PYTHONPATH": "/opt"}))

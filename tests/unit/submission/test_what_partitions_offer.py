@@ -111,8 +111,7 @@ CELLS = [(column, odd) for column in (2, 3) for odd in ODD] + [(4, odd) for odd 
 def test_what_cannot_be_read_is_never_none(column: int, odd: str, programs: Programs) -> None:
     cells = ["gpu*", "up", "4", "64", "gpu:4"]
     cells[column] = odd
-    _, notes = asked(programs, "|".join(cells), groups_gpus=2)
-    assert ["not checked" in note for note in notes] == [True]
+    asked(programs, "|".join(cells), groups_gpus=2)  # is not refused
     config, notes = asked(programs, "|".join(cells))
     assert config.groups.gpus == 1 or any("training on CPUs" in note for note in notes)
 
@@ -160,28 +159,12 @@ def test_gpus_that_slurm_does_not_know_are_named_and_pass(programs: Programs) ->
         assert (config.groups.gpus, notes) == (4, [])
 
 
-@pytest.mark.parametrize(
-    "option", [{"gres": "gpu:4"}, {"gpus": 8}, {"gpus-per-task": 1}, {"tres_per_node": "gres/gpu:1"}]
-)
-def test_gpus_that_no_worker_uses_are_told(option: dict[str, Any], programs: Programs) -> None:
-    _, notes = asked(programs, NO_DEFAULT, groups_gpus=0, cluster_partition="gpu", cluster_sbatch=option)
-    assert ["no worker uses these GPUs" in note for note in notes] == [True]
-    assert (
-        asked(programs, NO_DEFAULT, groups_gpus=0, cluster_partition="cpu", cluster_sbatch={"gres": "nvme:1"})[1] == []
-    )
-
-
-def test_a_variable_asks_for_gpus_that_no_worker_uses(
-    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_of_sbatch_is_told(programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SBATCH_GRES", "gpu:2")
     _, notes = asked(programs, NO_DEFAULT, groups_gpus=0, cluster_partition="gpu")
-    assert notes == [
-        "SBATCH_GRES becomes cluster.sbatch.gres=gpu:2",
-        "cluster.sbatch.gres=gpu:2: no worker uses these GPUs (groups.gpus=0)",
-    ]
+    assert notes == ["SBATCH_GRES becomes cluster.sbatch.gres=gpu:2"]
 
 
 def test_what_only_slurm_needs_is_named_where_it_is_ignored(programs: Programs, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_presets_for_what_fails_switch_it_on() -> None:
 @pytest.mark.parametrize("kind", ["localsgd", "diloco"])
 def test_groups_that_meet_rarely_are_given_the_time_they_need_between_two_syncs(kind: str) -> None:
     config = composed(f"job={kind}")
-    assert changed(config, "health") == {"health.compare_every": 10}
+    assert changed(config, "health") == {"compare_every": 10}
     assert config.health.hang_after_s == AUTO  # learnt from the time between two syncs
     assert (config.quorum_timeout_s, config.join_timeout_s, config.late_after_s) == (3600, 7200, 600)
     assert config.job.total_steps == config.job.args["steps"]

@@ -39,7 +39,8 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (Reading,): {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
-        *(records.AllocationRequeued, records.PilotRestarted, records.NodeSilent),
+        *(records.AllocationLeaving, records.AllocationLost, records.AllocationRequeued),
+        *(records.PilotRestarted, records.NodeSilent),
         *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
         *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangFound, records.GroupSlow, records.CheckpointsDistrusted),

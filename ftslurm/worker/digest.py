@@ -10,6 +10,7 @@ the kernel make no difference.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -111,8 +112,11 @@ def chosen(
 
 
 def flip_bit(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Flip the lowest bit of the first element of the largest tensor, of equal ones the first. Return its name."""
+    """Flip the lowest bit of an element of the largest tensor, of equal ones the first. Return its name.
+
+    The element is drawn, and not from the script's random numbers: two groups that are drilled must not be equal.
+    """
     name = max(sorted(tensors), key=lambda one: tensors[one].numel())
-    element = tensors[name].detach()[(0,) * tensors[name].dim()]
+    element = tensors[name].detach()[tuple(map(secrets.randbelow, tensors[name].shape))]
     element.view(_INTEGERS[element.element_size()]).bitwise_xor_(1)
     return name

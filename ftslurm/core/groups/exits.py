@@ -55,7 +55,7 @@ def _with_intent(turn: Turn, unit: Unit) -> Unit:
     """Set the cause of an end that the core, a user or the end of the job has decided."""
     if unit.group is None and not turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
-    if unit.current.agreed is not None:
+    if unit.current.agreed is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.DIVERGED)
     elif unit.current.recalled is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.REQUESTED)  # also if it ends with 0

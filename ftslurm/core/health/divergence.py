@@ -12,7 +12,6 @@ from __future__ import annotations
 from itertools import islice
 from math import inf
 
-from ftslurm.core.groups.exits import distrust
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -114,7 +113,7 @@ def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]], sinc
     _write(turn, rank, step, differ, 0, reason)
     if turn.config.health.on_divergence == "stop":
         for unit, _ in differ:
-            distrust(turn, unit.group_id, unit.attempt, known.equal.get(rank, 0))
+            turn.attempt(unit, agreed=known.equal.get(rank, 0))  # they may still save until they have ended
         turn.fail(f"{reason} (health.on_divergence=stop)")
 
 

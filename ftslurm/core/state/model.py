@@ -278,7 +278,7 @@ class Attempt(Value):
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
     restored: int | None = None  # the step of the checkpoint that it has loaded
     pace: Pace | None = None  # None: it has taken too few steps
-    agreed: int | None = None  # STOPPING, because it has diverged: the last step after which it had not
+    agreed: int | None = None  # it is ended because groups differ: the last step after which they did not
     aborted: int = 0  # number of steps it has tried and not committed, as last reported
     floor: int = 0  # a first committed step that is not above this one means a new history
     wanted: int = 0  # its last requested checkpoint is of this step or a later one

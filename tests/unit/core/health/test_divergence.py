@@ -136,8 +136,11 @@ def test_without_a_majority_people_are_told_once_and_the_training_goes_on() -> N
 def test_without_a_majority_the_run_ends_if_the_user_wants_that() -> None:
     equal, differ = (10, reports(10, [GOOD, GOOD])), (20, reports(20, [GOOD, BAD]))
     story = play(*trains(2), equal, differ, config=settings(2, on_divergence="stop"))
+    assert story.records("checkpoints_distrusted") == []  # they may still save
+    story.turn(21, [ev.Ended(step, code=code) for step, code in ((A0, 0), (B0, 143), (LIGHT0, 0))])
     assert story.outcome() == "failed"
     assert "health.on_divergence" in story.reason()
+    assert "diverged" not in [one["cause"] for one in story.records("step_exited")]
     distrusted = [(one["group"], one["step"]) for one in story.records("checkpoints_distrusted")]
     assert distrusted == [(0, 10), (1, 10)]  # since they were last equal: nobody knows which of them is right
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import islice
 from math import inf
 
+from ftslurm.core.state.actions import DistrustCheckpoints
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -113,7 +114,9 @@ def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]], sinc
     _write(turn, rank, step, differ, 0, reason)
     if turn.config.health.on_divergence == "stop":
         for unit, _ in differ:
-            turn.attempt(unit, agreed=known.equal.get(rank, 0))  # they may still save until they have ended
+            after = known.equal.get(rank, 0)
+            turn.attempt(unit, agreed=after)  # it may save until it has ended
+            turn.do(DistrustCheckpoints(unit.group_id, unit.attempt, after))  # nobody may see that it has
         turn.fail(f"{reason} (health.on_divergence=stop)")
 
 

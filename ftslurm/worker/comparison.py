@@ -8,8 +8,9 @@ Only a step that this process has committed counts. So a group that heals report
 random weights before the first step are never compared.
 
 Groups of LocalSGD and DiLoCo train apart between syncs: these take torchft's lock of the state before each step of
-their own. LocalSGD's have the weights in common until the first of these, so the digest is taken then, and waited for.
-DiLoCo's have the state of its fragments in common all the time: the weights of the last sync, and the outer optimizer.
+their own. LocalSGD's have the weights in common until the first step of any optimizer, of which the script may have
+several, so the digest is taken then, and waited for. DiLoCo's have the state of its fragments in common all the time:
+the weights of the last sync, and the outer optimizer.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Comparison(Onlooker):
         self._optimizers: WeakSet[Any] = WeakSet()
         self._thread: Thread | None = None
         optim = importlib.import_module("torch.optim.optimizer")
-        optim.register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
+        optim.register_optimizer_step_pre_hook(lambda optimizer, *_: self.optimizer_steps(optimizer))
 
     def failed(self, error: Exception) -> None:
         """Tell the user that groups are not compared."""
@@ -75,12 +76,20 @@ class Comparison(Onlooker):
         self._committed[manager] = manager._step
 
     @quietly
+    def optimizer_steps(self, optimizer: Any) -> None:
+        """Note an optimizer; take the digest that is due with LocalSGD, whose weights change now."""
+        self._optimizers.add(optimizer)
+        for manager in [*self._committed] if self._apart else ():
+            if not _fragments(manager):
+                self._begin(manager)
+                self._wait()
+
+    @quietly
     def trains_apart(self, manager: Any) -> None:
-        """Take the digest that is due with LocalSGD: the group's own step, which follows, changes the weights."""
+        """Note that the script is one of LocalSGD or DiLoCo: the group's own step follows."""
         self._apart = True
         if not _fragments(manager):
-            self._begin(manager)
-            self._wait()
+            self._committed[manager] = -1  # too late for the first digest of a group that has joined before any step
 
     @quietly
     def step_begins(self, manager: Any) -> None:

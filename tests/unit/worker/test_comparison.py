@@ -88,6 +88,10 @@ class Training:
         for _ in range(steps):
             self.step()
 
+    def over(self) -> None:
+        """Report nothing more: torch's hook sees the optimizers of the next training in this process, too."""
+        self.compared.report = lambda *_: None
+
     def now(self) -> str:
         return digest.digest(digest.chosen({"default": self.state()}, [self.optimizer], []))
 
@@ -180,6 +184,7 @@ def test_groups_that_train_apart_are_compared_where_they_are_equal(syncs: Callab
                 training.optimizer.step()
         assert training.warnings == []
         assert training.position.corrupt == 0
+        training.over()
         return training
 
     one, other, wrong = train(1.0), train(-3.0), train(2.0, corrupt_after=4)
@@ -190,6 +195,37 @@ def test_groups_that_train_apart_are_compared_where_they_are_equal(syncs: Callab
     wrong_steps = [step for mine, (step, right) in zip(wrong.reports, one.reports, strict=True) if mine[1] != right]
     # DiLoCo's next sync begins from what is wrong; LocalSGD's average (which is made up here) wipes it out.
     assert wrong_steps == ([2] if syncs is local_sgd else [1, 2, 3])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_second_optimizer_beside_that_of_localsgd_accuses_nobody(first: bool) -> None:
+    """LocalSGD knows one optimizer; another may change weights before it does."""
+
+    def train(gradient: float, alone: int = 0) -> Training:
+        training = Training(every=1)
+        other = torch.nn.Parameter(torch.ones(4))
+        of_it = training.state
+        training.state = lambda: {**of_it(), "other": other.detach()}  # type: ignore[method-assign]
+        second = torch.optim.SGD([other], lr=0.5)
+        module = training.module()
+        module.other = other
+        with LocalSGD(training.manager, module, training.optimizer, sync_every=3) as local:
+            for _ in range(alone):  # a group that joins trains on nothing before its first sync
+                local.sync()
+            for _ in range(12 - 3 * alone):
+                for weight in (training.weight, other):
+                    weight.grad = torch.full_like(weight, gradient)
+                for optimizer in (second, training.optimizer) if first else (training.optimizer, second):
+                    optimizer.step()
+        assert training.warnings == []
+        training.over()
+        return training
+
+    one, wide, joined = train(1.0), train(-3.0), train(2.0, alone=1)
+    assert one.reports == wide.reports
+    assert {1, 2, 3} <= {step for step, _ in one.reports}
+    assert set(joined.reports) <= set(one.reports)
+    assert len(joined.reports) >= 2
 
 
 def test_of_several_managers_none_is_compared() -> None:

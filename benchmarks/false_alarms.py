@@ -1,6 +1,6 @@
 """Is a group that is well ever said to have other weights than the others (health.compare_every=1)?
 
-    python benchmarks/false_alarms.py                                  15,000 steps of each training
+    python benchmarks/false_alarms.py                                  5,000 steps of each training
     python benchmarks/false_alarms.py --arms localsgd --steps 500
 
 Three groups train an example on this machine as fast as they can, and every step of all groups is compared, while one
@@ -59,8 +59,9 @@ def campaign(arm: str, steps: int, pause_s: float, folder: str) -> str:
         run.stop()
         run.wait(PATIENCE_S)
     assert (found["groups"], found["equal"]) == ([1], 2), found
+    digests = 3 * run.config.groups.workers * int(found["step"])
     return (
-        f"{arm}: {found['step']} steps of three groups compared, {deaths} deaths and heals: "
+        f"{arm}: at most {digests} digests of {found['step']} steps compared, {deaths} deaths and heals: "
         f"{len(alarms)} false alarms; one flipped bit, found"
     )
 
@@ -90,7 +91,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--steps", type=int, default=15_000)
+    parser.add_argument("--steps", type=int, default=5_000)
     parser.add_argument("--pause", type=float, default=10, help="seconds between two deaths")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     args = parser.parse_args()

@@ -174,6 +174,10 @@ class Steered:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
         config = configuration.to_steer(self.files)
         check_fault(fault)
+        if fault == "lighthouse" and (group is not None or rank is not None):
+            raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
+        if fault == "cancel" and rank is not None:
+            raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         _check_number("group", group, most_groups(config))
         _check_number("rank", rank, _size(config))
 

@@ -37,6 +37,7 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     nodes = read_nodes(_answer(*commands.nodes()))
     return SlurmFacts(
         *(config, nodes, chosen[0] if chosen else None, rows, took, _accounts(config)),
+        read_records(client.call(commands.records("reservation")).out),
         getpass.getuser(),
         frozenset(map(_group, os.getgroups())),
     )

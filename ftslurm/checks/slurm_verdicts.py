@@ -40,6 +40,7 @@ class SlurmFacts:
     rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
     accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
+    reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
     user: str = ""
     groups: frozenset[str] = field(default_factory=frozenset)
 
@@ -205,6 +206,14 @@ def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
         yield ok("cgroup", f"TaskPlugin={task}: a job sees only its own GPUs")
 
 
+def _maintenance(facts: SlurmFacts) -> Iterator[Finding]:
+    for one in facts.reservations:
+        if "MAINT" in one.get("Flags", ""):
+            when = f"{one.get('Nodes')} from {one.get('StartTime')} to {one.get('EndTime')}"
+            waits = f"{when}: a job whose time limit reaches into it waits until it is over"
+            yield warn("maintenance", waits, "set cluster.time so that the job ends before it")
+
+
 # What a setting of Slurm or of the partition does to a run: its name, how a value begins that hurts, what that does,
 # what mends it, and what is said of any other value, if anything.
 RULES = (
@@ -266,4 +275,4 @@ RULES = (
         "",
     ),
 )
-CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus)
+CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus, _maintenance)

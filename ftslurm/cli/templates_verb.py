@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.words import listed
 
 PYTHON = "python=python3\n"  # the line of the scripts that gets the path
 
@@ -24,14 +25,14 @@ def main(args: argparse.Namespace) -> int:
         folder / path.name: path.read_text(encoding="utf-8").replace(PYTHON, f"python={shlex.quote(sys.executable)}\n")
         for path in sorted(shipped("sbatch").glob("*.sbatch"))
     }
+    if there := [str(path) for path in texts if path.exists() or path.is_symlink()]:
+        raise EnvironmentProblem(f"{listed(there)} exist already, and nothing is overwritten: name another DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             with path.open("x", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             print(f"wrote {path}")
-    except FileExistsError as error:
-        raise EnvironmentProblem(f"{path} exists already, and nothing is overwritten: name another DIR") from error
     except OSError as error:
         raise EnvironmentProblem(f"{folder}: {error.strerror or error}; name another DIR") from error
     return 0

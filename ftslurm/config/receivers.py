@@ -13,6 +13,7 @@ from ftslurm.config.schema import Config, HookConfig, words
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.kinds import DEFAULT_EVENTS, EVENTS, KINDS
 from ftslurm.security import programs
+from ftslurm.words import meant, nearest
 
 _LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or unix:PATH"
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
@@ -63,7 +64,9 @@ def check_receivers(config: Config) -> Iterator[str]:
         yield from node_commands.wrong("hooks.on_event", words(entry.command), runs_here=not config.cluster.setup)
         for event in entry.events:
             if event not in EVENTS:
-                yield f"hooks.on_event: {event!r} is no event; `ftslurm help running` has the list"
+                near = nearest(event, EVENTS)
+                hint = meant(near) if near else "the page running has the list (ftslurm help running)"
+                yield f"hooks.on_event: {event!r} is no event; {hint}"
     for name in config.hooks.callbacks:
         if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
             yield f"hooks.callbacks: {name!r} is no class; write module.Class, as my_package.MyCallback"

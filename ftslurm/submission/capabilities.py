@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from ftslurm.checkpoint.places import Bucket
-from ftslurm.config.process_groups import BABY_NCCL, NCCL
+from ftslurm.config.process_groups import BABY_NCCL, NATIVE, NCCL
 from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
@@ -29,6 +33,7 @@ from ftslurm.launchers import container
 from ftslurm.slurm import client, commands, offers, sbatch_variables
 from ftslurm.slurm.offers import UNKNOWN_TO_SLURM, Offer
 from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_gpus
+from ftslurm.worker import patch_fit
 
 ASK_S = 10.0  # for srun --help
 _CHOOSE = {"account", "clusters", "constraint", "qos", "reservation"}
@@ -137,13 +142,32 @@ def _check_drills(config: Config) -> None:
 
 
 def _check_process_group(config: Config) -> None:
-    """Refuse NCCL between groups without GPUs. Call it when groups.gpus is set."""
+    """Refuse NCCL between groups without GPUs, and process groups that the installed torch and torchft do not have.
+
+    Call it when groups.gpus is set. What another interpreter than this one has is known when the script asks for it.
+    """
     kind = config.torchft.process_group
+    if kind == NATIVE and config.job.python is None and config.cluster.container_image is None and _is_old():
+        raise EnvironmentProblem(
+            f"torchft.process_group={kind} needs torch 2.14 and torchft 0.3 (or torchft-nightly 2026.10.26), or newer: "
+            f"here is {patch_fit.versions()}"
+        )
     if kind in (NCCL, BABY_NCCL) and not config.groups.gpus:
         raise EnvironmentProblem(
             f"torchft.process_group={kind} needs GPUs, but the groups have none (groups.gpus=0, or none was found): "
             f"leave it out (auto takes Gloo then), or give the groups GPUs"
         )
+
+
+def _is_old() -> bool:
+    """Return whether the installed torch or torchft is older than torch's own process groups between groups."""
+
+    def has(package: str, *least: int) -> bool:
+        with suppress(PackageNotFoundError):
+            return Version(version(package)).release >= least
+        return False
+
+    return not (has("torch", 2, 14) and (has("torchft", 0, 3) or has("torchft-nightly", 2026, 10)))
 
 
 def _asked(place: Place) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few
 
-KEPT = 3  # steps whose digests are kept for each rank, those that were reported last
+KEPT = 8  # steps whose digests are kept for each rank, those that were reported last
 NAMED = 8  # groups that a sentence names
 
 
@@ -43,7 +43,7 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
     turn.set(comparisons=replace(known, steps=known.steps.set(said.rank, steps), equal=equal))
     for one in steps:
         if one.differs and turn.goes_on:
-            _judge(turn, said.rank, one, last=one is steps[-1])
+            _judge(turn, said.rank, one, _late(turn, one, steps))
 
 
 def _all_have_reported(turn: Turn, compared: Compared) -> bool:
@@ -52,14 +52,22 @@ def _all_have_reported(turn: Turn, compared: Compared) -> bool:
     return all((unit.name, unit.attempt) in compared.digests for unit in turn.having(Trait.JOINED))
 
 
-def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:
+def _late(turn: Turn, compared: Compared, steps: tuple[Compared, ...]) -> list[Unit]:
+    """Return the groups that may still report the digest of a step, having reported no later one; some never will."""
+    if len(steps) == KEPT and compared is steps[0]:
+        return []
+    heard = {who for one in steps if one.step >= compared.step for who, _ in one.digests.items()}
+    return [unit for unit in turn.having(Trait.JOINED) if (unit.name, unit.attempt) not in heard]
+
+
+def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
     """Tell who is wrong among groups that differ, unless that waits for groups which have not reported yet.
 
     Args:
         turn: the decision.
         rank: the rank that is compared.
         compared: its digests.
-        last: whether no later step has been reported, so that more may come.
+        late: the groups that may still report theirs.
     """
     running = [
         (unit, digest, task)
@@ -76,7 +84,7 @@ def _judge(turn: Turn, rank: int, compared: Compared, last: bool) -> None:
     if len(alike) < 2:
         return
     reported = sum(map(len, alike.values()))
-    there = max(reported, sum(_joined_by(unit, since) for unit in turn.having(Trait.JOINED))) if last else reported
+    there = reported + sum(_joined_by(unit, since) for unit in late)
     most = max(alike.values(), key=len)
     majority = 2 * len(most) > there
     differ = [pair for pairs in alike.values() if pairs is not most or not majority for pair in pairs]

@@ -107,6 +107,21 @@ def test_what_keeps_every_job_from_starting_fails(change: dict[str, object], wor
     assert bad[0].fix
 
 
+@pytest.mark.parametrize(
+    ("reservation", "warned"),
+    [
+        ("ReservationName=up Flags=MAINT,SPEC_NODES Nodes=n[1-9] StartTime=2026-12-01T08:00:00", True),
+        ("ReservationName=class Flags=SPEC_NODES Nodes=n1", False),
+        ("No reservations in the system", False),
+    ],
+)
+def test_a_maintenance_that_is_planned_is_a_warning(reservation: str, warned: bool) -> None:
+    found = check_slurm(replace(GOOD, reservations=read_records(reservation)))
+    assert [f.fix for f in found if f.check == "maintenance"] == [
+        "set cluster.time so that the job ends before it"
+    ] * warned
+
+
 def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() -> None:
     for mode, level in (("CANCEL", Level.WARN), ("REQUEUE", Level.OK)):
         config = {**GOOD.config, "PreemptType": "preempt/qos", "PreemptMode": mode}

@@ -114,6 +114,8 @@ def test_silence_is_told_with_the_log_to_look_into(
         (["kill", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["kill", "--group=-1"], ["no group -1"]),
         (["kill", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
+        (["lighthouse", "--group", "0"], ["belongs to no group"]),
+        (["cancel", "--rank", "0"], ["whole step", "rank"]),
         (["kill9"], ["'kill9' is no fault; did you mean kill? There are: kill, term"]),
         (["explode"], ["'explode' is no fault; there are: kill, term"]),
     ],

@@ -276,7 +276,7 @@ def test_a_hook_that_hangs_in_a_flood_of_events_costs_the_oldest(tmp_path: Path)
         ({"stream": True}, r": `command` is missing"),
         ({"command": []}, r": a command is empty"),
         ({"command": ["cat"], "events": {"run_finished": 1}}, r"\.events: must be a list"),
-        ({"command": ["cat"], "events": ["run_finishd"]}, r"'run_finishd' is no event"),
+        ({"command": ["cat"], "events": ["run_finishd"]}, r"'run_finishd' is no event; did you mean run_finished"),
         ({"command": [["cat"]]}, r"\.command\[0\]: must be text"),
         (7, ": 7 is no program"),
         ([], "a command is empty"),

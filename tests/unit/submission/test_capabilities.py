@@ -49,3 +49,30 @@ def test_a_path_that_cannot_be_mounted_is_refused(config: Config, tmp_path: Path
     config.run.root = str(tmp_path / "my runs")
     with pytest.raises(ConfigError, match="my runs has to be mounted into the container, and pyxis takes no spaces"):
         resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("versions", "fits"),
+    [
+        ({"torch": "2.13.0+cpu", "torchft": "0.3.1"}, False),
+        ({"torch": "2.14.1", "torchft": "0.2.0"}, False),
+        ({"torch": "2.14.1", "torchft_nightly": "2026.9.30", "torchft": "0.2.0"}, False),
+        ({"torch": "2.14.0+cu130", "torchft": "0.3.0"}, True),
+        ({"torch": "3.0", "torchft_nightly": "2026.10.26", "torchft": "0.2.0"}, True),
+    ],
+)
+def test_process_groups_of_torch_are_refused_where_it_has_none(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], fits: bool
+) -> None:
+    for name, version in ({"torchft_nightly": "2025.1.1"} | versions).items():  # found before the installed one
+        (tmp_path / f"{name}-{version}.dist-info").mkdir()
+        (tmp_path / f"{name}-{version}.dist-info/METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config.torchft.process_group, config.groups.gpus = "native", 0
+    if fits:
+        resolve(config)
+        return
+    with pytest.raises(EnvironmentProblem, match=rf"native needs torch 2\.14 .* torch {versions['torch'][:4]}"):
+        resolve(config)
+    config.job.python = "/another/python"  # nothing is known of it
+    resolve(config)

@@ -122,6 +122,21 @@ def test_a_cause_that_comes_later_does_not_hide_it(cause: dict[str, Any]) -> Non
     assert [record["cause"] for record in story.records("step_exited")] == ["diverged"]
 
 
+@pytest.mark.parametrize("behind", range(3))
+def test_a_group_whose_digests_come_late_still_has_its_vote(behind: int) -> None:
+    """Messages of one group may be read some steps after those of the others."""
+    late = [said.digested(attempt(behind), 10, BAD if behind == 1 else GOOD)]
+    first = [GOOD, BAD, GOOD]
+    first[behind] = None  # type: ignore[call-overload]
+    ahead = [(10.0 + n, reports(10 * n, first)) for n in range(1, KEPT)]
+    story = play(*trains(), *ahead, (30, late), config=settings(on_divergence="stop"))
+    assert story.outcome() is None
+    assert [record["groups"] for record in story.records("replicas_differ")] == [[1]]
+    never = play(*trains(), *ahead, (30, reports(10 * KEPT, first)), config=settings())
+    named = [record["groups"] for record in never.records("replicas_differ")]
+    assert named == ([] if behind == 1 else [[n for n in range(3) if n != behind]])
+
+
 def test_without_a_majority_people_are_told_once_and_the_training_goes_on() -> None:
     later = [(10.0 * n, reports(10 * n, [GOOD, BAD])) for n in range(1, 9)]
     story = play(*trains(2), *later, config=settings(2))
@@ -177,7 +192,10 @@ def test_what_is_kept_has_a_bound() -> None:
 def test_a_group_that_is_back_and_one_that_never_reports_are_no_reason_to_wait_for_ever() -> None:
     story = play(*trains(3), (10, reports(10, [GOOD, BAD, None])), config=settings())
     assert story.records("replicas_differ") == []
-    story.turn(20, reports(20, [GOOD, None, None]))  # the third has had its time
+    for n in range(2, KEPT + 1):
+        assert story.records("replicas_differ") == []
+        story.turn(10.0 * n, reports(10 * n, [GOOD, None, None]))
+    # Now the third has had its time.
     assert [record["step"] for record in story.records("replicas_differ")] == [10]
 
 

@@ -53,6 +53,8 @@ gpu-wheels: $(STAMP)  ## collect in .wheels/ what a machine with torch, but no n
 	$(BIN)/python benchmarks/gpu_wheels.py .wheels $(ARGS)
 
 gpu:  ## try ftslurm on this machine's GPUs, without a network: ten minutes; into benchmarks/results/gpu.md
+	$(PYTHON) -c 'import torch' 2> /dev/null \
+		|| { echo "==> gpu: $(PYTHON) has no torch; name one that has: make gpu PYTHON=/path/to/python3"; exit 1; }
 	rm -rf .gpu
 	$(PYTHON) -m venv --without-pip .gpu
 	$(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' > $$(echo .gpu/lib/python3*/site-packages)/torch.pth

@@ -444,8 +444,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     names = [check.name for check in CHECKS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="CHECK", help=f"of {', '.join(names)}")
-    parser.add_argument("--to", type=Path, default=FOLDER / "gpu.md", help="the page")
+    parser.add_argument("--to", type=Path, default=FOLDER / "gpu.md", help="the page; without a GPU: .gpu/gpu.md")
     args = parser.parse_args()
+    if not torch.cuda.is_available() and args.to == FOLDER / "gpu.md":  # what a GPU has shown stays
+        args.to = FOLDER.parents[1] / ".gpu/gpu.md"
+        args.to.parent.mkdir(exist_ok=True)
     about = machine()
     chosen = [check for check in CHECKS if check.name in (args.only or names)]
     with ThreadPoolExecutor() as threads:

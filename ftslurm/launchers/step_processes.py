@@ -23,7 +23,7 @@ from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.launchers.scheduler import CancelStep, Command, Request, Scheduler
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.run import log_cap
+from ftslurm.run import liveness, log_cap
 from ftslurm.security import owned_files
 
 HELPER_S = 5.0  # srun's helper process ends within two seconds of srun, or it is stuck
@@ -323,7 +323,7 @@ class Children:
             if not self.scheduler.direct:
                 step.over_since = step.over_since or time.monotonic()
                 waited = time.monotonic() - step.over_since > (STUCK_S if step.stuck else HELPER_S)
-                if any(_group_lives(child.process.pid) for child in step.children):
+                if any(liveness.lives(-child.process.pid) for child in step.children):
                     if not waited:
                         continue
                     for child in step.children:  # srun's helper, which tries to reach the node
@@ -365,16 +365,6 @@ class Children:
             return self.mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
-
-
-def _group_lives(leader: int) -> bool:
-    try:
-        os.killpg(leader, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _log(step: _Step, data: bytes) -> None:

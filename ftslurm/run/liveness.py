@@ -123,7 +123,7 @@ def moment(config: Config, run: RunDir) -> float:
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process of this machine lives."""
+    """Return whether a process of this machine lives; -PID: one of the process group with that leader (kill(2))."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from harness import Backend, Run
 
 import ftslurm
 
@@ -29,6 +32,7 @@ ARMS = {
     "spares": ("job=ddp", "groups.min=2", "job.args.active=2", *EXAMPLE, *QUIET),
     "asynchronous": (  # a group that heals computes beside it
         *("job=script", f"job.script={TOY}", f"job.args.steps={10**9}", "job.args.step-time=0", "job.args.beside=true"),
+        "job.env.TOY_DDP='1'",
     ),
     "hsdp": ("job=hsdp", *EXAMPLE, *QUIET),
     "localsgd": ("job=localsgd", "job.args.sync-every=2", *EXAMPLE),
@@ -36,57 +40,39 @@ ARMS = {
     "streaming": ("job=diloco", "job.args.sync-every=4", "job.args.fragments=2", *EXAMPLE),
 }
 FOR_EVER = ("restart.max_per_group=1000000", "restart.backoff_s=0", "checkpoint.every=1000", "job.snapshot=none")
-PATIENCE_S = 120.0  # until all groups train
 
 
-def campaign(arm: str, steps: int, pause_s: float, folder: str) -> str:
+def campaign(arm: str, steps: int, pause_s: float, folder: Path) -> str:
     """Run one training, and return what was seen; one group dies at a time."""
-    words = ("groups.count=3", "groups.gpus=0", "cluster=local", f"run.root={folder}", "health.compare_every=1")
-    run = ftslurm.submit([*ARMS[arm], *words, *FOR_EVER])
+    words = ["groups.count=3", "groups.gpus=0", "cluster=local", f"run.root={folder}/runs0", "health.compare_every=1"]
+    run = Backend("local", {}, folder).launch("run", "follow=true", *ARMS[arm], *words, *FOR_EVER)
     try:
-        deaths = 0
         until_joined(run, 3)
-        while (run.status()["step"] or 0) < steps:
-            run.inject("kill" if deaths % 2 else "term", group=deaths % 3)
+        steered = ftslurm.Run(run.dir)
+        deaths = 0
+        while (steered.status()["step"] or 0) < steps:
+            steered.inject("kill" if deaths % 2 else "term", group=deaths % 3)
             deaths += 1
             until_joined(run, 3 + deaths)
             time.sleep(pause_s)
-        alarms = named(run, "replicas_differ")
-        run.inject("corrupt", group=1)
-        until(lambda: len(named(run, "replicas_differ")) > len(alarms), "the flipped bit was not found")
-        found = named(run, "replicas_differ")[-1]
+        alarms = run.named("replicas_differ")
+        steered.inject("corrupt", group=1)
+        run.until(lambda: len(run.named("replicas_differ")) > len(alarms), "the flipped bit is found")
+        found = run.named("replicas_differ")[-1]
     finally:
-        run.stop()
-        run.wait(PATIENCE_S)
+        run.ask("stop")
+        run.process.wait(60)
     assert (found["groups"], found["equal"]) == ([1], 2), found
-    digests = 3 * run.config.groups.workers * int(found["step"])
+    digests = 3 * steered.config.groups.workers * int(str(found["step"]))
     return (
         f"{arm}: at most {digests} digests of {found['step']} steps compared, {deaths} deaths and heals: "
         f"{len(alarms)} false alarms; one flipped bit, found"
     )
 
 
-def named(run: ftslurm.Run, event: str) -> list[Mapping[str, Any]]:
-    """Return all events of a kind."""
-    return [one for one in run.lines() if one["event"] == event]
-
-
-def until_joined(run: ftslurm.Run, times: int) -> None:
+def until_joined(run: Run, times: int) -> None:
     """Wait until groups have begun to train so many times."""
-    until(lambda: len(named(run, "group_joined")) >= times, "not all groups train")
-
-
-def until(true: Callable[[], object], what: str) -> None:
-    """Wait until something is true.
-
-    Raises:
-        TimeoutError: it is not within PATIENCE_S.
-    """
-    limit = time.monotonic() + PATIENCE_S
-    while not true():
-        if time.monotonic() > limit:
-            raise TimeoutError(what)
-        time.sleep(0.5)
+    run.until(lambda: len(run.named("group_joined")) >= times, "all groups train")
 
 
 def main() -> None:
@@ -97,7 +83,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         for arm in args.arms:
-            print(campaign(arm, args.steps, args.pause, folder), flush=True)
+            (place := Path(folder, arm)).mkdir()
+            print(campaign(arm, args.steps, args.pause, place), flush=True)
 
 
 if __name__ == "__main__":

@@ -110,15 +110,12 @@ class Patch(Enum):
         "taking a step, and survivors of a death may wait for the process group's time-out",
         {
             "torchft.manager": "HTTPTransport(timeout, num_chunks)",
-            "torchft.checkpointing.http_transport:HTTPTransport": """
-                recv_checkpoint(src_rank, metadata, step, timeout) _load_from_address(address, timeout)
-            """,
             "torchft.manager:Manager": """
                 __init__(pg, timeout, connect_timeout, heartbeat_interval, checkpoint_transport)
                 start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error(e) errored()
                 _async_quorum(allow_heal) _apply_pending_state_dict()
-                _client _group_rank _healing _participating_replica_world_size _pending_state_dict _pg _quorum_future
-                _quorum_id _step
+                _checkpoint_transport _client _group_rank _healing _participating_replica_world_size _pending_state_dict
+                _pg _quorum_future _quorum_id _step
             """,
             "torchft.process_group:ProcessGroupWrapper": "abort() _pg",
             "torchft.process_group:ProcessGroupNCCL": "_errored",
@@ -132,13 +129,13 @@ class Patch(Enum):
         "nobody waits for a member that its quorum has lost",
         "survivors may wait for a dead group until the process group's time-out",
         {
-            "torchft.manager:Manager": "_checkpoint_transport _errored _pg _quorum_id",
+            "torchft.manager:Manager": "_errored _pg _quorum_id",
             "torchft.process_group": "create_store_client(store_addr)",
             "torchft.process_group:ProcessGroupWrapper": "_create_pg() _quorum_id",
             "torchft.process_group:ProcessGroupBaby": "configure(store_addr) _p _futures _futures_lock",
         },
         {  # torchft 0.3
-            "torchft.manager:Manager": "_checkpoint_transport _errored _pg _quorum_id",
+            "torchft.manager:Manager": "_errored _pg _quorum_id",
             "torchft.process_group": "create_store_client(store_addr)",
             "torchft.process_group:ProcessGroupWrapper": "_create_pg() _uuid",
             "torchft.process_group:ProcessGroupBaby": "reconfigure(opts) _p _futures _futures_lock",

@@ -48,7 +48,6 @@ from ftslurm.worker.private_names import Patch
 from ftslurm.worker.progress import Observer
 from ftslurm.worker.quorum_abort import BrokenQuorums
 from ftslurm.worker.quorum_ids import RepeatedIds
-from ftslurm.worker.transfers import Transfers
 
 if TYPE_CHECKING:
     from ftslurm.worker.comparison import Comparison
@@ -267,13 +266,12 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     importlib.import_module("encodings.idna")  # which the first look-up of a host's name would import
 
     nccl_names.adapt(os.environ, torch.__version__)
-    healing = Transfers()
     lineage = LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
     watchers = Watchers(
         progress=Observer(channel.say, position=task.position),
         lineage=lineage,
         unhealed=Watch(channel.warn),
-        quorums=BrokenQuorums(lineage.managers, task.position, healing),
+        quorums=BrokenQuorums(lineage.managers, task.position),
         sessions=Sessions(),
         repeated=RepeatedIds() if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft" else None,
     )
@@ -281,7 +279,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
-        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach, healing),
+        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach),
         Patch.COMPARE: lambda: compare(watchers, task, channel),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
         Patch.BROKEN: watchers.quorums.install,

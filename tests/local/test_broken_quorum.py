@@ -24,9 +24,8 @@ from ftslurm.worker import gloo_end
 from ftslurm.worker import quorum_abort as broken
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker.transfers import Transfers
 manager = SimpleNamespace(_quorum_id=3, _errored=None)
-quorums = broken.BrokenQuorums([manager], Position(), Transfers())
+quorums = broken.BrokenQuorums([manager], Position())
 quorums.install()
 manager._pg = pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 def configure(port, rank):

@@ -16,7 +16,6 @@ from ftslurm.worker import patch_fit
 from ftslurm.worker.group_end import native_of
 from ftslurm.worker.native_group import native_group
 from ftslurm.worker.quorum_abort import BrokenQuorums
-from ftslurm.worker.transfers import Transfers
 
 NEW = hasattr(dist.ProcessGroup, "reconfigure") and hasattr(process_group, "reconfigure_with_store")
 pytestmark = pytest.mark.skipif(not NEW, reason=f"needs torch 2.14 and torchft 0.3: {patch_fit.versions()}")
@@ -27,7 +26,7 @@ class Members:
     """Process groups that meet in quorum after quorum."""
 
     def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.quorums = BrokenQuorums([], Position(), Transfers())
+        self.quorums = BrokenQuorums([], Position())
         self.pool = ThreadPoolExecutor(count)
         self.groups: list[Any] = []
         for number in range(count):

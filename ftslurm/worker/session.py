@@ -9,7 +9,6 @@ import contextlib
 import gc
 import importlib
 import os
-import re
 import socket
 import sys
 import traceback
@@ -27,7 +26,6 @@ from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import process_title, secret_variables, sharing
-from ftslurm.words import by_count, plural
 from ftslurm.worker import (
     checkpoint_folder,
     closed_servers,
@@ -68,7 +66,7 @@ class Watchers:
     sessions: Sessions
     compared: Comparison | None = None  # None: health.compare_every is 0, or this torchft does not fit
     repeated: RepeatedIds | None = None  # with a Lighthouse whose quorum ids repeat
-    left_out: list[str] = field(default_factory=list)  # sentences about patches that do not fit the installed torchft
+    left_out: list[str] = field(default_factory=list)  # sentences about what does not fit the installed torch, torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
 
     @property
@@ -94,14 +92,17 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     channel = Channel(task.index, orders, reports)
     try:
         stacks.register(task.position, 2)
-        with ask_nvml(task.options.standby):
-            code, watchers = prepare(task, channel)
-            channel.say(messages.Ready(patch_fit.torchft()))
-            assign = channel.receive(messages.Assign)
-            me = assign.ranks[task.index]
-            if task.options.standby:
-                choose_gpus(share(assign, me))
-                watchers.bound = cpu_binding.bind(assign.bind, task.local_index) if assign.bind else ""
+        if task.options.standby:
+            # torch.cuda.is_available() asks CUDA by default, which then never reads CUDA_VISIBLE_DEVICES again: the
+            # standby could no longer be given its share of the GPUs (read in torch/cuda/__init__.py).
+            os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        code, watchers = prepare(task, channel)
+        channel.say(messages.Ready(patch_fit.torchft()))
+        assign = channel.receive(messages.Assign)
+        me = assign.ranks[task.index]
+        if task.options.standby:
+            choose_gpus(share(assign, me))
+            watchers.bound = cpu_binding.bind(assign.bind, task.local_index) if assign.bind else ""
         take_rank(task, assign, me)
         if watchers.bound:
             complain(watchers.bound)
@@ -109,9 +110,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
-        given = me.rank == 0 and os.environ.get("CUDA_VISIBLE_DEVICES")
-        if given and (said := idle_gpus(sys.modules.get("torch"), os.listdir("/dev"))):
-            channel.warn(f"{task.node} {said}")
         if me.local_rank == 0 and (reason := os.environ.pop(node_copy.NOT_STAGED, "")):
             channel.warn(
                 f"workers on {task.node} start from the shared file system, not from a copy of the Python environment "
@@ -192,22 +190,6 @@ class Channel:
 # --- the parts of main, in their order --------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def ask_nvml(standby: bool) -> Iterator[None]:
-    """Have a standby's torch.cuda.is_available() ask NVML.
-
-    By default it asks CUDA, which then never reads CUDA_VISIBLE_DEVICES again: the standby could no longer be given its
-    share of the GPUs (read in torch/cuda/__init__.py). A user's own setting is kept.
-    """
-    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
-    if not standby or name in os.environ:
-        yield
-        return
-    os.environ[name] = "1"
-    yield
-    del os.environ[name]
-
-
 def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     """Do all work that needs no assignment: the way to the run's code, the imports, and a standby's warm-up.
 
@@ -272,6 +254,11 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         Patch.BROKEN: watchers.quorums.install,
     }
     patch_fit.apply(installs, watchers.left_out)
+    if torch.version.cuda is None and os.environ.get("CUDA_VISIBLE_DEVICES") and os.path.exists("/dev/nvidiactl"):
+        watchers.left_out.append(
+            f"the node's GPUs stay idle: torch {torch.__version__} in the workers' environment (job.python) is a build "
+            "for CPUs. Install one for CUDA, or ask for no GPUs: groups.gpus=0"
+        )
     return watchers
 
 
@@ -421,22 +408,6 @@ def choose_gpus(wanted: str | None) -> None:
         counts_anew = "ROCR_VISIBLE_DEVICES" in given and name in _OF_HIP and os.path.exists(AMD)
         share = range(count) if counts_anew else visible[first : first + count]
         os.environ[name] = ",".join(map(str, share))
-
-
-def idle_gpus(torch: Any, devices: list[str]) -> str | None:
-    """Return a sentence if there are GPUs that this build of torch cannot use.
-
-    Args:
-        devices: the names in /dev.
-    """
-    count = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in devices)
-    if not count or torch.version.cuda is not None:
-        return None
-    stay = f"{plural(count, 'GPU')} that {by_count(count, 'stays', 'stay')}"
-    return (
-        f"has {stay} idle: torch {torch.__version__} in the workers' environment "
-        "(job.python) is a build for CPUs. Install one for CUDA, or ask for no GPUs: groups.gpus=0"
-    )
 
 
 def share(assign: messages.Assign, me: messages.Rank) -> str | None:

@@ -206,8 +206,8 @@ def _connected(group: Any, made: Any) -> Any:
 def quorum_of(store_addr: str) -> int | None:
     """Return the quorum's id in the address of its store; None: the store is not a quorum's.
 
-    The address is HOST:PORT/torchft/ID/RANK in torchft 0.2.0, HOST:PORT/GROUP/torchft/ID in the nightly
-    (closed_servers.py), with one more component before torchft if ids repeat (quorum_ids.py).
+    The address is HOST:PORT/STEP/torchft/ID/RANK in torchft 0.2.0 (run_manager.py), HOST:PORT/GROUP/torchft/ID in the
+    nightly (closed_servers.py).
     """
     _, _, after = store_addr.partition("/torchft/")
     number = after.partition("/")[0]

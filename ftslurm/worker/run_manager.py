@@ -1,9 +1,9 @@
 """The Manager of a run: `from torchft import Manager` gives the script RunManager.
 
 It is torchft's, and each override calls torchft's own method. What it adds: progress.py and unhealed.py look on;
-lineage_guard.py checks each answer about a quorum before torchft uses it; quorum_ids.py tells quorums apart whose ids
-repeat; the first error of a step ends what the process group does (group_end.py); one of torch's own meets the others
-in the quorum's store (native_group.py). Import it late: it imports torchft.
+lineage_guard.py checks each answer about a quorum before torchft uses it; the first error of a step ends what the
+process group does (group_end.py); one of torch's own meets the others in the quorum's store (native_group.py). Import
+it late: it imports torchft.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class RunManager(Base):  # type: ignore[misc]
 
         def answered(quorum: Any) -> None:
             watchers.lineage.check(self, allow_heal, quorum)
-            if watchers.repeated is not None:
-                watchers.repeated.tell_apart(self, quorum)
+            # The ids of torchft's own Lighthouse begin anew when it is relaunched: what members of an earlier quorum of
+            # this id have left in the store is elsewhere.
+            quorum.store_address = f"{quorum.store_address}/{quorum.max_step}"
             if (native := group_end.native_of(self._pg)) is not None:
                 native.address = f"{quorum.store_address}/torchft/{quorum.quorum_id}/{self._group_rank}"
 

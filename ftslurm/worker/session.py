@@ -44,7 +44,6 @@ from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.private_names import Patch
 from ftslurm.worker.progress import Observer
 from ftslurm.worker.quorum_abort import BrokenQuorums
-from ftslurm.worker.quorum_ids import RepeatedIds
 
 if TYPE_CHECKING:
     from ftslurm.worker.comparison import Comparison
@@ -65,7 +64,6 @@ class Watchers:
     quorums: BrokenQuorums
     sessions: Sessions
     compared: Comparison | None = None  # None: health.compare_every is 0, or this torchft does not fit
-    repeated: RepeatedIds | None = None  # with a Lighthouse whose quorum ids repeat
     left_out: list[str] = field(default_factory=list)  # sentences about what does not fit the installed torch, torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
 
@@ -242,7 +240,6 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         unhealed=Watch(channel.warn),
         quorums=BrokenQuorums(lineage.managers, task.position),
         sessions=Sessions(),
-        repeated=RepeatedIds() if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft" else None,
     )
     installs = torchft_patches.INSTALLS | {
         Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),

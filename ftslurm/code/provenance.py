@@ -21,16 +21,13 @@ from ftslurm.code import git_tree
 from ftslurm.code.git_tree import GitError
 from ftslurm.code.selection import Rules
 from ftslurm.config.schema import Config, interpreter, user_name
-from ftslurm.run.metadata import nvidia_driver, torch_cuda
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import masked, masked_patch, without_passwords, without_values
-from ftslurm.slurm import client, commands
 from ftslurm.words import plural
 
 NAME, DIFF, PACKAGES = "provenance.json", "git.diff", "pip-freeze.txt"
 MOST_DIFF_MB = 20
 MOST_CHANGED = 1_000  # changed files that are named
-_ANSWER_S = 15.0
 
 
 def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes | None) -> None:
@@ -50,9 +47,6 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes 
         "command": [masked(word) for word in sys.argv],
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
         "git": git,
-        "slurm": _slurm() if config.cluster.kind != "local" else None,
-        "nvidia_driver": nvidia_driver(),
-        "torch_cuda": torch_cuda(),
         "packages": None if packages is None else PACKAGES,
     }
     files = {NAME: json.dumps(found, indent=1, ensure_ascii=False) + "\n"}
@@ -129,7 +123,7 @@ def _lines(root: str, *words: str, sign: str = "\n") -> list[str]:
     return [line for line in said.split(sign) if line]
 
 
-# --- packages and versions --------------------------------------------------------------------------------------------
+# --- packages ---------------------------------------------------------------------------------------------------------
 
 
 def _packages(config: Config) -> list[str] | None:
@@ -165,8 +159,3 @@ def _requirement(name: str, version: str, direct: str | None) -> str:
     if editable:
         return f"-e {url.removeprefix('file://')}  # {name}=={version}"
     return f"{name} @ " + (f"git+{url}@{commit}" if commit else url)
-
-
-def _slurm() -> str | None:
-    answer = client.call(commands.version(), _ANSWER_S)
-    return (answer.out.strip()[:200] or None) if answer.ok else None

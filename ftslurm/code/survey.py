@@ -95,12 +95,15 @@ def _of_tree(config: Config, main: str) -> Survey:
     except git_tree.GitError as error:
         refused = f" (git refuses to read it: {error})"
     root = package_root(main)
-    broad = _is_broad(root)
-    sizes = _walk(root, frozenset(_of_runs(config)), broad, rules_of(config))
+    if _is_broad(root):
+        return Survey(
+            record.NONE, why=f"{root} holds all kinds of things: give the script a folder of its own{refused}"
+        )
+    sizes = _walk(root, frozenset(_of_runs(config)), rules_of(config))
     sizes.setdefault(os.path.relpath(main, root), _size(main))
     if len(sizes) > MOST_FILES:
         return Survey(record.NONE, why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
-    return replace(_of_files(config, main, root, sizes, links=not broad), note=refused)
+    return replace(_of_files(config, main, root, sizes), note=refused)
 
 
 def _of_files(
@@ -173,12 +176,11 @@ def _is_broad(folder: str) -> bool:
     return sticky or (home + "/").startswith(real.rstrip("/") + "/")
 
 
-def _walk(root: str, skipped: frozenset[str], broad: bool, rules: Rules) -> dict[str, int]:
+def _walk(root: str, skipped: frozenset[str], rules: Rules) -> dict[str, int]:
     """Return the modules and small configuration files below a folder, with their sizes.
 
     Args:
         skipped: folders that hold runs.
-        broad: of its folders only packages are looked into.
     """
     found: dict[str, int] = {}
     todo, seen = [root], 0
@@ -193,12 +195,11 @@ def _walk(root: str, skipped: frozenset[str], broad: bool, rules: Rules) -> dict
         for entry in entries:
             path = os.path.relpath(entry.path, root)
             if entry.is_dir(follow_symlinks=False):
-                has = os.path.exists(os.path.join(entry.path, "__init__.py"))
-                if not _holds_no_code(entry, skipped) and (has or not broad or folder != root):
+                if not _holds_no_code(entry, skipped):
                     todo.append(entry.path)
             elif not (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
                 continue  # a pipe or a socket
-            elif is_module(path) or ((is_code(path) and not broad) or rules.included(path)):
+            elif is_module(path) or is_code(path) or rules.included(path):
                 size = _size(entry.path)
                 if is_module(path) or size <= _MOST_CONFIG or rules.included(path):
                     found[path] = size

@@ -106,15 +106,13 @@ def test_without_git_it_is_the_package_or_the_scripts_folder(tmp_path: Path) -> 
     assert (package.root, package.script) == (str(tmp_path / "q"), "pkg/sub/train.py")
 
 
-def test_of_a_home_directory_only_modules_and_packages_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_home_directory_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    write(tmp_path, "train.py", "notes.txt", "thesis/plot.py", "lib/__init__.py", "lib/a.py", ".ssh/id_rsa")
+    write(tmp_path, "train.py", "thesis/plot.py")
     git(tmp_path, "init", "-q")  # dotfiles
     found = look(tmp_path / "train.py")
-    assert found.files == {"train.py", "lib/__init__.py", "lib/a.py"}
-    assert {path.name for path in kept(found, tmp_path / "run").iterdir()} == {"train.py", "lib"}
+    assert found.kind == "none"
+    assert "give the script a folder of its own" in found.why
 
 
 def test_a_module_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def _walk(root: str, skipped: frozenset[str], rules: Rules) -> dict[str, int]:
                     todo.append(entry.path)
             elif not (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
                 continue  # a pipe or a socket
-            elif is_module(path) or is_code(path) or rules.included(path):
+            elif is_code(path) or rules.included(path):
                 size = _size(entry.path)
                 if is_module(path) or size <= _MOST_CONFIG or rules.included(path):
                     found[path] = size

@@ -15,31 +15,30 @@ Names = Mapping[str, str]  # MODULE or MODULE:CLASS -> names in it
 
 
 class Patch(Enum):
-    """One use: why, the consequence without it, and the names that it needs.
+    """One use: the consequence without it, and the names that it needs.
 
     f(a, b) is a function, method or class that can be called with arguments of these names, f() one with any. A name in
     a class is also one that its methods use, such as an attribute of its instances. Where versions differ there are
     several sets of names, and one of them must be complete.
     """
 
-    def __init__(self, why: str, without: str, *forms: Names) -> None:
-        self.why = why
+    def __init__(self, without: str, *forms: Names) -> None:
         self.without = without
         self.forms = forms
 
     # --- defects of torchft: torchft_patches.py ---
+    # DistributedDataParallel takes the death of a group inside the gradients' allreduce.
     COMM_HOOK = (
-        "DistributedDataParallel takes the death of a group inside the gradients' allreduce",
         "the death of one group may end the scripts of the others, which use torchft's DistributedDataParallel",
         {"torchft.ddp:DistributedDataParallel": "_comm_hook(state, bucket)", "torchft.manager:_ManagedFuture": "_fut"},
     )
+    # PureDistributedDataParallel, which never waits for its average, is refused.
     PURE_DDP = (
-        "PureDistributedDataParallel, which never waits for its average, is refused",
         "with PureDistributedDataParallel groups may train different models: use DistributedDataParallel",
         {"torchft.ddp": "PureDistributedDataParallel(manager, module)"},
     )
+    # A step with a process group in a child process can be committed.
     BABY_FUTURES = (
-        "a step with a process group in a child process can be committed",
         "with a process group in a child process (ProcessGroupBaby...) no step may be committed",
         {
             "torchft.process_group:ProcessGroupBaby": "_get_future(op_id, stream) _timeout",
@@ -48,8 +47,8 @@ class Patch(Enum):
     )
 
     # --- servers, closed to strangers: closed_servers.py, parameter_sessions.py, closed_transport.py ---
+    # Managers listen on loopback, and are asked through the guards.
     MANAGERS = (
-        "managers listen on loopback, and are asked through the guards",
         CLOSED,
         {
             "torchft.manager": """
@@ -61,8 +60,8 @@ class Patch(Enum):
             "torchft._torchft:QuorumResult": "store_address",
         },
     )
+    # Process groups meet in the group's store, and host none of their own.
     PROCESS_GROUPS = (
-        "process groups meet in the group's store, and host none of their own",
         CLOSED,
         {"torchft.process_group": "TCPStore ProcessGroup.configure(store_addr)"},
         {  # torchft 0.3
@@ -72,8 +71,8 @@ class Patch(Enum):
             """,
         },
     )
+    # Parameter servers listen on loopback, and their sessions meet in the group's store.
     PARAMETER_SERVERS = (
-        "parameter servers listen on loopback, and their sessions meet in the group's store",
         CLOSED,
         {
             "torchft.parameter_server": "_IPv6HTTPServer.address_family socket.gethostname() urllib.request",
@@ -82,8 +81,8 @@ class Patch(Enum):
             """,
         },
     )
+    # A group's state is given to groups of this run only, and taken from no other.
     CHECKPOINTS = (
-        "a group's state is given to groups of this run only, and taken from no other",
         CLOSED,
         {
             "torchft.checkpointing.http_transport": """
@@ -94,8 +93,8 @@ class Patch(Enum):
     )
 
     # --- the Manager of a run: run_manager.py ---
+    # Groups are compared by digests of their state: comparison.py.
     COMPARE = (
-        "groups are compared by digests of their state: comparison.py",
         "groups are not compared (health.compare_every)",
         {
             "torchft.manager:Manager": """
@@ -104,8 +103,8 @@ class Patch(Enum):
             "torch.optim.optimizer": "register_optimizer_step_pre_hook(hook)",
         },
     )
+    # Steps are shown, a worker without the training's state takes none, and nobody waits for a dead group.
     MANAGER = (
-        "steps are shown, a worker without the training's state takes none, and nobody waits for a dead group",
         "steps, quorums and hangs are not seen, only the Lighthouse keeps a group without the training's state from "
         "taking a step, and survivors of a death may wait for the process group's time-out",
         {
@@ -125,8 +124,8 @@ class Patch(Enum):
             "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
         },
     )
+    # Nobody waits for a member that its quorum has lost.
     BROKEN = (
-        "nobody waits for a member that its quorum has lost",
         "survivors may wait for a dead group until the process group's time-out",
         {
             "torchft.manager:Manager": "_errored _pg _quorum_id",

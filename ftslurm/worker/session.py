@@ -32,7 +32,6 @@ from ftslurm.worker import (
     closed_transport,
     cpu_binding,
     group_end,
-    nccl_names,
     parameter_sessions,
     patch_fit,
     script,
@@ -232,7 +231,10 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
 
     importlib.import_module("encodings.idna")  # which the first look-up of a host's name would import
 
-    nccl_names.adapt(os.environ, torch.__version__)
+    trace = os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
+    if trace and torch.__version__.startswith(("2.8.", "2.9.")):  # these have other names for the Flight Recorder's
+        os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", trace)
+        os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
     lineage = LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
     watchers = Watchers(
         progress=Observer(channel.say, position=task.position),

@@ -33,38 +33,11 @@ _PRIVATE_KEY = re.compile(
 _HARMLESS = re.compile(r"(?i)[-+.\d]{0,5}|true|false|yes|no|on|off|none|null|[~./].*|.{1,3}")
 MASK = "***"
 _LEAST = 6  # characters of a value that is masked wherever it stands
-_IN_A_MAPPING = re.compile(r"[{,]\s*['\"]?(\w+)['\"]?\s*:")
-
-
-def exposed(words: Iterable[str]) -> list[str]:
-    """Return the variables that a command line sets with job.env and that are secrets by their names."""
-    found: dict[str, None] = {}
-    for word in words:
-        key, _, value = word.lstrip("+").partition("=")
-        names = _IN_A_MAPPING.findall(value) if key == "job.env" else [key.removeprefix("job.env.")]
-        if key == "job.env" or key.startswith("job.env."):
-            found |= dict.fromkeys(name for name in names if _TELLING.search(name))
-    return list(found)
-
-
-def is_telling(name: str) -> bool:
-    """Return whether a variable is a secret by its name."""
-    return _TELLING.search(name) is not None
-
-
-def warning(names: Sequence[str]) -> str:
-    """Return the warning about exposed variables, without their values."""
-    what = ", ".join(f"job.env.{name}" for name in names)
-    return (
-        f"warning: {what} on a command line can be read by other users (ps, scontrol show job) until the command has "
-        f"begun, and stays in the shell's history; export it instead, and pass it on with "
-        f"job.secrets=[{','.join(names)}]"
-    )
 
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable or argument is a secret, by its name or the form of its value."""
-    return (is_telling(name) and not _HARMLESS.fullmatch(value)) or _TOKEN.fullmatch(value) is not None
+    return (_TELLING.search(name) is not None and not _HARMLESS.fullmatch(value)) or _TOKEN.fullmatch(value) is not None
 
 
 def withdraw(env: MutableMapping[str, str], names: list[str], environ: MutableMapping[str, str]) -> list[str]:

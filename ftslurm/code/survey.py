@@ -49,8 +49,7 @@ def survey(config: Config) -> Survey:
     main = job.script if job.script is not None else module_file.find(config)
     if main is None:
         return Survey(record.NONE, why=f"job.module={job.module} is found only where the workers run")
-    main = _target(os.path.abspath(main))
-    main = os.path.join(os.path.realpath(os.path.dirname(main)), os.path.basename(main))
+    main = os.path.realpath(main)  # Python looks for modules in the folder to which a link leads
     if not os.path.isfile(main):
         return Survey(record.NONE, why=f"{main} is no file")
     own = str(Path(sys.modules["ftslurm"].__file__ or "").parent)
@@ -63,16 +62,6 @@ def survey(config: Config) -> Survey:
         beside = {entry.name: entry.stat().st_size for entry in _entries(folder) if entry.name.endswith(".py")}
         return _of_files(config, main, folder, beside, links=False)
     return _of_tree(config, main)
-
-
-def _target(path: str) -> str:
-    """Return the file to which a link leads, in whose folder Python looks for modules; links in its folder stay."""
-    file = path
-    for _ in range(40):
-        if not os.path.islink(file):
-            break
-        file = os.path.join(os.path.realpath(os.path.dirname(file)), os.readlink(file))  # ".." is of the real folder
-    return file if os.path.isfile(file) else path
 
 
 def _installed(path: str) -> bool:

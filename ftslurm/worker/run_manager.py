@@ -13,6 +13,7 @@ import importlib
 import inspect
 import os
 import sys
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,8 +36,6 @@ class RunManager(Base):  # type: ignore[misc]
     @functools.wraps(Base.__init__)  # type: ignore[misc]  # some frameworks read its arguments
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         call = inspect.signature(Base).bind(*args, **kwargs)
-        if "pg" in call.arguments:
-            refuse_old(type(call.arguments["pg"]))
         choose(call)
         self._ftslurm.unhealed.over = True
         super().__init__(*call.args, **call.kwargs)
@@ -92,9 +91,9 @@ class RunManager(Base):  # type: ignore[misc]
 
     def wait_quorum(self) -> None:
         """Wait for the quorum."""
-        self._ftslurm.progress.waits(self)
+        began = time.monotonic()
         super().wait_quorum()
-        self._ftslurm.progress.has_waited(self)
+        self._ftslurm.progress.has_waited(self, time.monotonic() - began)
 
     def allreduce(self, *args: Any, **kwargs: Any) -> Any:
         """Average a tensor."""
@@ -131,17 +130,6 @@ class RunManager(Base):  # type: ignore[misc]
             compared.has_committed(self)
         self._ftslurm.progress.has_voted(self, committed)
         return committed
-
-
-def refuse_old(kind: Any) -> None:
-    """Refuse a process group of the script's own for torchft 0.2, with which 0.3 never commits a step.
-
-    Raises:
-        TypeError: it is one.
-    """
-    base = importlib.import_module("torchft.process_group").ProcessGroup
-    if hasattr(kind, "configure") and not hasattr(base, "configure") and kind.reconfigure is base.reconfigure:
-        raise TypeError(f"{kind.__name__} has configure(), as torchft 0.2 wants it, and lacks reconfigure() of 0.3")
 
 
 def choose(call: inspect.BoundArguments) -> None:

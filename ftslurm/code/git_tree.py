@@ -23,7 +23,7 @@ def ask(folder: str | Path, *words: str) -> bytes:
     Raises:
         GitError: it failed, is not installed, or took too long.
     """
-    return _run(folder, [*_QUIET, *(_without_filters(folder) if words[0] in ("status", "diff") else ()), *words])
+    return _run(folder, [*_QUIET, *(_without_filters(folder) if words[0] == "status" else ()), *words])
 
 
 def _without_filters(folder: str | Path) -> list[str]:

@@ -21,7 +21,7 @@ CODE = frozenset(
     )
 )
 _MODULES = (".py", ".so")  # also copied if git ignores them: generated version files, extensions built in place
-# Never copied, and not in git.diff: keys and passwords, by their usual names. A link leads to the original.
+# Never copied: keys and passwords, by their usual names. A link leads to the original.
 _SECRET = re.compile(
     r"(?i:.*\.env(\..+)?|.+\.(pem|key|p12|pfx|keystore|jks|ppk|kdbx)|id_(rsa|dsa|ecdsa|ed25519).*"
     r"|[._]?(netrc|pgpass|npmrc|pypirc|htpasswd|dockercfg|kubeconfig)"

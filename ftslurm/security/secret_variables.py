@@ -27,9 +27,6 @@ _GIVEN = re.compile(
 _IN_A_URL = re.compile(r"(?<=://)[^\s/@\"']+:[^\s/@\"']*@|(?<=https://)[\w-]{16,}@")
 # Beginnings of tokens of well-known services.
 _TOKEN = re.compile(r"(?<![\w-])(sk-|hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}")
-_PRIVATE_KEY = re.compile(
-    r"(?<=PRIVATE KEY-----).+|((?<=^[ +-])|(?<=@@ ))[A-Za-z0-9+/=]{40,}$"
-)  # also a line of its text
 _HARMLESS = re.compile(r"(?i)[-+.\d]{0,5}|true|false|yes|no|on|off|none|null|[~./].*|.{1,3}")
 MASK = "***"
 _LEAST = 6  # characters of a value that is masked wherever it stands
@@ -65,25 +62,6 @@ def masked(word: str) -> str:
     """Return a word of a command line without passwords and tokens, as far as names and forms tell them."""
     word = _GIVEN.sub(lambda m: m[0] if _HARMLESS.fullmatch(m["value"]) else f"{m['name']}{m['sign']}{MASK}", word)
     return _TOKEN.sub(MASK, without_passwords(word))
-
-
-def masked_patch(patch: bytes) -> bytes:
-    """Return a patch without literals that are given to a telling name, tokens, passwords in URLs and private keys."""
-    return "\n".join(map(_masked_line, patch.decode("latin-1").split("\n"))).encode("latin-1")
-
-
-def _masked_line(line: str) -> str:
-    def given(found: re.Match[str]) -> str:
-        name, sign, value = found.group("name", "sign", "value")
-        digit, plain = any(map(str.isdigit, value)), name.lower() in ("key", "token")  # names in any code
-        likely = (
-            len(value) >= 12 and digit and "." not in value
-            if plain
-            else len(value) >= _LEAST and (digit or sign[-1] in "\"'")
-        )
-        return name + sign + (MASK if likely else value)
-
-    return _TOKEN.sub(MASK, without_passwords(_PRIVATE_KEY.sub(MASK, _GIVEN.sub(given, line))))
 
 
 def without_passwords(text: str) -> str:

@@ -153,7 +153,7 @@ class Channel:
         line, trace = describe(error)
         trace = "" if isinstance(error, SystemExit) else trace  # sys.exit("message"): the message says it all
         self._send(messages.encode_trace(last_lines(trace), self.task))
-        self.say(messages.Failed(line, trace[-600:], step, started, oom=ran_out_of_memory(error)))
+        self.say(messages.Failed(line, step, started, oom=ran_out_of_memory(error)))
 
     def warn(self, text: str) -> None:
         """Warn the user in the rank's log and through the controller."""
@@ -276,7 +276,7 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
     error = f"ended by ftslurm before it took a step: {reason}"
     complain(error)
     refused = os.environ.get("FTSLURM_HEALS") == "1"
-    channel.say(messages.Failed(error, "", None, started=True, refused=refused))
+    channel.say(messages.Failed(error, None, started=True, refused=refused))
     os._exit(1)
 
 

@@ -45,9 +45,7 @@ def _lines(address: bytes) -> Iterator[bytes]:
     """Yield the rows with an address. An IPv4 address in tcp6 ends in the same eight digits."""
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(f"/proc/net/{name}", "rb") as table:
-            text, at = table.read(), -1
-            while (at := text.find(address, at + 1)) >= 0:
-                yield text[text.rfind(b"\n", 0, at) + 1 : text.find(b"\n", at)]
+            yield from (line for line in table if address in line)
 
 
 def _hex(address: Address) -> bytes:

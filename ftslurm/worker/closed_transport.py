@@ -28,7 +28,7 @@ from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
 
 MOST_STRANGERS = 64  # connections without a completed handshake; further ones are closed
-AGAIN_S = (0.05, 1.0)  # until a client asks again that was turned away, doubled each time up to the second number
+AGAIN_S = (0.05, 0.5)  # until a client asks again that was turned away, drawn between these
 CONNECT_S = 10.0  # a node that does not answer for so long is gone
 GONE_S = 15  # the same while a state is sent: the healer and its donor would wait for torchft's time-out of 60 s
 
@@ -106,7 +106,7 @@ class _Connection(http.client.HTTPConnection):
             OSError: there is no server, it is not of this run, or it stays busy.
         """
         patience = self.timeout if isinstance(self.timeout, (int, float)) else handshake.PATIENCE_S
-        deadline, again = time.monotonic() + patience, AGAIN_S[0]
+        deadline = time.monotonic() + patience
         while True:
             self.sock = socket.create_connection((self.host, self.port), min(patience, CONNECT_S))
             _end_if_gone(self.sock)
@@ -120,10 +120,9 @@ class _Connection(http.client.HTTPConnection):
                 raise
             except ConnectionResetError:  # the server may have MOST_STRANGERS connections at the moment
                 self.sock.close()
-                if time.monotonic() + again > deadline:
+                if time.monotonic() + AGAIN_S[1] > deadline:
                     raise
-            time.sleep(again * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
-            again = min(2 * again, AGAIN_S[1])
+            time.sleep(random.uniform(*AGAIN_S))  # noqa: S311 - not a secret
 
     def _introduce(self, patience_s: float) -> None:
         address = f"{bracketed(self.host)}:{self.port}/{CHECKPOINT}"

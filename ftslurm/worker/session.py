@@ -321,8 +321,8 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
         watchers.compared.report = lambda step, digest: channel.say(messages.Digest(step, rank, digest))
     if rank != 0:
         watchers.progress.report = lambda _: None
-    elif assign.lighthouse:
-        watchers.unhealed.groups = assign.groups
+    if rank != 0 or not assign.lighthouse:  # without a Lighthouse no script needs a Manager
+        watchers.unhealed.over = True
 
     def say_for_group(report: messages.Report) -> None:
         if isinstance(report, messages.Restored):

@@ -179,7 +179,7 @@ class _Observer:
 
 
 class _Watch:
-    groups = 0
+    over = True
 
     def ended(self) -> None: ...
 

@@ -86,10 +86,10 @@ def _of_tree(config: Config, main: str) -> Survey:
         return Survey(
             record.NONE, why=f"{root} holds all kinds of things: give the script a folder of its own{refused}"
         )
-    sizes = _walk(root, frozenset(_of_runs(config)), rules_of(config))
-    if sizes is None:
+    found = _walk(root, frozenset(_of_runs(config)), rules_of(config))
+    if found is None:
         return Survey(record.NONE, why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
-    return replace(_of_files(config, main, root, sizes), note=refused)
+    return replace(_of_files(config, main, root, found), note=refused)
 
 
 def _of_files(

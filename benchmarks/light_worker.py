@@ -185,7 +185,7 @@ def watch(task: guard.Task, channel: session.Channel, _: Any) -> session.Watcher
         lineage=lineage_guard.LineageGuard(
             lambda reason: session.end_before_step(channel, reason), lambda: task.position.reached
         ),
-        unhealed=SimpleNamespace(install=lambda: None, ended=lambda: None, groups=0),  # type: ignore[arg-type]
+        unhealed=SimpleNamespace(install=lambda: None, ended=lambda: None),  # type: ignore[arg-type]
         quorums=SimpleNamespace(listen_to=lambda _: None),  # type: ignore[arg-type]
         sessions=Sessions(),
     )

@@ -10,7 +10,7 @@ from ftslurm.config.schema import Config, script_arguments
 from ftslurm.errors import ConfigError
 from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
-from ftslurm.security import secret_variables
+from ftslurm.security import process_title, secret_variables
 from ftslurm.submission import capabilities, preflight, submit
 
 
@@ -25,7 +25,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         FtslurmError: the cluster cannot hold the run, a secret is missing, the script has a syntax error, or another
             run uses checkpoint.dir and this one would start at once.
     """
-    found = capabilities.resolve(config, preview) + keep_secrets(config)
+    found = keep_secrets(config) + capabilities.resolve(config, preview)
     if judge:
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ)
@@ -55,13 +55,16 @@ def _checkpoints_in_use(config: Config, preview: bool) -> str | None:
 
 
 def keep_secrets(config: Config) -> list[str]:
-    """Take secrets out of job.env: workers get them as with job.secrets, and no file has them. Return notes."""
+    """Take secrets out of job.env and off the command line; workers get them as with job.secrets. Return notes."""
     job = config.job
     notes = []
     if moved := secret_variables.withdraw(job.env, job.secrets, os.environ):
+        process_title.hide(os.environ[name] for name in moved)
         notes.append(
             f"{', '.join(f'job.env.{name}' for name in moved)} is a secret by its name or form: its value is "
-            f"written to no file, and workers get it as with job.secrets; to resume the run, export it"
+            f"written to no file, and workers get it as with job.secrets. If it was on a command line, others could "
+            f"read it (ps, scontrol show job), and the shell's history has it: export it instead, also to resume the "
+            f"run, and name it in job.secrets=[{','.join(moved)}]"
         )
     if shown := secret_variables.in_arguments(script_arguments(job.args)):
         notes.append(

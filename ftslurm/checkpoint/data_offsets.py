@@ -2,26 +2,23 @@
 
     DIR/positions/group-0003-rank-0
 
-A record is a step and the pickled state of the data object after it. A record of a step replaces those of the same and
-of later steps, which a full restart has undone. Its checksum shows whether it was written completely. A file is read
-only if no other user can have written it.
+A record is a pickle: a step, the number of ranks, and the state of the data object after the step. A record of a step
+replaces those of the same and of later steps, which a full restart has undone. One that was not written completely is
+left out. A file is read only if no other user can have written it.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import struct
-import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ftslurm.checkpoint import layout
 from ftslurm.errors import complain
 from ftslurm.security import owned_files
-
-HEAD = struct.Struct("<qII")  # step, length and checksum of what follows
 
 
 class DataPositions:
@@ -46,15 +43,15 @@ class DataPositions:
             self.read()
         except OSError as error:
             why = str(error)
-        at, noted = self.upto(step) or (0, None)
-        if noted is not None and noted[0] == self.ranks:
-            self.data.load_state_dict(noted[1])
+        at, ranks, state = self.upto(step) or (0, 0, None)
+        if ranks == self.ranks:
+            self.data.load_state_dict(state)
             if step is not None and at < step:
                 complain(
                     f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}"
                 )
-        elif noted is not None or step != 0:
-            why = why or (f"it was recorded by groups of {noted[0]} ranks" if noted else "none was recorded")
+        elif ranks or step != 0:
+            why = why or (f"it was recorded by groups of {ranks} ranks" if ranks else "none was recorded")
             complain(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
         if step is not None:
             self.note(step)  # drops the later records: their steps are undone
@@ -66,9 +63,9 @@ class DataPositions:
             trim_to: the steps of the checkpoints; if given, positions that neither belong to one nor are newer are
                 dropped.
         """
-        state = (self.ranks, self.data.state_dict())
+        record = pickle.dumps((step, self.ranks, self.data.state_dict()))
         try:
-            self.append(step, state)
+            self.append(step, record)
             if trim_to:
                 self.trim(trim_to)
             self._failing = False
@@ -87,36 +84,29 @@ class DataPositions:
         """
         self.records.clear()
         try:
-            with owned_files.open_own(self.path) as file:
-                text = file.read()
+            with owned_files.open_own(self.path) as file, suppress(EOFError, pickle.UnpicklingError):
+                while True:  # until its end, or an incomplete record
+                    record = pickle.load(file)  # noqa: S301 open_own has checked the owner
+                    self._remember(record[0], pickle.dumps(record))
         except FileNotFoundError:
             return
-        at = 0
-        while at + HEAD.size <= len(text):
-            step, length, checksum = HEAD.unpack_from(text, at)
-            content = text[at + HEAD.size : at + HEAD.size + length]
-            if len(content) < length or zlib.crc32(content, step & 0xFFFFFFFF) != checksum:
-                break  # the last record was not written completely
-            self._remember(step, content)
-            at += HEAD.size + length
 
-    def upto(self, step: int | None = None) -> tuple[int, Any] | None:
-        """Return the last record of this step or before: its step and its state."""
+    def upto(self, step: int | None = None) -> Any:
+        """Return the last record of this step or before."""
         steps = [known for known in self.records if step is None or known <= step]
-        return (steps[-1], pickle.loads(self.records[steps[-1]])) if steps else None  # noqa: S301 read() has checked the owner
+        return pickle.loads(self.records[steps[-1]]) if steps else None  # noqa: S301 read() has checked the owner
 
-    def append(self, step: int, state: object) -> None:
+    def append(self, step: int, record: bytes) -> None:
         """Append a record with one write, without a sync: it outlives a killed process, not a crash of the machine.
 
         Raises:
             OSError: it could not be written; the records before are still good.
         """
-        content = pickle.dumps(state)
-        self._remember(step, content)
+        self._remember(step, record)
         if self._file is None:
             self.trim([])  # also drops an incomplete record at the end
         else:
-            self._write(self._file, _record(step, content))
+            self._write(self._file, record)
 
     def trim(self, checkpoints: Sequence[int]) -> None:
         """Rewrite the file with the positions that belong to these steps, and those after the last of them.
@@ -127,11 +117,10 @@ class DataPositions:
         if checkpoints:
             needed = {max((s for s in self.records if s <= wanted), default=0) for wanted in checkpoints}
             last = max(checkpoints)
-            self.records = {s: content for s, content in self.records.items() if s > last or s in needed}
+            self.records = {s: record for s, record in self.records.items() if s > last or s in needed}
         self.path.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        data = b"".join(_record(step, content) for step, content in self.records.items())
-        owned_files.replace_file(self.path, data, durable=True)
+        owned_files.replace_file(self.path, b"".join(self.records.values()), durable=True)
         self.close()
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
@@ -146,11 +135,7 @@ class DataPositions:
             os.ftruncate(file, before)
             raise OSError("no space left for the whole record")
 
-    def _remember(self, step: int, content: bytes) -> None:
+    def _remember(self, step: int, record: bytes) -> None:
         while self.records and next(reversed(self.records)) >= step:
             self.records.popitem()
-        self.records[step] = content
-
-
-def _record(step: int, content: bytes) -> bytes:
-    return HEAD.pack(step, len(content), zlib.crc32(content, step & 0xFFFFFFFF)) + content
+        self.records[step] = record

@@ -15,7 +15,6 @@ def main(args: argparse.Namespace) -> int:
     """Start the run and follow it, as `ftslurm run` does. Return its exit code."""
     if args.run is not None and "=" in args.run and not Path(args.run).exists():
         args.run, args.overrides = None, [args.run, *args.overrides]
-    run_verb.warn_of_exposed_secrets(args.overrides)
     parent = find_run(args)
     resumption = resuming.resume(parent.files, args.overrides, args.from_scratch, args.new_code)
     print(f"ftslurm: resuming {parent.id} from {resumption.begins}, with {resumption.code.says}", file=sys.stderr)

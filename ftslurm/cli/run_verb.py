@@ -16,7 +16,6 @@ from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.closed_output import say
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.security import process_title, secret_variables
 from ftslurm.submission import preflight, submit
 
 # The imports inside functions are of what most runs do not need, or only once they are submitted: a start is faster.
@@ -39,7 +38,6 @@ def each(args: argparse.Namespace, task: Callable[[Config], int], evaluation: co
 
     All are checked before the first task. Return the highest exit code; after Ctrl-C (130) no further task is done.
     """
-    warn_of_exposed_secrets(args.overrides)
     runs = evaluation if args.cfg is None else None
     configs = compose.compose(args.overrides, evaluation=runs, config_dir=args.config_dir, multirun=args.multirun)
     if args.cfg is not None:
@@ -51,13 +49,6 @@ def each(args: argparse.Namespace, task: Callable[[Config], int], evaluation: co
         if codes[-1] == 130:
             break
     return max(codes)
-
-
-def warn_of_exposed_secrets(words: list[str]) -> None:
-    """Warn of secrets on the command line, which other users can read, and hide them from now on."""
-    if names := secret_variables.exposed(words):
-        process_title.hide(word.partition("=")[2] for word in words if secret_variables.exposed([word]))
-        print(f"ftslurm: {secret_variables.warning(names)}", file=sys.stderr)
 
 
 def settle(config: Config, preview: bool = False, judge: bool = True) -> None:

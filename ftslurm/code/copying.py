@@ -121,24 +121,15 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
-    """Copy a file, read-only and with its time; a link within the tree stays one.
-
-    The group of a shared run may read what lies in the tree. What a link brings from outside is for the owner alone.
-    """
-    mode = 0o440
+    """Copy a file, read-only and with its time. A link stays one; within the tree it leads to the copy."""
     if os.path.islink(source):
-        text, real = os.readlink(source), _real(source)
-        if keep_links:
-            os.symlink(text, target)
-            return
-        if (real + "/").startswith(root.rstrip("/") + "/"):
-            inside = os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
-            os.symlink(inside if os.path.isabs(text) else text, target)
-            return
-        if not (selection.is_code(source) and selection.is_code(real) and _is_copied(real)):
-            os.symlink(real, target)
-            return
-        mode = 0o400
+        text, real = os.readlink(source), os.path.realpath(source)
+        if not keep_links and not (real + "/").startswith(root.rstrip("/") + "/"):
+            text = real
+        elif not keep_links and os.path.isabs(text):
+            text = os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
+        os.symlink(text, target)
+        return
     try:
         there = os.stat(source)
         if not stat.S_ISREG(there.st_mode):
@@ -152,25 +143,7 @@ def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
         os.symlink(source, target)  # who cannot read it here does not read it in the run
         return
     os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))
-    if keep_links:
-        mode = there.st_mode & 0o550
-    elif there.st_mode & stat.S_IXUSR:
-        mode |= mode >> 2
-    os.chmod(target, mode)
-
-
-def _real(path: str) -> str:
-    try:
-        return os.path.realpath(path)
-    except OSError:  # another user's process, in /proc
-        return path
-
-
-def _is_copied(real: str) -> bool:
-    """Return whether the file outside of the tree to which a link leads is copied, and not linked."""
-    if real.startswith(("/proc/", "/sys/", "/dev/")) or selection.Rules().excluded(real) or not os.path.isfile(real):
-        return False
-    return os.stat(real).st_size <= selection.MOST_FILE_MB << 20
+    os.chmod(target, 0o550 if there.st_mode & stat.S_IXUSR else 0o440)
 
 
 def _link_rest(found: Survey, part: str) -> None:
@@ -180,29 +153,17 @@ def _link_rest(found: Survey, part: str) -> None:
     copied = found.files | real
     for folder in sorted(real):
         links = 0
-        for entry in _scan(os.path.join(found.root, folder)):
+        for entry in os.scandir(os.path.join(found.root, folder)):
             path = os.path.join(folder, entry.name)
             if path in found.files or path in real or entry.name in _NEVER:
                 continue
-            if around.startswith(_real(entry.path) + "/"):
+            if around.startswith(os.path.realpath(entry.path) + "/"):
                 continue  # the folder of the runs
             target = os.path.join(part, path)
             if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.rules):
                 _copy_one(entry.path, target, found.root, keep_links=False)
-            elif entry.is_symlink() and os.path.relpath(_real(entry.path), found.root) in copied:
+            elif entry.is_symlink() and os.path.relpath(os.path.realpath(entry.path), found.root) in copied:
                 _copy_one(entry.path, target, found.root, keep_links=False)  # a link within the copy
-            elif links < MOST_LINKS and _leads_somewhere(entry):
+            elif links < MOST_LINKS and (os.path.isfile(entry.path) or os.path.isdir(entry.path)):
                 links += 1
                 os.symlink(entry.path, target)
-
-
-def _leads_somewhere(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file() or entry.is_dir()
-    except OSError:
-        return False  # a link to itself
-
-
-def _scan(folder: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as found:
-        return list(found)

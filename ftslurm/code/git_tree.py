@@ -23,7 +23,7 @@ def ask(folder: str | Path, *words: str) -> bytes:
     Raises:
         GitError: it failed, is not installed, or took too long.
     """
-    return _run(folder, [*_QUIET, *(_without_filters(folder) if words[0] in ("status", "diff") else ()), *words])
+    return _run(folder, [*_QUIET, *(_without_filters(folder) if words[0] == "status" else ()), *words])
 
 
 def _without_filters(folder: str | Path) -> list[str]:
@@ -104,8 +104,7 @@ def files(root: str, left_out: Sequence[str], include: Sequence[str] = ()) -> tu
     others = ask(root, "ls-files", "-z", "--others", "--exclude-standard", *words)
     found = _names(others)
     if include:
-        bare = [glob.strip("/") for glob in include]
-        specs = [f":(top){form}" for one in bare for form in (one, f"{one}/*", f"*/{one}", f"*/{one}/*")]
+        specs = [f":(top,glob)**/{one.strip('/')}{below}" for one in include for below in ("", "/**")]
         found += _names(
             ask(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", *words, "--", *specs)
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import translate
-from functools import cached_property
+from functools import cache
 from pathlib import PurePosixPath
 
 from ftslurm.words import plural
@@ -21,7 +21,7 @@ CODE = frozenset(
     )
 )
 _MODULES = (".py", ".so")  # also copied if git ignores them: generated version files, extensions built in place
-# Never copied, and not in git.diff: keys and passwords, by their usual names. A link leads to the original.
+# Never copied: keys and passwords, by their usual names. A link leads to the original.
 _SECRET = re.compile(
     r"(?i:.*\.env(\..+)?|.+\.(pem|key|p12|pfx|keystore|jks|ppk|kdbx)|id_(rsa|dsa|ecdsa|ed25519).*"
     r"|[._]?(netrc|pgpass|npmrc|pypirc|htpasswd|dockercfg|kubeconfig)"
@@ -38,31 +38,24 @@ class Rules:
 
     def included(self, path: str) -> bool:
         """Return whether job.snapshot_include names a path, or a folder above it."""
-        return self._include is not None and self._include.match(path) is not None
+        return _pattern(self.include).match(path) is not None
 
     def excluded(self, path: str) -> bool:
         """Return whether job.snapshot_exclude names a path or a folder above it, or its name is that of a secret."""
-        if self._exclude is not None and self._exclude.match(path) is not None:
+        if _pattern(self.exclude).match(path) is not None:
             return True
         return _SECRET.fullmatch(PurePosixPath(path).name) is not None and not self.included(path)
 
-    @cached_property
-    def _include(self) -> re.Pattern[str] | None:
-        return _pattern(self.include)
 
-    @cached_property
-    def _exclude(self) -> re.Pattern[str] | None:
-        return _pattern(self.exclude)
-
-
-def _pattern(globs: Iterable[str]) -> re.Pattern[str] | None:
+@cache
+def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
     """Return the pattern of globs as in .gitignore: without a slash they name files and folders anywhere."""
     parts = []
     for one in globs:
         bare = one.strip("/")
         start = "" if "/" in one.rstrip("/") else r"(?:.*/)?"
         parts.append(start + "(?:" + translate(bare).replace(r"\Z", "").replace(r"\z", "") + r")(?:/.*)?")
-    return re.compile(r"(?s:" + "|".join(parts) + r")\Z") if parts else None
+    return re.compile(r"(?s:" + "|".join(parts) + r")\Z")  # of none: matches no path
 
 
 def is_code(path: str) -> bool:

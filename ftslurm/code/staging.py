@@ -2,7 +2,7 @@
 
 Each node unpacks the archive once (node_copy.py). The archive lies beside the runs, in ROOT/.python, and later runs use
 it as long as no file of the environment has changed: its name is a hash of the names, sizes and times of the files.
-An archive that a run may still need has a second name (a hard link) in the run directory, and is not removed.
+The last KEPT are kept: a run whose archive is gone starts from the shared file system on nodes that have no copy yet.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from pathlib import Path
 from ftslurm.code import node_copy
 from ftslurm.config.schema import Config, interpreter
 from ftslurm.errors import ConfigError
-from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files, programs
 
 FOLDER = ".python"
-KEPT = 3  # archives, beside those of runs that go on; each use of one counts anew
+KEPT = 5  # archives; each use of one counts anew
 _ASK_S = 120.0  # for the interpreter, which may lie on a slow file system
 _ASK = "import json, sys; print(json.dumps([sys.prefix, sys.executable]))"
 _SYSTEM = ("/", "/usr", "/usr/local")
@@ -146,23 +145,8 @@ def _write(found: Environment, archive: Path) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    archives = [(path.stat(), path) for path in folder.glob("*.tar")]
-    free = sorted(((found.st_mtime, path) for found, path in archives if found.st_nlink == 1), reverse=True)
-    for _, path in free[KEPT:]:
+    for path in sorted(folder.glob("*.tar"), key=os.path.getmtime)[:-KEPT]:
         path.unlink(missing_ok=True)
-
-
-def hold(config: Config, run: RunDir) -> None:
-    """Keep the run's archive until the run is over: its attempts may start on nodes that have no copy yet."""
-    if config.internal.staged_python is not None:
-        with suppress(OSError):  # a file system without hard links: then only the last used ones are kept
-            os.link(config.internal.staged_python.rpartition(":")[0], run.python_archive)
-
-
-def release(run: RunDir) -> None:
-    """Undo `hold`."""
-    with suppress(OSError):
-        run.python_archive.unlink(missing_ok=True)
 
 
 def start(config: Config) -> list[str]:

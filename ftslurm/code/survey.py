@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ftslurm.code import git_tree, module_file, record
 from ftslurm.code.record import CodeRecord
-from ftslurm.code.selection import MOST_FILES, Rules, choose, is_code, is_module
+from ftslurm.code.selection import Rules, choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
 from ftslurm.words import plural
 
@@ -49,30 +49,18 @@ def survey(config: Config) -> Survey:
     main = job.script if job.script is not None else module_file.find(config)
     if main is None:
         return Survey(record.NONE, why=f"job.module={job.module} is found only where the workers run")
-    main = _target(os.path.abspath(main))
-    main = os.path.join(os.path.realpath(os.path.dirname(main)), os.path.basename(main))
+    main = os.path.realpath(main)  # Python looks for modules in the folder to which a link leads
     if not os.path.isfile(main):
         return Survey(record.NONE, why=f"{main} is no file")
-    own = str(Path(sys.modules["ftslurm"].__file__ or "").parent)
-    if job.script is None and main.startswith(own + "/"):
+    if str(job.module).startswith("ftslurm."):
         return Survey(record.NONE, why=f"job.module={job.module} is a part of ftslurm")
     if job.script is None and _installed(main):
         return Survey(record.NONE, why=f"job.module={job.module} is installed in {os.path.dirname(main)}")
     if job.script is not None and Path(main).parent == shipped("examples"):
-        folder = os.path.dirname(main)
-        beside = {entry.name: entry.stat().st_size for entry in _entries(folder) if entry.name.endswith(".py")}
-        return _of_files(config, main, folder, beside, links=False)
+        folder = Path(main).parent
+        beside = {path.name: path.stat().st_size for path in folder.glob("*.py")}
+        return _of_files(config, main, str(folder), beside, links=False)
     return _of_tree(config, main)
-
-
-def _target(path: str) -> str:
-    """Return the file to which a link leads, in whose folder Python looks for modules; links in its folder stay."""
-    file = path
-    for _ in range(40):
-        if not os.path.islink(file):
-            break
-        file = os.path.join(os.path.realpath(os.path.dirname(file)), os.readlink(file))  # ".." is of the real folder
-    return file if os.path.isfile(file) else path
 
 
 def _installed(path: str) -> bool:
@@ -90,17 +78,18 @@ def _of_tree(config: Config, main: str) -> Survey:
             root = os.path.realpath(root)
             kept, others = git_tree.files(root, list(_inside(_of_runs(config), root)), config.job.snapshot_include)
             sizes = _sizes(root, kept + _outside_runs(others))
-            sizes.setdefault(os.path.relpath(main, root), _size(main))  # a script that git ignores
             return _of_files(config, main, root, sizes, frozenset(kept), git=True)
     except git_tree.GitError as error:
         refused = f" (git refuses to read it: {error})"
     root = package_root(main)
-    broad = _is_broad(root)
-    sizes = _walk(root, frozenset(_of_runs(config)), broad, rules_of(config))
-    sizes.setdefault(os.path.relpath(main, root), _size(main))
-    if len(sizes) > MOST_FILES:
+    if _is_broad(root):
+        return Survey(
+            record.NONE, why=f"{root} holds all kinds of things: give the script a folder of its own{refused}"
+        )
+    found = _walk(root, frozenset(_of_runs(config)), rules_of(config))
+    if found is None:
         return Survey(record.NONE, why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
-    return replace(_of_files(config, main, root, sizes, links=not broad), note=refused)
+    return replace(_of_files(config, main, root, found), note=refused)
 
 
 def _of_files(
@@ -173,51 +162,38 @@ def _is_broad(folder: str) -> bool:
     return sticky or (home + "/").startswith(real.rstrip("/") + "/")
 
 
-def _walk(root: str, skipped: frozenset[str], broad: bool, rules: Rules) -> dict[str, int]:
-    """Return the modules and small configuration files below a folder, with their sizes.
+def _walk(root: str, skipped: frozenset[str], rules: Rules) -> dict[str, int] | None:
+    """Return the modules and small configuration files below a folder, with their sizes; None: it has too many entries.
 
     Args:
         skipped: folders that hold runs.
-        broad: of its folders only packages are looked into.
     """
     found: dict[str, int] = {}
-    todo, seen = [root], 0
-    while todo:
-        folder = todo.pop()
-        entries = _entries(folder)
-        seen += len(entries)
+    seen = 0
+    for folder, folders, names in os.walk(root):
+        here = len(folders) + len(names)
+        seen += here
         if seen > MOST_SEEN:
-            return dict.fromkeys(map(str, range(MOST_FILES + 1)), 0)
-        if len(entries) > MOST_IN_A_FOLDER and folder != root:
+            return None
+        if here > MOST_IN_A_FOLDER and folder != root:
+            folders.clear()
             continue
-        for entry in entries:
-            path = os.path.relpath(entry.path, root)
-            if entry.is_dir(follow_symlinks=False):
-                has = os.path.exists(os.path.join(entry.path, "__init__.py"))
-                if not _holds_no_code(entry, skipped) and (has or not broad or folder != root):
-                    todo.append(entry.path)
-            elif not (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
-                continue  # a pipe or a socket
-            elif is_module(path) or ((is_code(path) and not broad) or rules.included(path)):
-                size = _size(entry.path)
-                if is_module(path) or size <= _MOST_CONFIG or rules.included(path):
-                    found[path] = size
+        folders[:] = [name for name in folders if not _holds_no_code(folder, name, skipped)]
+        for name in names:
+            file = os.path.join(folder, name)
+            path, size = os.path.relpath(file, root), _size(file)
+            wanted = is_module(path) or rules.included(path) or (is_code(path) and size <= _MOST_CONFIG)
+            if wanted and os.path.isfile(file):  # no pipe
+                found[path] = size
     return found
 
 
-def _holds_no_code(entry: os.DirEntry[str], skipped: frozenset[str]) -> bool:
-    if entry.name.startswith(".") or entry.name in _NO_CODE or entry.path in skipped:
+def _holds_no_code(above: str, name: str, skipped: frozenset[str]) -> bool:
+    folder = os.path.join(above, name)
+    if name.startswith(".") or name in _NO_CODE or folder in skipped:
         return True
-    there = [os.path.exists(os.path.join(entry.path, name)) for name in ("pyvenv.cfg", "events.jsonl", "config.yaml")]
+    there = [os.path.exists(os.path.join(folder, name)) for name in ("pyvenv.cfg", "events.jsonl", "config.yaml")]
     return there[0] or (there[1] and there[2])  # an environment, a run directory
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
-    except OSError:
-        return []
 
 
 def _sizes(root: str, paths: list[str]) -> dict[str, int]:

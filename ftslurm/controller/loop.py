@@ -28,7 +28,6 @@ from typing import Any
 from immutables import Map
 from typing_extensions import assert_never
 
-from ftslurm.code import staging
 from ftslurm.config.schema import Config, most_standbys
 from ftslurm.controller import open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
@@ -50,7 +49,7 @@ from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, Ask, Attach, Probe
 from ftslurm.core.state.events import Alive, Event, Granted, Heard, StopAsked, TaskFailed
-from ftslurm.core.state.model import Evidence, RunOutcome, Saved, StepId
+from ftslurm.core.state.model import Evidence, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import step_tasks
@@ -194,8 +193,6 @@ class Controller:
             self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
         outcome = self.state.ending.outcome if self.state.ending else "left"
         self._close_journal()
-        if self.state.finished and outcome != RunOutcome.REQUEUED:
-            staging.release(self.run_dir)
         return outcome
 
     def _close_journal(self) -> None:

@@ -332,7 +332,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         asyncio.run(live())
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
-        report(messages.Failed(str(error), None, None, started=False))
+        report(messages.Failed(str(error), None, started=False))
     flush()
     os._exit(1)
 

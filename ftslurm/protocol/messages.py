@@ -48,7 +48,6 @@ from ftslurm.security.json_text import read_object
 # 22.05: no damaged line in 24,000 of up to 980 bytes from 8 tasks at once, a third of them damaged at 1,100).
 LONGEST = 1000  # bytes of a line of a worker
 MOST = 1 << 20  # bytes of a line that the controller reads; a longer one is dropped, no message is as long
-_SHORTENED = ("traceback_tail", "error")  # these fields lose their beginning if the line would be too long
 
 Raw = dict[str, Any]  # an object with a `type`: a message whose fields have not been checked
 
@@ -220,7 +219,6 @@ class Failed(Report, kind="failed"):
     """
 
     error: Text | None
-    traceback_tail: AnyText
     step: AnyCount
     started: Truth
     oom: Truth = False
@@ -597,14 +595,14 @@ def encode(order: Message) -> bytes:
 
 
 def encode_report(report: Report, task: int) -> bytes:
-    """A message of a task as a line of at most LONGEST bytes; long texts lose their beginning."""
+    """A message of a task as a line of at most LONGEST bytes; a long error loses its beginning."""
     fields = {**vars(report), "task": task}
-    fields |= {name: text[-LONGEST:] for name in _SHORTENED if (text := fields.get(name))}
+    if text := fields.get("error"):
+        fields["error"] = text[-LONGEST:]
     line = _line(report.kind, fields)
-    for name in _SHORTENED:
-        while len(line) > LONGEST and (text := fields.get(name)):
-            fields[name] = text[max(1, (len(line) - LONGEST) // 12) :]  # JSON takes up to twelve bytes a character
-            line = _line(report.kind, fields)
+    while len(line) > LONGEST and (text := fields.get("error")):
+        fields["error"] = text[max(1, (len(line) - LONGEST) // 12) :]  # JSON takes up to twelve bytes a character
+        line = _line(report.kind, fields)
     return line
 
 

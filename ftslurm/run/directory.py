@@ -37,8 +37,6 @@ class RunDir(Value):
     progress = _Place("progress.jsonl")  # how far the groups are, beside what happens (ftslurm.run.journal)
     # The secret with which the run's processes authenticate each other (ftslurm.security.run_key); mode 0600.
     key = _Place("key")
-    # A second name of the archived Python environment while the run may start workers (ftslurm.code.staging).
-    python_archive = _Place("python.tar")
     inbox = _Place("inbox")
     # Touched by the controller with every heartbeat; holds its complaint, if it has one (ftslurm.run.liveness).
     alive = _Place("alive")

@@ -68,11 +68,11 @@ def _versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed here"
-    own = {"torch_cuda": torch_cuda(), "nvidia_driver": nvidia_driver()}
+    own = {"torch_cuda": _torch_cuda(), "nvidia_driver": _nvidia_driver()}
     return found | {name: text for name, text in own.items() if text is not None}
 
 
-def nvidia_driver() -> str | None:
+def _nvidia_driver() -> str | None:
     """Return the version of this machine's NVIDIA driver, without asking it."""
     with contextlib.suppress(OSError):
         text = Path("/proc/driver/nvidia/version").read_text(errors="replace")
@@ -81,7 +81,7 @@ def nvidia_driver() -> str | None:
     return None
 
 
-def torch_cuda() -> str | None:
+def _torch_cuda() -> str | None:
     """Return the CUDA version that the installed torch was built for, without importing it."""
     with contextlib.suppress(OSError, ImportError, ValueError):
         spec = find_spec("torch")

@@ -27,44 +27,14 @@ _GIVEN = re.compile(
 _IN_A_URL = re.compile(r"(?<=://)[^\s/@\"']+:[^\s/@\"']*@|(?<=https://)[\w-]{16,}@")
 # Beginnings of tokens of well-known services.
 _TOKEN = re.compile(r"(?<![\w-])(sk-|hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}")
-_PRIVATE_KEY = re.compile(
-    r"(?<=PRIVATE KEY-----).+|((?<=^[ +-])|(?<=@@ ))[A-Za-z0-9+/=]{40,}$"
-)  # also a line of its text
 _HARMLESS = re.compile(r"(?i)[-+.\d]{0,5}|true|false|yes|no|on|off|none|null|[~./].*|.{1,3}")
 MASK = "***"
 _LEAST = 6  # characters of a value that is masked wherever it stands
-_IN_A_MAPPING = re.compile(r"[{,]\s*['\"]?(\w+)['\"]?\s*:")
-
-
-def exposed(words: Iterable[str]) -> list[str]:
-    """Return the variables that a command line sets with job.env and that are secrets by their names."""
-    found: dict[str, None] = {}
-    for word in words:
-        key, _, value = word.lstrip("+").partition("=")
-        names = _IN_A_MAPPING.findall(value) if key == "job.env" else [key.removeprefix("job.env.")]
-        if key == "job.env" or key.startswith("job.env."):
-            found |= dict.fromkeys(name for name in names if _TELLING.search(name))
-    return list(found)
-
-
-def is_telling(name: str) -> bool:
-    """Return whether a variable is a secret by its name."""
-    return _TELLING.search(name) is not None
-
-
-def warning(names: Sequence[str]) -> str:
-    """Return the warning about exposed variables, without their values."""
-    what = ", ".join(f"job.env.{name}" for name in names)
-    return (
-        f"warning: {what} on a command line can be read by other users (ps, scontrol show job) until the command has "
-        f"begun, and stays in the shell's history; export it instead, and pass it on with "
-        f"job.secrets=[{','.join(names)}]"
-    )
 
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable or argument is a secret, by its name or the form of its value."""
-    return (is_telling(name) and not _HARMLESS.fullmatch(value)) or _TOKEN.fullmatch(value) is not None
+    return (_TELLING.search(name) is not None and not _HARMLESS.fullmatch(value)) or _TOKEN.fullmatch(value) is not None
 
 
 def withdraw(env: MutableMapping[str, str], names: list[str], environ: MutableMapping[str, str]) -> list[str]:
@@ -92,25 +62,6 @@ def masked(word: str) -> str:
     """Return a word of a command line without passwords and tokens, as far as names and forms tell them."""
     word = _GIVEN.sub(lambda m: m[0] if _HARMLESS.fullmatch(m["value"]) else f"{m['name']}{m['sign']}{MASK}", word)
     return _TOKEN.sub(MASK, without_passwords(word))
-
-
-def masked_patch(patch: bytes) -> bytes:
-    """Return a patch without literals that are given to a telling name, tokens, passwords in URLs and private keys."""
-    return "\n".join(map(_masked_line, patch.decode("latin-1").split("\n"))).encode("latin-1")
-
-
-def _masked_line(line: str) -> str:
-    def given(found: re.Match[str]) -> str:
-        name, sign, value = found.group("name", "sign", "value")
-        digit, plain = any(map(str.isdigit, value)), name.lower() in ("key", "token")  # names in any code
-        likely = (
-            len(value) >= 12 and digit and "." not in value
-            if plain
-            else len(value) >= _LEAST and (digit or sign[-1] in "\"'")
-        )
-        return name + sign + (MASK if likely else value)
-
-    return _TOKEN.sub(MASK, without_passwords(_PRIVATE_KEY.sub(MASK, _GIVEN.sub(given, line))))
 
 
 def without_passwords(text: str) -> str:

@@ -257,11 +257,6 @@ def offers() -> list[str]:
     return ["sinfo", "--all", "--noheader", words]
 
 
-def version() -> list[str]:
-    """Ask for Slurm's version; its controller is not asked."""
-    return ["sbatch", "--version"]
-
-
 def topology() -> list[str]:
     """Ask for the switches or blocks of the cluster, one line each."""
     return ["scontrol", "--oneliner", "show", "topology"]

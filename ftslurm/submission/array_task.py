@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ftslurm.code import staging
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.errors import EnvironmentProblem
@@ -95,7 +94,6 @@ def join(config: Config) -> RunDir:
             config.run.dir = str(root)
             replace_text(made.config, compose.dump(config))
             submit.unless_refused(made, lambda: code_of_run.take(config, made))
-            staging.hold(config, made)
             try:
                 made.root.rename(root)  # fails if another task has created a run directory there
             except OSError:

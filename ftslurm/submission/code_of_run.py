@@ -29,8 +29,7 @@ def take(config: Config, run: RunDir) -> None:
     found = survey(config)
     check(config, found)
     copying.keep(found, run.root)
-    git, diff = provenance.of_tree(found.root, found.rules) if found.git else (None, None)
-    provenance.write(config, run.root, git, diff)
+    provenance.write(config, run.root, provenance.describe(found.root) if found.git else None)
     if found.note or (found.kind == record.NONE and config.job.snapshot == "auto"):
         print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)
 
@@ -69,7 +68,7 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
 
     def hand_on(config: Config, run: RunDir) -> None:
         copying.hand_on(parent.root, run.root, old)
-        provenance.write(config, run.root, *provenance.inherited(parent.root))
+        provenance.write(config, run.root, provenance.inherited(parent.root))
 
     return Inheritance(hand_on, f"its copy of the code{since}", kept=True)
 

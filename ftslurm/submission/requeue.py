@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ftslurm.code import staging
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.core.state.past import Live
@@ -74,7 +73,6 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Iterab
             journal.append(read({"event": StepExited.event, **ended}))
         finished = RunFinished(outcome=outcome, reason=reason, steps=story.status.step, restarts=story.status.restarts)
         line = journal.append(finished)
-    staging.release(run)
     observing.tell_the_end(run)
     return line
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ftslurm.code import staging
 from ftslurm.config import compose
 from ftslurm.config.schema import (
     CONTROLLER,
@@ -84,7 +83,6 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -
             f"all nodes share, with run.root=DIR"
         ) from error
     unless_refused(run, lambda: give_code(config, run))
-    staging.hold(config, run)
     return run
 
 

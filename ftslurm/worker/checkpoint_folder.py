@@ -14,11 +14,10 @@ _PROBE = b"\0" * 4096  # a quota or a full disk refuses no empty file
 def complaint(environ: Mapping[str, str]) -> str | None:
     """Return a warning for the user; None: checkpoints can be written, or none are asked for.
 
-    The folder is created if checkpoints are to be saved in it. No file is left in it. In an object store the
-    controller has tried to write already.
+    The folder is created. No file is left in it. In an object store the controller has tried to write already.
     """
-    folder, every = environ.get("FTSLURM_CHECKPOINT_DIR"), environ.get("FTSLURM_CHECKPOINT_EVERY", "0")
-    if not folder or is_url(folder) or (every == "0" and not os.path.isdir(folder)):
+    folder = environ.get("FTSLURM_CHECKPOINT_DIR", "")
+    if environ.get("FTSLURM_CHECKPOINT_EVERY", "0") == "0" or is_url(folder):
         return None
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -26,19 +26,18 @@ from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.interfaces import Reach, bracketed, family
 from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
-from ftslurm.worker.transfers import Transfers
 
 MOST_STRANGERS = 64  # connections without a completed handshake; further ones are closed
-AGAIN_S = (0.05, 1.0)  # until a client asks again that was turned away, doubled each time up to the second number
+AGAIN_S = (0.05, 0.5)  # until a client asks again that was turned away, drawn between these
 CONNECT_S = 10.0  # a node that does not answer for so long is gone
+GONE_S = 15  # the same while a state is sent: the healer and its donor would wait for torchft's time-out of 60 s
 
 
-def install(gateway: Gateway, reach: Reach, transfers: Transfers, module: Any = None) -> None:
+def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
     """Close the transports that scripts create from now on.
 
     Args:
         reach: how other nodes reach this one.
-        transfers: is given the connections of clients and servers.
     """
     module = module or importlib.import_module("torchft.checkpointing.http_transport")
     base: Any = module._IPv6HTTPServer
@@ -73,10 +72,10 @@ def install(gateway: Gateway, reach: Reach, transfers: Transfers, module: Any = 
                 return
             finally:
                 self.room.release()
-            transfers.add(request)
+            _end_if_gone(request)
             super().finish_request(request, client_address)
 
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(gateway, transfers))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(gateway))
     module._IPv6HTTPServer = ClosedServer
     module.urllib = SimpleNamespace(request=SimpleNamespace(urlopen=opener.open))
 
@@ -84,21 +83,21 @@ def install(gateway: Gateway, reach: Reach, transfers: Transfers, module: Any = 
 class _Handler(urllib.request.HTTPHandler):
     """Opens http:// addresses by connections with a handshake."""
 
-    def __init__(self, gateway: Gateway, transfers: Transfers) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         super().__init__()
-        self.gateway, self.transfers = gateway, transfers
+        self.gateway = gateway
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        connection: Any = functools.partial(_Connection, self.gateway, self.transfers)
+        connection: Any = functools.partial(_Connection, self.gateway)
         return self.do_open(connection, request)
 
 
 class _Connection(http.client.HTTPConnection):
     """A connection that performs the handshake before the first request."""
 
-    def __init__(self, gateway: Gateway, transfers: Transfers, host: str, **words: Any) -> None:
+    def __init__(self, gateway: Gateway, host: str, **words: Any) -> None:
         super().__init__(host, **words)
-        self.gateway, self.transfers = gateway, transfers
+        self.gateway = gateway
 
     def connect(self) -> None:
         """Connect, and perform the handshake; as often as the server is busy, within the time-out of the request.
@@ -107,10 +106,10 @@ class _Connection(http.client.HTTPConnection):
             OSError: there is no server, it is not of this run, or it stays busy.
         """
         patience = self.timeout if isinstance(self.timeout, (int, float)) else handshake.PATIENCE_S
-        deadline, again = time.monotonic() + patience, AGAIN_S[0]
+        deadline = time.monotonic() + patience
         while True:
             self.sock = socket.create_connection((self.host, self.port), min(patience, CONNECT_S))
-            self.transfers.add(self.sock)
+            _end_if_gone(self.sock)
             try:
                 self._introduce(deadline - time.monotonic())
                 self.sock.settimeout(patience)
@@ -120,16 +119,22 @@ class _Connection(http.client.HTTPConnection):
                 self.gateway.tell("server", f"the checkpoint of another group: {error}")
                 raise
             except ConnectionResetError:  # the server may have MOST_STRANGERS connections at the moment
-                ended = self.transfers.has_ended(self.sock)
                 self.sock.close()
-                if ended or time.monotonic() + again > deadline:
+                if time.monotonic() + AGAIN_S[1] > deadline:
                     raise
-            time.sleep(again * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
-            again = min(2 * again, AGAIN_S[1])
+            time.sleep(random.uniform(*AGAIN_S))  # noqa: S311 - not a secret
 
     def _introduce(self, patience_s: float) -> None:
         address = f"{bracketed(self.host)}:{self.port}/{CHECKPOINT}"
         handshake.introduce(self.sock, _key(self.gateway), address, patience_s)
+
+
+def _end_if_gone(connection: socket.socket) -> None:
+    """Have the kernel end a connection if the node at its other end vanishes, which closes none."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, GONE_S // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, GONE_S // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_S * 1000)
 
 
 def _key(gateway: Gateway) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from ftslurm.guard import gpus
 from ftslurm.guard.gpus import Gpu
@@ -27,18 +28,22 @@ def bind(workers: int, local_rank: int) -> str:
     there = [gpu for gpu in gpus.known() if gpu.usable]
     shown = gpus.visible(os.environ, there)
     cpus, said = near(os.sched_getaffinity(0), there, shown, workers, local_rank)
-    if cpus:
-        try:
-            set_affinity(cpus)
-        except OSError as error:
-            return f"not bound to CPUs {written(cpus)}: {error.strerror} (groups.bind)"
-    return said
+    if not cpus:
+        return said
+    try:
+        for thread in os.listdir("/proc/self/task"):  # new threads and child processes inherit it
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), cpus)
+    except OSError as error:
+        return f"not bound to the CPUs {said}: {error.strerror} (groups.bind)"
+    listed = Path("/proc/self/status").read_text().partition("Cpus_allowed_list:\t")[2].partition("\n")[0]
+    return f"bound to CPUs {listed} ({said})"
 
 
 def near(
     allowed: Collection[int], there: Sequence[Gpu], shown: Sequence[Gpu | None], workers: int, local_rank: int
 ) -> tuple[frozenset[int], str]:
-    """Return the CPUs for a worker, none if it is not bound, and what its log says of that. Pure.
+    """Return the CPUs for a worker and where they are; if it is not bound, none, and what its log says of that. Pure.
 
     Args:
         allowed: the CPUs that the job has.
@@ -54,38 +59,12 @@ def near(
             return frozenset(), ""
         cpus, beside = gpu.cpus.intersection(allowed), sum(other.cpus == gpu.cpus for other in there)
         if len(cpus) / beside < LEAST * len(allowed) / len(there):
-            have = f"only CPUs {written(cpus)} for {beside} GPUs" if cpus else "none"
             return frozenset(), (
-                f"not bound (groups.bind): of the CPUs near GPU {gpu.address} this job has {have}; ask Slurm for CPUs "
-                f"near the GPUs, as with cluster.sbatch.gres-flags=enforce-binding, or for whole nodes"
+                f"not bound (groups.bind): this job has {len(cpus)} CPUs near GPU {gpu.address}, where {beside} of its "
+                "GPUs are; ask Slurm for CPUs near the GPUs, as with cluster.sbatch.gres-flags=enforce-binding, or for "
+                "whole nodes"
             )
         found |= cpus
     if len(found) in (0, len(allowed)):
         return frozenset(), ""
-    names = ", ".join(gpu.address for gpu in own if gpu is not None)
-    return found, f"bound to CPUs {written(found)} (near GPU {names})"
-
-
-def set_affinity(cpus: Collection[int]) -> None:
-    """Bind all threads of this process; new ones and child processes inherit it.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    done: set[int] = set()
-    while new := {int(name) for name in os.listdir("/proc/self/task")} - done:  # a thread may start meanwhile
-        for thread in new:
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(thread, cpus)
-        done |= new
-
-
-def written(cpus: Collection[int]) -> str:
-    """Write numbers as the kernel does: 0-3,8."""
-    parts: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if parts and parts[-1][-1] == cpu - 1:
-            parts[-1][1:] = [cpu]
-        else:
-            parts.append([cpu])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return found, f"near GPU {', '.join(gpu.address for gpu in own if gpu is not None)}"

@@ -53,15 +53,6 @@ def end(group: Any) -> None:
             group.abort()
 
 
-def bounded(managed: Any, group: Any) -> Any:
-    """Return what an allreduce of a Manager has returned; nobody waits for it for long after the group's end."""
-    if not hasattr(managed, "_work"):  # torchft begins none after an error
-        return managed
-    from ftslurm.worker import gloo_end  # imports torch
-
-    return gloo_end.bounded(managed, group)
-
-
 def native_of(group: Any) -> Native | None:
     """Return what one of torch's own process groups was made with; None: it is none."""
     natives = sys.modules.get("ftslurm.worker.native_group")  # whoever makes one has imported it

@@ -26,18 +26,11 @@ class Pace:
         self._gpu_began: Any = None
         self._gpu_reduced: Any = None
         self._own_s: float | None = None  # of the present step; None: it has not come to its allreduce
-        self._waiting_since: float | None = None
         self._waited_s = 0.0
 
-    def waits(self, now: float) -> None:
-        """The script waits for its quorum from now on."""
-        self._waiting_since = now
-
-    def goes_on(self, now: float) -> None:
-        """There is a quorum."""
-        if self._waiting_since is not None:
-            self._waited_s += now - self._waiting_since
-            self._waiting_since = None
+    def waited(self, seconds: float) -> None:
+        """The script has waited for its quorum."""
+        self._waited_s += seconds
 
     def reduces(self, now: float) -> None:
         """The script calls an allreduce."""
@@ -52,7 +45,7 @@ class Pace:
                 self._left_out += 1
             else:
                 self._steps.append((max(self._own_s, self._gpu_s() - self._waited_s), now - self._began))
-        self._began, self._own_s, self._waiting_since, self._waited_s = now, None, None, 0.0
+        self._began, self._own_s, self._waited_s = now, None, 0.0
         self._gpu_began, self._gpu_reduced = _gpu_time(), None
 
     def medians(self) -> tuple[float | None, float | None]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import pkgutil
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.worker.private_names import CLOSED, Names, Patch
 
 TRIED = "torchft 0.2.0 or torchft-nightly 2026.10.26, with torch 2.8 to 2.15"  # by tests/versions.py
-_NAME = re.compile(r"([\w.]+)(?:\(([\w, ]*)\))?")
 
 
 class Misfit(RuntimeError):
@@ -66,7 +64,7 @@ def missing(names: Names) -> list[str]:
             where = pkgutil.resolve_name(owner)
         except (AttributeError, ImportError):
             where = None
-        found += [f"{name[0]} in {owner}" for name in _NAME.finditer(text) if not _has(where, *name.groups())]
+        found += [f"{name} in {owner}" for name in text.split() if not _has(where, name)]
     return found
 
 
@@ -87,13 +85,11 @@ def _version(package: str) -> str:
         return ""
 
 
-def _has(where: Any, path: str, arguments: str | None) -> bool:
-    *parents, last = path.split(".")
+def _has(where: Any, path: str) -> bool:
+    *parents, last = path.removesuffix("()").split(".")
     for parent in parents:
         where = getattr(where, parent, None)
-    if not hasattr(where, last):
-        return arguments is None and last in _used_by(where)
-    return arguments is None or _takes(getattr(where, last), re.findall(r"\w+", arguments))
+    return hasattr(where, last) or (not path.endswith("()") and last in _used_by(where))
 
 
 def _used_by(kind: Any) -> set[str]:
@@ -104,13 +100,3 @@ def _used_by(kind: Any) -> set[str]:
             code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None)
             found |= set(code.co_names) if code is not None else set()
     return found
-
-
-def _takes(function: Any, names: list[str]) -> bool:
-    if not names:
-        return callable(function)
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # not callable, or native code without a signature
-        return False
-    return all(name in parameters for name in names)

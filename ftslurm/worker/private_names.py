@@ -15,132 +15,124 @@ Names = Mapping[str, str]  # MODULE or MODULE:CLASS -> names in it
 
 
 class Patch(Enum):
-    """One use: why, the consequence without it, and the names that it needs.
+    """One use: the consequence without it, and the names that it needs.
 
-    f(a, b) is a function, method or class that can be called with arguments of these names, f() one with any. A name in
-    a class is also one that its methods use, such as an attribute of its instances. Where versions differ there are
-    several sets of names, and one of them must be complete.
+    f() is a function, method or class. Another name in a class is also one that its methods use, such as an attribute
+    of its instances. Where versions differ there are several sets of names, and one of them must be complete.
     """
 
-    def __init__(self, why: str, without: str, *forms: Names) -> None:
-        self.why = why
+    def __init__(self, without: str, *forms: Names) -> None:
         self.without = without
         self.forms = forms
 
     # --- defects of torchft: torchft_patches.py ---
+    # DistributedDataParallel takes the death of a group inside the gradients' allreduce.
     COMM_HOOK = (
-        "DistributedDataParallel takes the death of a group inside the gradients' allreduce",
         "the death of one group may end the scripts of the others, which use torchft's DistributedDataParallel",
-        {"torchft.ddp:DistributedDataParallel": "_comm_hook(state, bucket)", "torchft.manager:_ManagedFuture": "_fut"},
+        {"torchft.ddp:DistributedDataParallel": "_comm_hook()", "torchft.manager:_ManagedFuture": "_fut"},
     )
+    # PureDistributedDataParallel, which never waits for its average, is refused.
     PURE_DDP = (
-        "PureDistributedDataParallel, which never waits for its average, is refused",
         "with PureDistributedDataParallel groups may train different models: use DistributedDataParallel",
-        {"torchft.ddp": "PureDistributedDataParallel(manager, module)"},
+        {"torchft.ddp": "PureDistributedDataParallel()"},
     )
+    # A step with a process group in a child process can be committed.
     BABY_FUTURES = (
-        "a step with a process group in a child process can be committed",
         "with a process group in a child process (ProcessGroupBaby...) no step may be committed",
         {
-            "torchft.process_group:ProcessGroupBaby": "_get_future(op_id, stream) _timeout",
+            "torchft.process_group:ProcessGroupBaby": "_get_future() _timeout",
             "torchft.manager:_ManagedWork": "_set_future_callback()",
         },
     )
 
     # --- servers, closed to strangers: closed_servers.py, parameter_sessions.py, closed_transport.py ---
+    # Managers listen on loopback, and are asked through the guards.
     MANAGERS = (
-        "managers listen on loopback, and are asked through the guards",
         CLOSED,
         {
-            "torchft.manager": """
-                ManagerServer(hostname, bind, store_addr, connect_timeout) ManagerClient(addr, connect_timeout)
-            """,
+            "torchft.manager": "ManagerServer() ManagerClient()",
             "torchft.manager:Manager": "ManagerServer ManagerClient",
             "torchft.manager:ManagerServer": "address() shutdown()",
             "torchft.manager:ManagerClient": "_quorum()",
             "torchft._torchft:QuorumResult": "store_address",
         },
     )
+    # Process groups meet in the group's store, and host none of their own.
     PROCESS_GROUPS = (
-        "process groups meet in the group's store, and host none of their own",
         CLOSED,
-        {"torchft.process_group": "TCPStore ProcessGroup.configure(store_addr)"},
+        {"torchft.process_group": "TCPStore ProcessGroup.configure()"},
         {  # torchft 0.3
-            "torchft.process_group": "TCPStore _rendezvous(opts, handle_id)",
+            "torchft.process_group": "TCPStore _rendezvous()",
             "torchft.process_group:ProcessGroup": """
-                reconfigure(opts) get_reconfigure_handle() _handle_id() _global_rank _rendezvous_store
+                reconfigure() get_reconfigure_handle() _handle_id() _global_rank _rendezvous_store
             """,
         },
     )
+    # Parameter servers listen on loopback, and their sessions meet in the group's store.
     PARAMETER_SERVERS = (
-        "parameter servers listen on loopback, and their sessions meet in the group's store",
         CLOSED,
         {
             "torchft.parameter_server": "_IPv6HTTPServer.address_family socket.gethostname() urllib.request",
             "torchft.parameter_server:ParameterServer": """
-                new_session(address) address() _handle_session(session_id, store_addr) TCPStore _IPv6HTTPServer urlopen
+                new_session() address() _handle_session() TCPStore _IPv6HTTPServer urlopen
             """,
         },
     )
+    # A group's state is given to groups of this run only, and taken from no other.
     CHECKPOINTS = (
-        "a group's state is given to groups of this run only, and taken from no other",
         CLOSED,
         {
             "torchft.checkpointing.http_transport": """
-                _IPv6HTTPServer.finish_request(request, client_address) socket.gethostname() urllib.request
+                _IPv6HTTPServer.finish_request() socket.gethostname() urllib.request
             """,
             "torchft.checkpointing.http_transport:HTTPTransport": "_IPv6HTTPServer gethostname urlopen",
         },
     )
 
     # --- the Manager of a run: run_manager.py ---
+    # Groups are compared by digests of their state: comparison.py.
     COMPARE = (
-        "groups are compared by digests of their state: comparison.py",
         "groups are not compared (health.compare_every)",
         {
             "torchft.manager:Manager": """
                 disallow_state_dict_read() _load_state_dict_fns _step _user_state_dicts
             """,
-            "torch.optim.optimizer": "register_optimizer_step_pre_hook(hook)",
+            "torch.optim.optimizer": "register_optimizer_step_pre_hook()",
         },
     )
+    # Steps are shown, a worker without the training's state takes none, and nobody waits for a dead group.
     MANAGER = (
-        "steps are shown, a worker without the training's state takes none, and nobody waits for a dead group",
         "steps, quorums and hangs are not seen, only the Lighthouse keeps a group without the training's state from "
         "taking a step, and survivors of a death may wait for the process group's time-out",
         {
-            "torchft.manager": "HTTPTransport(timeout, num_chunks)",
-            "torchft.checkpointing.http_transport:HTTPTransport": """
-                recv_checkpoint(src_rank, metadata, step, timeout) _load_from_address(address, timeout)
-            """,
+            "torchft.manager": "HTTPTransport()",
             "torchft.manager:Manager": """
-                __init__(pg, timeout, connect_timeout, heartbeat_interval, checkpoint_transport)
-                start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error(e) errored()
-                _async_quorum(allow_heal) _apply_pending_state_dict()
-                _client _group_rank _healing _participating_replica_world_size _pending_state_dict _pg _quorum_future
-                _quorum_id _step
+                start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error() errored()
+                _async_quorum() _apply_pending_state_dict()
+                _checkpoint_transport _client _group_rank _healing _participating_replica_world_size _pending_state_dict
+                _pg _quorum_future _quorum_id _step
             """,
             "torchft.process_group:ProcessGroupWrapper": "abort() _pg",
             "torchft.process_group:ProcessGroupNCCL": "_errored",
             "torchft.process_group": "ProcessGroupGloo",
             "torchft.manager:_ManagedWork": "_work",
             "torch.distributed:ProcessGroup": "_register_backend _set_default_backend",
-            "torch.optim.optimizer": "register_optimizer_step_post_hook(hook)",
+            "torch.optim.optimizer": "register_optimizer_step_post_hook()",
         },
     )
+    # Nobody waits for a member that its quorum has lost.
     BROKEN = (
-        "nobody waits for a member that its quorum has lost",
         "survivors may wait for a dead group until the process group's time-out",
         {
-            "torchft.manager:Manager": "_checkpoint_transport _errored _pg _quorum_id",
-            "torchft.process_group": "create_store_client(store_addr)",
+            "torchft.manager:Manager": "_errored _pg _quorum_id",
+            "torchft.process_group": "create_store_client()",
             "torchft.process_group:ProcessGroupWrapper": "_create_pg() _quorum_id",
-            "torchft.process_group:ProcessGroupBaby": "configure(store_addr) _p _futures _futures_lock",
+            "torchft.process_group:ProcessGroupBaby": "configure() _p _futures _futures_lock",
         },
         {  # torchft 0.3
-            "torchft.manager:Manager": "_checkpoint_transport _errored _pg _quorum_id",
-            "torchft.process_group": "create_store_client(store_addr)",
+            "torchft.manager:Manager": "_errored _pg _quorum_id",
+            "torchft.process_group": "create_store_client()",
             "torchft.process_group:ProcessGroupWrapper": "_create_pg() _uuid",
-            "torchft.process_group:ProcessGroupBaby": "reconfigure(opts) _p _futures _futures_lock",
+            "torchft.process_group:ProcessGroupBaby": "reconfigure() _p _futures _futures_lock",
         },
     )

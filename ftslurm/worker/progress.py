@@ -96,14 +96,9 @@ class Observer(Onlooker):
             self._position.mark(manager._step, Stage.COLLECTIVE)
 
     @quietly
-    def waits(self, manager: Any) -> None:
-        """Note that the script waits for the quorum."""
-        self._of(manager).pace.waits(self._clock())
-
-    @quietly
-    def has_waited(self, manager: Any) -> None:
-        """Note that it does so no longer."""
-        self._of(manager).pace.goes_on(self._clock())
+    def has_waited(self, manager: Any, seconds: float) -> None:
+        """Note that the script has waited for the quorum."""
+        self._of(manager).pace.waited(seconds)
 
     @quietly
     def votes(self, manager: Any) -> None:

@@ -1,13 +1,12 @@
 """Ends waits for a member that a quorum has lost: what waits for it in that quorum is aborted.
 
-torchft's survivors detect the death of a group when its connections close. In three cases no connection closes, and
+torchft's survivors detect the death of a group when its connections close. In two cases no connection closes, and
 they wait for torchft's time-out of 60 s:
 
 * A group may die after it has asked for a quorum and before it has connected to the others in it, for instance when it
   is killed a moment after another one, whose death has caused that quorum. Gloo waits for its address in the store
   (measured with a time-out of 10 s: survivors stalled for 10.3 s).
 * The node of a group may vanish in the middle of a collective, without closing its connections.
-* It may vanish while it heals, or while another group heals from it (transfers.py).
 
 The controller learns of the death, and ftslurm's own Lighthouse knows the quorums of the dead group. Every worker is
 sent the number of the broken quorum. (torchft's own Lighthouse has no such message.) Numbers only grow, and a broken
@@ -32,7 +31,6 @@ from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import group_end, patch_fit
 from ftslurm.worker.private_names import Patch
-from ftslurm.worker.transfers import Transfers
 
 T = TypeVar("T")
 Receive = Callable[[type[messages.Broken]], messages.Broken]
@@ -50,13 +48,11 @@ class BrokenQuorums:
     Args:
         managers: the Managers of this process.
         position: the worker's step and stage.
-        transfers: its connections to groups that heal, or from which it heals.
     """
 
-    def __init__(self, managers: Iterable[Any], position: Position, transfers: Transfers) -> None:
+    def __init__(self, managers: Iterable[Any], position: Position) -> None:
         self.managers = managers
         self.position = position
-        self.transfers = transfers
         self.broken = -1  # this quorum and all earlier ones are broken
         self.receive: Receive | None = None
         self.changed = threading.Condition()
@@ -168,16 +164,14 @@ class BrokenQuorums:
         threading.Thread(target=watch, args=(quorum,), name="ftslurm_abort", daemon=True).start()
 
     def _watch(self, quorum: int) -> None:
-        """Until there is another quorum, end what waits for the lost member: collectives, and transfers of a state.
+        """Until there is another quorum, end collectives that wait for the lost member.
 
-        A collective that does not end by itself is aborted: its callers get an error, and torchft aborts the step. A
+        One that does not end by itself is aborted: its callers get an error, and torchft aborts the step. A
         worker that is told in the middle of a long step enters the collective later.
         """
         word, since = self.position.word, time.monotonic()
         while self.broken <= quorum and self._managers_in(quorum):
             time.sleep(COLLECTIVE_S / 5)
-            if still := self.transfers.hang_up_still():
-                complain(f"a member of quorum {quorum} is gone: {still} transfers of the state end")
             if word != self.position.word:
                 word, since = self.position.word, time.monotonic()
             elif time.monotonic() >= since + COLLECTIVE_S and (stuck := self._stuck(quorum)):
@@ -186,10 +180,10 @@ class BrokenQuorums:
                     self._abort(manager)
 
     def _stuck(self, quorum: int) -> list[Any]:
-        """Return the Managers that may wait in their process group, for an average or for a state."""
-        averages = self.position.stage in (Stage.COLLECTIVE, Stage.VOTING)
-        managers = [m for m in self._managers_in(quorum) if m._errored is None]  # else it has found the error itself
-        return [m for m in managers if averages or getattr(m._checkpoint_transport, "busy", False)]
+        """Return the Managers that may wait in a collective, and have not found the error themselves."""
+        if self.position.stage not in (Stage.COLLECTIVE, Stage.VOTING):
+            return []
+        return [m for m in self._managers_in(quorum) if m._errored is None]
 
     def _managers_in(self, quorum: int) -> list[Any]:
         """Return the Managers that have no later quorum yet."""
@@ -212,8 +206,8 @@ def _connected(group: Any, made: Any) -> Any:
 def quorum_of(store_addr: str) -> int | None:
     """Return the quorum's id in the address of its store; None: the store is not a quorum's.
 
-    The address is HOST:PORT/torchft/ID/RANK in torchft 0.2.0, HOST:PORT/GROUP/torchft/ID in the nightly
-    (closed_servers.py), with one more component before torchft if ids repeat (quorum_ids.py).
+    The address is HOST:PORT/STEP/torchft/ID/RANK in torchft 0.2.0 (run_manager.py), HOST:PORT/GROUP/torchft/ID in the
+    nightly (closed_servers.py).
     """
     _, _, after = store_addr.partition("/torchft/")
     number = after.partition("/")[0]

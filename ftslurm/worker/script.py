@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.machinery
-import importlib.util
 import os
+import runpy
 import sys
 import threading
 import types
@@ -40,8 +40,8 @@ def run(
         sys.argv = [script or main.__file__ or "", *args]
         exec(code, main.__dict__)  # noqa: S102 running the user's script is the purpose
     except SystemExit as leave:
-        if not _is_success(leave.code):
-            _end(_exit_code(leave.code), None if isinstance(leave.code, int) else leave, on_failure)
+        if exit_code := _exit_code(leave.code):
+            _end(exit_code, None if isinstance(leave.code, int) else leave, on_failure)
     except BaseException as error:
         _print_traceback(error)
         _end(1, error, on_failure)
@@ -54,38 +54,26 @@ def run(
 def _load(script: str | None, module: str | None, folder: str) -> tuple[types.CodeType, types.ModuleType]:
     """Return the code and a new `__main__` to run it in, already in sys.modules (pickling and spawn need that)."""
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = __builtins__
     if script is not None:
         sys.path.insert(0, os.path.dirname(os.path.realpath(script) if os.path.islink(script) else script))
         loader = importlib.machinery.SourceFileLoader("__main__", script)
-        main.__file__, main.__loader__, main.__spec__ = script, loader, None
-        main.__dict__["__cached__"] = None
-        sys.modules["__main__"] = main
-        return compile(loader.get_data(script), script, "exec", dont_inherit=True), main
-    assert module is not None
-    sys.path.insert(0, folder)
-    spec = importlib.util.find_spec(module)
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = importlib.util.find_spec(f"{module}.__main__")
-    if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-        raise ModuleNotFoundError(f"No module named {module!r} that can be run (job.module)", name=module)
-    code = spec.loader.get_code(spec.name)
-    assert code is not None
-    main.__file__, main.__loader__, main.__spec__ = spec.origin, spec.loader, spec
-    main.__package__ = spec.parent
+        main.__file__, main.__loader__ = script, loader
+        code = compile(loader.get_data(script), script, "exec", dont_inherit=True)
+    else:
+        sys.path.insert(0, folder)
+        _, spec, code = runpy._get_module_details(module)  # type: ignore[attr-defined]  # as `python -m` does
+        main.__file__, main.__loader__, main.__spec__ = spec.origin, spec.loader, spec
+        main.__package__ = spec.parent
     sys.modules["__main__"] = main
     return code, main
 
 
-def _is_success(code: object) -> bool:
-    return code is None or (isinstance(code, int) and code & 0xFF == 0)
-
-
 def _exit_code(code: object) -> int:
-    if isinstance(code, int):
-        return code & 0xFF
+    """Return the exit code of sys.exit(code); print a message, as Python does."""
+    if code is None or isinstance(code, int):
+        return (code or 0) & 0xFF
     with contextlib.suppress(Exception):  # what is wrong with stderr hides no failure
-        print(code, file=sys.stderr)  # sys.exit("message"): exit code 1, and the message on stderr
+        print(code, file=sys.stderr)
     return 1
 
 

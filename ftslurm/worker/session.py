@@ -9,7 +9,6 @@ import contextlib
 import gc
 import importlib
 import os
-import re
 import socket
 import sys
 import traceback
@@ -24,18 +23,15 @@ from ftslurm.guard import gpus, interfaces, node_check, rank_log, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
-from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import process_title, secret_variables, sharing
-from ftslurm.words import by_count, plural
 from ftslurm.worker import (
     checkpoint_folder,
     closed_servers,
     closed_transport,
     cpu_binding,
     group_end,
-    nccl_names,
     parameter_sessions,
     patch_fit,
     script,
@@ -47,8 +43,6 @@ from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.private_names import Patch
 from ftslurm.worker.progress import Observer
 from ftslurm.worker.quorum_abort import BrokenQuorums
-from ftslurm.worker.quorum_ids import RepeatedIds
-from ftslurm.worker.transfers import Transfers
 
 if TYPE_CHECKING:
     from ftslurm.worker.comparison import Comparison
@@ -69,8 +63,7 @@ class Watchers:
     quorums: BrokenQuorums
     sessions: Sessions
     compared: Comparison | None = None  # None: health.compare_every is 0, or this torchft does not fit
-    repeated: RepeatedIds | None = None  # with a Lighthouse whose quorum ids repeat
-    left_out: list[str] = field(default_factory=list)  # sentences about patches that do not fit the installed torchft
+    left_out: list[str] = field(default_factory=list)  # sentences about what does not fit the installed torch, torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
 
     @property
@@ -96,14 +89,17 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     channel = Channel(task.index, orders, reports)
     try:
         stacks.register(task.position, 2)
-        with ask_nvml(task.options.standby):
-            code, watchers = prepare(task, channel)
-            channel.say(messages.Ready(patch_fit.torchft()))
-            assign = channel.receive(messages.Assign)
-            me = assign.ranks[task.index]
-            if task.options.standby:
-                choose_gpus(share(assign, me))
-                watchers.bound = cpu_binding.bind(assign.bind, task.local_index) if assign.bind else ""
+        if task.options.standby:
+            # torch.cuda.is_available() asks CUDA by default, which then never reads CUDA_VISIBLE_DEVICES again: the
+            # standby could no longer be given its share of the GPUs (read in torch/cuda/__init__.py).
+            os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        code, watchers = prepare(task, channel)
+        channel.say(messages.Ready(patch_fit.torchft()))
+        assign = channel.receive(messages.Assign)
+        me = assign.ranks[task.index]
+        if task.options.standby:
+            choose_gpus(share(assign, me))
+            watchers.bound = cpu_binding.bind(assign.bind, task.local_index) if assign.bind else ""
         take_rank(task, assign, me)
         if watchers.bound:
             complain(watchers.bound)
@@ -111,9 +107,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
-        given = me.rank == 0 and os.environ.get("CUDA_VISIBLE_DEVICES")
-        if given and (said := idle_gpus(sys.modules.get("torch"), os.listdir("/dev"))):
-            channel.warn(f"{task.node} {said}")
         if me.local_rank == 0 and (reason := os.environ.pop(node_copy.NOT_STAGED, "")):
             channel.warn(
                 f"workers on {task.node} start from the shared file system, not from a copy of the Python environment "
@@ -133,24 +126,12 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watchers.flush()
         watchers.unhealed.ended()
         channel.say(messages.Done(watchers.progress.step))
-        if ours - descriptors():
-            return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks), begin)
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
-    ours = descriptors()
     args = fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
-
-
-def descriptors() -> set[tuple[str, str]]:
-    """Return the sockets, pipes and the like that this process has open."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
-    return {(name, what) for name, what in found if "[" in what and name not in "012"}
 
 
 class Channel:
@@ -172,7 +153,7 @@ class Channel:
         line, trace = describe(error)
         trace = "" if isinstance(error, SystemExit) else trace  # sys.exit("message"): the message says it all
         self._send(messages.encode_trace(last_lines(trace), self.task))
-        self.say(messages.Failed(line, trace[-600:], step, started, oom=ran_out_of_memory(error)))
+        self.say(messages.Failed(line, step, started, oom=ran_out_of_memory(error)))
 
     def warn(self, text: str) -> None:
         """Warn the user in the rank's log and through the controller."""
@@ -204,22 +185,6 @@ class Channel:
 
 
 # --- the parts of main, in their order --------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def ask_nvml(standby: bool) -> Iterator[None]:
-    """Have a standby's torch.cuda.is_available() ask NVML.
-
-    By default it asks CUDA, which then never reads CUDA_VISIBLE_DEVICES again: the standby could no longer be given its
-    share of the GPUs (read in torch/cuda/__init__.py). A user's own setting is kept.
-    """
-    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
-    if not standby or name in os.environ:
-        yield
-        return
-    os.environ[name] = "1"
-    yield
-    del os.environ[name]
 
 
 def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
@@ -266,27 +231,33 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
 
     importlib.import_module("encodings.idna")  # which the first look-up of a host's name would import
 
-    nccl_names.adapt(os.environ, torch.__version__)
-    healing = Transfers()
+    trace = os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
+    if trace and torch.__version__.startswith(("2.8.", "2.9.")):  # these have other names for the Flight Recorder's
+        os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", trace)
+        os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
     lineage = LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
     watchers = Watchers(
         progress=Observer(channel.say, position=task.position),
         lineage=lineage,
         unhealed=Watch(channel.warn),
-        quorums=BrokenQuorums(lineage.managers, task.position, healing),
+        quorums=BrokenQuorums(lineage.managers, task.position),
         sessions=Sessions(),
-        repeated=RepeatedIds() if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft" else None,
     )
     installs = torchft_patches.INSTALLS | {
         Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
-        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach, healing),
+        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach),
         Patch.COMPARE: lambda: compare(watchers, task, channel),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
         Patch.BROKEN: watchers.quorums.install,
     }
     patch_fit.apply(installs, watchers.left_out)
+    if torch.version.cuda is None and os.environ.get("CUDA_VISIBLE_DEVICES") and os.path.exists("/dev/nvidiactl"):
+        watchers.left_out.append(
+            f"the node's GPUs stay idle: torch {torch.__version__} in the workers' environment (job.python) is a build "
+            "for CPUs. Install one for CUDA, or ask for no GPUs: groups.gpus=0"
+        )
     return watchers
 
 
@@ -305,7 +276,7 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
     error = f"ended by ftslurm before it took a step: {reason}"
     complain(error)
     refused = os.environ.get("FTSLURM_HEALS") == "1"
-    channel.say(messages.Failed(error, "", None, started=True, refused=refused))
+    channel.say(messages.Failed(error, None, started=True, refused=refused))
     os._exit(1)
 
 
@@ -350,8 +321,8 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
         watchers.compared.report = lambda step, digest: channel.say(messages.Digest(step, rank, digest))
     if rank != 0:
         watchers.progress.report = lambda _: None
-    elif assign.lighthouse:
-        watchers.unhealed.groups = assign.groups
+    if rank != 0 or not assign.lighthouse:  # without a Lighthouse no script needs a Manager
+        watchers.unhealed.over = True
 
     def say_for_group(report: messages.Report) -> None:
         if isinstance(report, messages.Restored):
@@ -436,22 +407,6 @@ def choose_gpus(wanted: str | None) -> None:
         counts_anew = "ROCR_VISIBLE_DEVICES" in given and name in _OF_HIP and os.path.exists(AMD)
         share = range(count) if counts_anew else visible[first : first + count]
         os.environ[name] = ",".join(map(str, share))
-
-
-def idle_gpus(torch: Any, devices: list[str]) -> str | None:
-    """Return a sentence if there are GPUs that this build of torch cannot use.
-
-    Args:
-        devices: the names in /dev.
-    """
-    count = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in devices)
-    if not count or torch.version.cuda is not None:
-        return None
-    stay = f"{plural(count, 'GPU')} that {by_count(count, 'stays', 'stay')}"
-    return (
-        f"has {stay} idle: torch {torch.__version__} in the workers' environment "
-        "(job.python) is a build for CPUs. Install one for CUDA, or ask for no GPUs: groups.gpus=0"
-    )
 
 
 def share(assign: messages.Assign, me: messages.Rank) -> str | None:

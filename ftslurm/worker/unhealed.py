@@ -15,23 +15,22 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from ftslurm.words import by_count
-
 STEPS = 10
+WARNING = (
+    "the script trains without torchft (it has made no Manager): each group trains a model of its own and never "
+    "averages with another one, nothing heals a group that fails, its next attempt starts from the beginning, or from "
+    "a checkpoint that the script itself loads. The few lines that change this: ftslurm help fault-tolerant"
+)
 
 
 class Watch:
-    """Watches this process until a Manager is created or the tenth optimizer step is taken."""
+    """Watches this process until a Manager is created or the tenth optimizer step is taken.
+
+    Args:
+        warn: called with the text for the user, at most once.
+    """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        """Set up the watch; `install` starts it.
-
-        `groups` is the number of replica groups of the run; at 0 (a run without a quorum) there is no warning.
-
-        Args:
-            warn: called with the text for the user, at most once.
-        """
-        self.groups = 0
         self.over = True  # nothing is watched yet; then: there is a Manager, or the user is warned
         self._warn = warn
         self._steps = 0
@@ -49,22 +48,11 @@ class Watch:
             self._tell()
 
     def _stepped(self, *_: object) -> None:
-        if not self.over:
-            self._steps += 1
-            if self._steps == STEPS:
-                self._tell()
+        self._steps += 1
+        if self._steps == STEPS:
+            self._tell()
 
     def _tell(self) -> None:
-        if self.groups and not self.over:
-            self._warn(words(self.groups))
-        self.over = True
-
-
-def words(groups: int) -> str:
-    """Return the warning for the user."""
-    apart = by_count(groups, "", f"its {groups} groups train a model each and never average with one another, and ")
-    return (
-        f"the script trains without torchft (it has made no Manager): {apart}nothing heals a group that fails, its "
-        "next attempt starts from the beginning, or from a checkpoint that the script itself loads. The few lines that "
-        "change this: ftslurm help fault-tolerant"
-    )
+        if not self.over:
+            self.over = True
+            self._warn(WARNING)

@@ -19,7 +19,7 @@ from typing import Any
 
 from ftslurm.guard import guard, kernel_log, processes
 from ftslurm.security import owned_files
-from ftslurm.worker import lineage_guard, quorum_abort, session, transfers
+from ftslurm.worker import lineage_guard, quorum_abort, session
 from ftslurm.worker.parameter_sessions import Sessions
 
 PATIENCE_S = 20.0
@@ -179,7 +179,7 @@ class _Observer:
 
 
 class _Watch:
-    groups = 0
+    over = True
 
     def ended(self) -> None: ...
 
@@ -192,7 +192,7 @@ if __name__ == "__main__":
             _Observer(),  # type: ignore[arg-type]
             lineage_guard.LineageGuard(lambda _: None),
             _Watch(),  # type: ignore[arg-type]
-            quorum_abort.BrokenQuorums((), task.position, transfers.Transfers()),
+            quorum_abort.BrokenQuorums((), task.position),
             Sessions(),
             left_out=[words for words in [os.environ.get("LEFT_OUT", "")] if words],
         )

@@ -145,7 +145,7 @@ def questions(to: Recorder) -> None:
     to.ask("reservations", commands.records("reservation"))
     to.ask("job_record-no_output", ["scontrol", "--oneliner", "show", "job", known["no_output"]])
     to.ask("offers", commands.offers())
-    to.ask("version", commands.version())
+    to.ask("version", ["sbatch", "--version"])
     to.ask("topology", commands.topology())
     script = to.cluster.folder / "job.sh"
     to.ask("try_submission", commands.try_submission(str(script)))

@@ -13,7 +13,6 @@ from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.progress import Observer
 from ftslurm.worker.quorum_abort import BrokenQuorums
 from ftslurm.worker.session import Watchers
-from ftslurm.worker.transfers import Transfers
 from ftslurm.worker.unhealed import Watch
 
 
@@ -24,7 +23,7 @@ def watchers(
 ) -> Watchers:
     """Return watchers that refuse nothing, unless they are given a lineage guard."""
     lineage = lineage or LineageGuard(print)
-    quorums = BrokenQuorums(lineage.managers, Position(), Transfers())
+    quorums = BrokenQuorums(lineage.managers, Position())
     return Watchers(Observer(report), lineage, Watch(warn), quorums, Sessions())
 
 

@@ -24,9 +24,8 @@ from ftslurm.worker import gloo_end
 from ftslurm.worker import quorum_abort as broken
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker.transfers import Transfers
 manager = SimpleNamespace(_quorum_id=3, _errored=None)
-quorums = broken.BrokenQuorums([manager], Position(), Transfers())
+quorums = broken.BrokenQuorums([manager], Position())
 quorums.install()
 manager._pg = pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 def configure(port, rank):
@@ -134,24 +133,18 @@ os._exit(0)
 """
 REPEATED = """
 from ftslurm.worker import closed_servers
-from ftslurm.worker.quorum_ids import RepeatedIds
 kept = []
-class Manager:
-    _quorum_id = -1
 def meet(port, rank, number, line):
-    quorum = SimpleNamespace(
-        quorum_id=1, replica_ids=["a", f"b{number}"], max_step=number, store_address=f"127.0.0.1:{port}"
-    )
-    RepeatedIds().tell_apart(Manager(), quorum)
+    address = f"127.0.0.1:{port}/{number}"  # of the step, as run_manager.py has it
     group = pg if rank == 0 else ProcessGroupGloo(timeout=timedelta(seconds=60))
     if not STABLE:  # the Lighthouse gives each member the handles of all
-        closed_servers.begin(quorum.store_address, "")
+        closed_servers.begin(address, "")
         handles = [group.get_reconfigure_handle()]
         line.sendall(handles[0].encode())
         handles.insert(1 - rank, line.recv(9999).decode())
     time.sleep(rank / 2)  # who is there first finds the address of the one before
     if STABLE:
-        group.configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
+        group.configure(f"{address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
     else:
         group.reconfigure(options(1, handles)).wait()
     kept.append((group, group._pg))  # torch can deadlock where one is dropped (56297)
@@ -228,7 +221,7 @@ def test_a_collective_ends_as_soon_as_it_is_known_that_a_member_is(gone: str) ->
     assert seconds(HANGS, gone) < SOON_S
 
 
-def test_members_of_a_quorum_whose_id_repeats_do_not_dial_those_of_an_earlier_one() -> None:
+def test_members_of_a_quorum_whose_id_repeats_at_another_step_do_not_dial_those_of_an_earlier_one() -> None:
     """One of two members of a Gloo group dials, by chance: so five quorums of one id follow another.
 
     If they are not told apart, this fails in 31 of 32 runs.

@@ -331,12 +331,14 @@ def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, ho
 
 
 def test_a_secret_on_the_command_line_is_warned_of_and_one_that_is_missing_refused(home: Path) -> None:
-    words = ("job.env.WANDB_API_KEY=s3cr3t", "job.secrets=[HF_TOKEN]", *LOCAL)
-    done = ftslurm("run", *words, cwd=home, HF_TOKEN="")
+    words = ("job.env.WANDB_API_KEY=s3cr3t", *LOCAL)
+    done = ftslurm("plan", *words, cwd=home)
+    assert "job.env.WANDB_API_KEY is a secret by its name or form" in done.stderr
+    assert "name it in job.secrets=[WANDB_API_KEY]" in done.stderr
+    assert "s3cr3t" not in done.stderr + done.stdout
+    done = ftslurm("run", *words, "job.secrets=[HF_TOKEN]", cwd=home, HF_TOKEN="")
     assert (done.returncode, done.stdout) == (2, "")
-    warned, refused = done.stderr.splitlines()
-    assert warned.startswith("ftslurm: warning: job.env.WANDB_API_KEY on a command line can be read by other users")
-    assert refused.startswith("ftslurm: job.secrets: HF_TOKEN is not set in this environment, or empty")
+    assert done.stderr.startswith("ftslurm: job.secrets: HF_TOKEN is not set in this environment, or empty")
     assert "s3cr3t" not in done.stderr
     assert run_dirs(home) == []
 

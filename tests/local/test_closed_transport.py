@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import http.client
 import http.server
 import pickle
 import socket
+import struct
 import threading
 import time
 import urllib.error
@@ -25,7 +28,6 @@ from ftslurm.guard import admission
 from ftslurm.guard.interfaces import Reach
 from ftslurm.security import handshake
 from ftslurm.worker import closed_transport
-from ftslurm.worker.transfers import Transfers
 
 http_transport: Any = pytest.importorskip("torchft.checkpointing.http_transport")
 TIMEOUT = timedelta(seconds=20)
@@ -37,7 +39,6 @@ class Guard:
     def __init__(self, key: bytes = b"k" * 32) -> None:
         self.own = key
         self.refused: list[tuple[str, str]] = []
-        self.transfers = Transfers()
 
     def key(self) -> bytes:
         return self.own
@@ -61,7 +62,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reach], Guard]:
 
     def make(reach: Reach) -> Guard:
         made = Guard()
-        closed_transport.install(made, reach, made.transfers)  # type: ignore[arg-type]
+        closed_transport.install(made, reach)  # type: ignore[arg-type]
         return made
 
     return make
@@ -205,23 +206,30 @@ def test_where_no_thread_can_be_had_no_place_is_lost(
     here.shutdown()
 
 
-def test_a_transfer_that_is_ended_before_its_handshake_is_not_tried_again(guard: Guard) -> None:
-    """The kernel of a node whose processes stand still goes on to accept connections."""
-    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=8)
-    over = threading.Event()
+@pytest.mark.parametrize("asks", ["the one that heals", "the one it heals from"])
+def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(
+    asks: str, guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that drops all that arrives stands for a node that is gone; TIMEOUT is longer."""
+    monkeypatch.setattr(closed_transport, "GONE_S", 3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    with near, far:
+        closed_transport._end_if_gone(near)
+        near.settimeout(TIMEOUT.total_seconds())
+        drop_everything(far)
+        begun = time.monotonic()
+        with pytest.raises(OSError, match="timed out") as ended:
+            near.recv(1) if asks == "the one that heals" else near.sendall(bytes(64 << 20))
+        assert ended.value.errno == errno.ETIMEDOUT  # the kernel's
+        assert time.monotonic() - begun < TIMEOUT.total_seconds() / 2
 
-    def end() -> None:
-        while not over.wait(0.05):
-            guard.transfers.hang_up_still(0.3)
 
-    ending, begun = threading.Thread(target=end), time.monotonic()
-    ending.start()
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises((OSError, urllib.error.URLError)):
-        here.recv_checkpoint(0, f"http://127.0.0.1:{silent.getsockname()[1]}/checkpoint/", 7, TIMEOUT)
-    over.set()
-    ending.join()
-    assert time.monotonic() - begun < TIMEOUT.total_seconds() / 2
-    here.shutdown()
+def drop_everything(connection: socket.socket) -> None:
+    """Attach a filter that lets no segment in (socket(7), SO_ATTACH_FILTER)."""
+    code = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # return 0 bytes
+    connection.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(code)))
 
 
 @pytest.mark.nightly

@@ -40,7 +40,6 @@ from torch.distributed.distributed_c10d import AllreduceOptions
 from torchft.process_group import ProcessGroupBabyGloo
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker.transfers import Transfers
 from ftslurm.worker import quorum_abort
 
 def reduce(pg):
@@ -65,7 +64,7 @@ def main():
         sys.stdin.read()  # it takes no part in the next ones, and keeps its connections
         os._exit(0)
     manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
-    quorums = quorum_abort.BrokenQuorums([manager], Position(), Transfers())
+    quorums = quorum_abort.BrokenQuorums([manager], Position())
     quorums.install()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     other = subprocess.Popen([sys.executable, __file__, "1", str(store.port)], stdin=subprocess.PIPE)

@@ -75,7 +75,6 @@ def needs(patch: Patch, form: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("patch", Patch, ids=lambda patch: patch.name)
 def test_each_name_of_the_table_is_there_and_is_missed_when_it_is_not(patch: Patch) -> None:
     form = patch_fit.form(patch)
-    assert patch.why
     assert patch.without
     for owner, name in needs(patch, form):
         assert patch_fit.missing({owner: name}) == []

@@ -63,32 +63,3 @@ def test_a_script_that_gives_up_waiting_skips_the_step_and_trains_on_with_the_ot
 def shared(steps: list[list[Any]]) -> list[list[Any]]:
     """Return the steps up to the first that was skipped; all, if none was."""
     return steps[: next((n for n, (_, counted, _) in enumerate(steps) if not counted), len(steps))]
-
-
-def make_old(folder: Path) -> None:
-    import torch
-    import torchft
-
-    class Old(torchft.process_group.ProcessGroup):  # type: ignore[misc, name-defined]
-        def configure(self, *_: object) -> None: ...
-
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with pytest.raises(TypeError, match=r"Old has configure\(\), .* lacks reconfigure\(\) of 0.3"):
-        manager_class()(
-            pg=Old(0, 1),
-            load_state_dict=None,
-            state_dict=None,
-            min_replica_size=1,
-            rank=0,
-            world_size=1,
-            store_addr="127.0.0.1",
-            store_port=store.port,
-        )
-    (folder / "refused").touch()
-
-
-def test_a_process_group_of_the_script_for_torchft_0_2_is_refused(tmp_path: Path) -> None:
-    process = LOADED.Process(target=make_old, args=(tmp_path,))
-    process.start()
-    process.join(60)
-    assert (tmp_path / "refused").exists()

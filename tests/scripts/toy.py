@@ -65,18 +65,8 @@ hidden = [nn.Linear(32, 32) for _ in range(args.layers)]
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), *hidden, nn.Linear(32, 1))
 
 
-class Slow:
-    """A part of the state that is not sent at once, and is too large for the buffers of a connection."""
-
-    def __reduce__(self) -> tuple:
-        print("sends its state slowly", flush=True)
-        time.sleep(args.slow_heal)
-        return bytes, (bytes(32 << 20),)
-
-
 def state_dict() -> dict:
-    slow = {"slow": Slow()} if args.slow_heal and manager.current_step() else {}
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **slow}
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
 def load_state_dict(state: dict) -> None:

@@ -31,7 +31,6 @@ parser.add_argument("--noise-mb-s", type=float, default=0, help="text to print")
 parser.add_argument("--no-resume", action="store_true", help="take no notice of checkpoints")
 parser.add_argument("--open-end", action="store_true", help="go on until STEPS_FILE-end says after which step to end")
 parser.add_argument("--beside", action="store_true", help="compute while the quorum is sought, torchft's default")
-parser.add_argument("--slow-heal", type=float, default=0, help="seconds until a group that comes back is sent 32 MB")
 parser.add_argument("--steps-file", help="a JSON line per step this process has committed, in STEPS_FILE-GROUP-RANK")
 args = parser.parse_args()
 

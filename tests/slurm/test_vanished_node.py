@@ -128,35 +128,3 @@ def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node(
     last = run.end_soon()
     run.finish()
     assert {int(s["step"]) for s in run.steps(0)} == set(range(1, last + 1))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("fails", "vanishes", "transport"),
-    [(0, 1, "http"), (1, 1, "http"), (0, 1, "process_group")],
-    ids=["the one it heals from", "the one that heals", "the one it heals from, by the process group"],
-)
-def test_groups_train_on_when_a_node_vanishes_while_a_group_heals(
-    slurm_cluster: Cluster, slurm: Backend, fails: int, vanishes: int, transport: str
-) -> None:
-    """torchft waits for the state, or until it has sent it, for as long as the script's time-out, here 60 s."""
-    args = {"open-end": True, "step-time": 0.2, "timeout": 60, "slow-heal": 3.0}
-    settings = (*SETTINGS, "health.lost_after_s=25", f"torchft.transport={transport}")
-    run = slurm.start("groups.count=3", *settings, args=args)
-    run.wait_for_steps(8, groups=3)
-    run.kill(fails)
-    donor = 1 - fails  # the first group that has the state
-    run.until(lambda: "sends its state slowly" in run.rank_log(donor), "the group heals")
-    since = time.time()
-    launched = run.named("step_launched", group=vanishes)[-1]
-    with slurm_cluster.vanished_node(launched["nodes"][0]):  # type: ignore[index]
-        run.until(lambda: steps_together(run, 2, since + 10), "the others train on", 60.0)
-        assert run.longest_gap(2, since - 1) < 18.0
-        run.wait_for("node_excluded")
-    run.until(lambda: steps_together(run, 3, time.time() - 1), "all train again")
-    last = run.end_soon()
-    run.finish()
-    ended = [(e["group"], e["cause"]) for e in run.named("step_exited") if e["group"] is not None]
-    assert not [cause for group, cause in ended if group not in (fails, vanishes) and cause != "ok"]
-    assert {int(s["step"]) for g in range(3) for s in run.steps(g)} == set(range(1, last + 1))
-    assert len(set(run.weights().values())) == 1

@@ -1,6 +1,7 @@
 """A rank's position in its data: saved after every step, restored after kills, full restarts and full disks."""
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_record_cut_off_anywhere_costs_only_itself(tmp_path: Path) -> None:
         read = positions(tmp_path)
         read.read()
         assert list(read.records) == [1, 2]
-    read.append(3, (1, {"at": 33}))
+    read.append(3, pickle.dumps((3, 1, {"at": 33})))
     assert back_at(tmp_path, None) == 33
     here.path.write_bytes(text[:-1] + b"\xff")
     assert back_at(tmp_path, None) == 2

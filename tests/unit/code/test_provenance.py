@@ -45,11 +45,9 @@ def test_commit_changes_and_packages_are_kept_and_secrets_are_not(
     state = made["git"]
     head = subprocess.run(["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     assert state["commit"] == head.stdout.strip()
-    assert (state["branch"], state["remote"], state["diff"]) == ("main", "https://***@host/x.git", "git.diff")
+    assert (state["branch"], state["remote"]) == ("main", "https://***@host/x.git")
     assert (state["changed"], state["changed_count"]) == (["lib.py", "ü.py"], 2)
-    diff = (run / "git.diff").read_text()
-    assert "+KEY = '***'" in diff
-    assert (run / "git.diff").stat().st_mode & 0o777 == 0o600
+    assert (run / "provenance.json").stat().st_mode & 0o777 == 0o600
     packages = (run / "pip-freeze.txt").read_text().splitlines()
     assert any(line.startswith("torch==") for line in packages)
     assert made["python"]["command"] == [sys.executable]
@@ -58,9 +56,8 @@ def test_commit_changes_and_packages_are_kept_and_secrets_are_not(
     child = tmp_path / "child"
     child.mkdir(mode=0o700)
     (child / "code").mkdir()
-    provenance.write(config, child, *provenance.inherited(run))
+    provenance.write(config, child, provenance.inherited(run))
     assert json.loads((child / "provenance.json").read_text())["git"] == state
-    assert (child / "git.diff").read_text() == diff
 
 
 def test_packages_are_listed_as_pip_freezes_them() -> None:
@@ -68,7 +65,7 @@ def test_packages_are_listed_as_pip_freezes_them() -> None:
     local = json.dumps({"url": "file:///home/me/y", "dir_info": {"editable": True}})
     found = [
         ("b", "1", None),
-        ("A_x", "2", "{"),
+        ("A_x", "2", None),
         ("x", "3", vcs),
         ("y", "4", local),
         ("b", "0", None),
@@ -77,8 +74,8 @@ def test_packages_are_listed_as_pip_freezes_them() -> None:
     assert provenance.freeze(found) == [
         "A_x==2",
         "b==1",
-        "x @ git+https://u:p@h/x@abc",
-        "-e /home/me/y  # y==4",
+        f"x==3  # {vcs}",
+        f"y==4  # {local}",
     ]
     own = provenance.freeze([("b", "1", None)])
     assert own == ["b==1"]
@@ -88,81 +85,21 @@ def test_packages_are_listed_as_pip_freezes_them() -> None:
 def test_the_packages_of_another_interpreter_are_unknown(tmp_path: Path, python: object) -> None:
     config = Config()
     config.job.python = python
-    provenance.write(config, tmp_path, None, None)
+    provenance.write(config, tmp_path, None)
     assert json.loads((tmp_path / "provenance.json").read_text())["packages"] is None
     assert not (tmp_path / "pip-freeze.txt").exists()
 
 
-SECRET = "s3cr3tValueOfMine9"
-PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "\n".join([f"b3BlbnNzaC1r{SECRET * 2}{n}aGVsbG8" for n in range(9)])
-PEM += "\n-----END OPENSSH PRIVATE KEY-----\n"
 BY_NAME = (
     *(".env", ".env.local", "prod.env", "sub/.netrc", "_netrc", "credentials.json", "a/.aws/credentials", "token"),
     *("application_default_credentials.json", "client_secret_12.apps.json", "k.pem", "id_ed25519", "secrets.yaml"),
     *("service-account.json", "ID_RSA", ".pypirc", "kube/kubeconfig", "my.p12", "hf_token.txt", "x-secret.toml"),
 )
-IN_TEXT = (
-    f"WANDB_API_KEY={SECRET}",
-    f"export HF_TOKEN='{SECRET}'",
-    f'  "password": "{SECRET}",',
-    f"db_password: {SECRET}",
-    f"aws_secret_access_key = {SECRET}",
-    f"machine h login me password {SECRET}",
-    f"url = https://me:{SECRET}@host/x",
-    f"Authorization: Bearer {SECRET}",
-    f"x = connect('hf_{SECRET}')",
-    f'{{"private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE{SECRET}\\n-----END"}}',
-    f'token = "{SECRET}"',
-    f"key={SECRET}",
-)
-CODE = """
-key = self.layers[0].key_proj(x)
-key = "model.layers.0.weight"
-tokens = tokenizer(text, key="x")
-for key, value in state.items(): pass
-password = getpass()
-self.tokens_per_step = batch_size * 1024
-sorted(found, key=lambda one: one.step)
-"""
 
 
-def test_no_form_of_a_secret_is_in_the_diff_and_code_stays_as_it_is(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    write(tree, "train.py", "plain.txt", "moved.env", "key.txt", "image.bin", "old/.env", *BY_NAME)
-    (tree / "moved.env").write_text(f"A={SECRET}\n" * 20)
-    (tree / "key.txt").write_text(PEM)
-    (tree / "image.bin").write_bytes(b"\0\1" + SECRET.encode())
-    (tree / "context.ini").write_text(f"a = 1\npassword = {SECRET}\nb = 2\n")
-    git(tree, "init", "-q")
-    git(tree, "add", "-A")
-    git(tree, "commit", "-qm", "x")
-    for name in BY_NAME:
-        (tree / name).write_text(f"{SECRET}\n")
-    (tree / "plain.txt").write_text("\n".join(IN_TEXT) + "\n")
-    (tree / "train.py").write_text(CODE)
-    (tree / "context.ini").write_text(f"a = 1\npassword = {SECRET}\nb = 3\n")
-    (tree / "key.txt").write_text(PEM.replace("-----END", "x\n-----END"))  # its context begins within the key
-    (tree / "image.bin").write_bytes(b"\0\2" + SECRET.encode())
-    git(tree, "mv", "old/.env", "harmless.txt")
-    (tree / "harmless.txt").write_text("nothing\n")
-    (tree / "moved.env").rename(tree / "moved.txt")
-    git(tree, "add", "-N", "moved.txt")
-    state, diff = provenance.of_tree(str(tree), Rules())
-    text = (diff or b"").decode()
-    hidden = text.replace(f"+A={SECRET}\n", "")  # without a telling name or form nothing tells it
-    assert SECRET not in hidden, [line for line in hidden.splitlines() if SECRET in line]
-    assert {*BY_NAME, "moved.env", "old/.env", "image.bin"} == set(state["left_out"])
-    assert state["masked"] is True
-    assert "".join(f"+{line}\n" for line in CODE.splitlines()) in text
-
-    git(tree, "checkout", "-q", "--", "plain.txt", "context.ini", "key.txt")
-    state, diff = provenance.of_tree(str(tree), Rules())
-    assert state["masked"] is False
-    clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", str(tree), str(clone))
-    (tmp_path / "git.diff").write_bytes(diff or b"")
-    git(clone, "apply", str(tmp_path / "git.diff"))
-    assert (clone / "train.py").read_text() == CODE
+@pytest.mark.parametrize("name", BY_NAME)
+def test_files_with_the_name_of_a_secret_are_not_copied(name: str) -> None:
+    assert Rules().excluded(name)
 
 
 PROGRAMS = (
@@ -204,14 +141,13 @@ def test_no_configuration_of_a_tree_or_a_submodule_runs_anything(tmp_path: Path)
         git(tree, "config", "core.hooksPath", str(hooks))
         (tree / "a.txt").write_text("# A.txt\n")  # of the same size: git must compare the content
     ran.unlink(missing_ok=True)
-    state, diff = provenance.of_tree(str(top), Rules())
+    state = provenance.describe(str(top))
     config = Config()
     config.job.script = str(top / "train.py")
     write(top, "train.py")
     survey(absolute(config))
     assert not ran.exists(), ran.read_text()
     assert set(state["changed"]) >= {".gitattributes", "a.txt", "sub"}
-    assert b"+# A.txt" in (diff or b"")
 
 
 def test_filters_that_a_trees_own_configuration_names_are_not_run(tmp_path: Path) -> None:
@@ -224,7 +160,5 @@ def test_filters_that_a_trees_own_configuration_names_are_not_run(tmp_path: Path
     git(tree, "config", "filter.evil.clean", f"touch '{ran}'; cat")
     git(tree, "config", "filter.evil.required", "true")
     (tree / "a.txt").write_text("# A.txt\n")  # of the same size: git must compare the content
-    state, diff = provenance.of_tree(str(tree), Rules())
-    assert state["changed"] == ["a.txt"]
-    assert b"+# A.txt" in (diff or b"")
+    assert provenance.describe(str(tree))["changed"] == ["a.txt"]
     assert not ran.exists()

@@ -32,7 +32,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "session": {"task": 0},
     "trace": {"task": 1, "text": "Traceback\n  main()"},
     "warning": {"task": 0, "text": "nothing heals \x1b[31mit"},
-    "failed": {"task": 1, "error": "ValueError: x", "traceback_tail": "...", "step": 12, "started": True},
+    "failed": {"task": 1, "error": "ValueError: x", "step": 12, "started": True},
     "exited": {"task": 1, "code": None, "signal": 9, "oom": False},
 }
 

@@ -119,6 +119,13 @@ def test_healing_that_the_script_forbids_is_none() -> None:
         watched(answer)._async_quorum(False)
 
 
+def test_a_quorum_whose_id_has_been_there_at_another_step_meets_elsewhere_in_the_store() -> None:
+    answer = {"max_step": 5, "heal": False, "max_world_size": 2, "replica_world_size": 2}
+    manager = watched(answer, step=5)
+    manager._async_quorum(True)
+    assert manager.got.store_address == "n1:4711/5"
+
+
 def test_the_client_is_wrapped_once_and_is_otherwise_as_before() -> None:
     manager = watched({"max_step": 0, "heal": False, "max_world_size": 1, "replica_world_size": 1})
     client = manager._client
@@ -146,7 +153,5 @@ def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
     history = LineageGuard(refuse)
     history.floor = floor
     progress = SimpleNamespace(seeks_quorum=bool, has_quorum=bool, has_healed=bool)
-    watchers = SimpleNamespace(
-        lineage=history, progress=progress, repeated=None, unhealed=SimpleNamespace(), compared=None
-    )
+    watchers = SimpleNamespace(lineage=history, progress=progress, unhealed=SimpleNamespace(), compared=None)
     return run_manager(fake_torchft_client(answer, step), watchers)()

@@ -1,4 +1,4 @@
-"""The store in which torch's own process groups meet: it moves with the quorum, and keeps nothing of the last one."""
+"""The store in which torch's own process groups meet: it moves with the quorum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ftslurm.worker import patch_fit
 from ftslurm.worker.group_end import native_of
 from ftslurm.worker.native_group import native_group
 from ftslurm.worker.quorum_abort import BrokenQuorums
-from ftslurm.worker.transfers import Transfers
 
 NEW = hasattr(dist.ProcessGroup, "reconfigure") and hasattr(process_group, "reconfigure_with_store")
 pytestmark = pytest.mark.skipif(not NEW, reason=f"needs torch 2.14 and torchft 0.3: {patch_fit.versions()}")
@@ -27,7 +26,7 @@ class Members:
     """Process groups that meet in quorum after quorum."""
 
     def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.quorums = BrokenQuorums([], Position(), Transfers())
+        self.quorums = BrokenQuorums([], Position())
         self.pool = ThreadPoolExecutor(count)
         self.groups: list[Any] = []
         for number in range(count):
@@ -54,16 +53,6 @@ class Members:
 
 def server() -> Any:
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
-def test_a_store_keeps_the_keys_of_one_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
-    members, store = Members(3, monkeypatch), server()
-    counts = []
-    for quorum in range(1, 9):
-        assert members.meet(quorum, store, 0, 1, 2) == [3.0] * 3
-        counts.append(store.num_keys())
-    assert len(set(counts[1:])) == 1, counts  # none is deleted before the second quorum
-    assert all(f"/{quorum}/" in key for key in store.list_keys())
 
 
 def test_the_loss_of_a_store_costs_nobody_anything(monkeypatch: pytest.MonkeyPatch) -> None:

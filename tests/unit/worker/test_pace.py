@@ -26,13 +26,13 @@ def step(
     buckets: int = 1,
 ) -> None:
     """Take a step: compute, wait for the quorum, compute, reduce with the others, vote."""
-    pace.waits(clock.passes(own_s / 2))
-    pace.goes_on(clock.passes(quorum_s))
+    clock.passes(own_s / 2 + quorum_s)
+    pace.waited(quorum_s)
     pace.reduces(clock.passes(own_s / 2))
     for _ in range(buckets - 1):
         pace.reduces(clock.passes(others_s))
-    pace.waits(clock.now)  # an allreduce waits for the quorum, too
-    pace.goes_on(clock.passes(others_s))
+    clock.passes(others_s)
+    pace.waited(others_s)  # an allreduce waits for the quorum, too
     pace.ends(clock.passes(0.001), committed)
 
 

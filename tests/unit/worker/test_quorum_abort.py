@@ -19,14 +19,13 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import group_end, quorum_abort, session
-from ftslurm.worker.transfers import Transfers
 
 LONG_S = 20.0
 process_group: Any = importlib.import_module("torchft.process_group")
 
 
 def quorums(*managers: Any) -> quorum_abort.BrokenQuorums:
-    return quorum_abort.BrokenQuorums(managers, Position(), Transfers())
+    return quorum_abort.BrokenQuorums(managers, Position())
 
 
 class Group(process_group.ProcessGroupWrapper):  # type: ignore[misc]
@@ -41,9 +40,8 @@ class Group(process_group.ProcessGroupWrapper):  # type: ignore[misc]
 
 
 def manager(quorum: int, aborted: list[int], error: Exception | None = None) -> SimpleNamespace:
-    transport = SimpleNamespace(busy=False)
     group = Group(lambda: aborted.append(quorum))
-    return SimpleNamespace(_quorum_id=quorum, _errored=error, _pg=group, _checkpoint_transport=transport)
+    return SimpleNamespace(_quorum_id=quorum, _errored=error, _pg=group)
 
 
 def watching(ours: quorum_abort.BrokenQuorums) -> threading.Thread:
@@ -234,23 +232,3 @@ def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_the_quorum_of_a_store(address: str, quorum: int | None) -> None:
     assert quorum_abort.quorum_of(address) == quorum
-
-
-def test_a_state_that_is_waited_for_in_the_process_group_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 0.05)
-    aborted: list[int] = []
-    ours = quorums(healing := manager(3, aborted), manager(3, aborted))
-    ours.position.mark(7, Stage.SEEKING_QUORUM)
-    ours.broken = 3
-    watch = watching(ours)
-    watch.join(0.2)
-    assert watch.is_alive()
-    assert aborted == []
-    healing._checkpoint_transport.busy = True
-    deadline = time.monotonic() + LONG_S
-    while not aborted:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.2)
-    assert aborted == [3]  # once, however long its callers take to find out
-    ours.broken = 4

@@ -190,22 +190,6 @@ def test_a_role_counts_the_workers_of_all_its_groups() -> None:
     assert "TORCHFT_LIGHTHOUSE" not in got
 
 
-@pytest.mark.parametrize(
-    ("devices", "cuda", "said"),
-    [
-        (["null", "nvidia0", "nvidia1", "nvidiactl"], None, "has 2 GPUs that stay idle: torch 2.13.0+cpu"),
-        (["nvidia0"], None, "has 1 GPU that stays idle"),
-        (["nvidia0"], "13.0", None),
-        (["null", "nvidiactl"], None, None),
-    ],
-    ids=["a CPU build", "one GPU", "a CUDA build", "no GPU"],
-)
-def test_gpus_that_torch_cannot_use_are_told(devices: list[str], cuda: str | None, said: str | None) -> None:
-    torch = SimpleNamespace(__version__="2.13.0+cpu", version=SimpleNamespace(cuda=cuda))
-    found = session.idle_gpus(torch, devices)
-    assert (found is None) if said is None else said in str(found)
-
-
 @pytest.mark.parametrize(("rank", "speaks"), [(0, True), (1, False)])
 def test_only_the_first_rank_of_a_group_speaks_whatever_its_script_calls_it(
     rank: int, speaks: bool, monkeypatch: pytest.MonkeyPatch

@@ -76,7 +76,6 @@ class View:
     strangers: Set[str] | None = None  # ours: ids that beat but have never asked; None: ids are not checked
     expected: int = 0  # ours: attempts the controller has announced that have not asked yet
     highest: int = 0  # ours: the highest step that any member of an issued quorum had
-    holders: Set[str] = frozenset()  # ours: ids that have been members of an issued quorum
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     if not members:
         # Ours: T issues an empty quorum here, again and again, when a new manager asks with shrink_only.
         return NotYet("nobody who asks may be in it (shrink_only)")
-    if not any(has_state(m, view.highest, m.replica_id in view.holders) for m in members):
+    if not any(has_state(m, view.highest) for m in members):
         best = max(m.step for m in members)
         return NotYet(
             f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",
@@ -157,14 +156,14 @@ def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules)
     return left == before or len(joined) >= rules.min_replicas
 
 
-def has_state(member: Member, highest: int, of_history: bool) -> bool:
+def has_state(member: Member, highest: int) -> bool:
     """Return whether this member has the state of the training, so that it may continue the history (ours).
 
-    It has reached the highest step. Or it was in a quorum of the history (`of_history`) and is one step behind: each
-    group votes on its own whether a step is committed, so one may have committed a step that another has not, and then
-    die. A member one step behind must not be at step 0, where a fresh group is too that was let in but did not heal.
+    It has reached the highest step, or is one step behind: each group votes on its own whether a step is committed, so
+    one may have committed a step that another has not, and then die. A member one step behind must not be at step 0,
+    where a fresh group is too that was let in but did not heal.
     """
-    return member.step >= highest or (of_history and member.step >= max(1, highest - 1))
+    return highest == 0 or member.step >= max(1, highest - 1)
 
 
 def _quorum_id(view: View, members: tuple[Member, ...], next_id: int) -> int:

@@ -21,8 +21,8 @@ from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse import endpoint, protobuf, stock
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
+from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
-from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
 from ftslurm.lighthouse.stock import Report
@@ -35,7 +35,6 @@ ASK_AGAIN_S = 0.02  # such a request is tried again
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
-SAVE_EVERY_S = 10.0  # between two saves of the highest step
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
@@ -62,9 +61,9 @@ def _words(answer: Refused | Waits) -> str:
 class Server:
     """The gRPC service. All times are the event loop's, which never go back."""
 
-    def __init__(self, book: Book, keep: Keep, tick_s: float, report: Report) -> None:
+    def __init__(self, book: Book, file: LastQuorum, tick_s: float, report: Report) -> None:
         self.book = book
-        self.keep = keep
+        self.file = file
         self.tick_s = tick_s
         self.report = report
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
@@ -76,10 +75,6 @@ class Server:
         self.evicted = False  # an attempt has been evicted since the last decision
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
         self.reported_refusal = ""
-        self.saving: asyncio.Future[None] | None = None
-        self.save_again = False
-        self.saved: tuple[str, float] = ("", 0.0)
-        self.save_error = ""  # why lighthouse.json could not be written the last time
         methods: dict[str, Handler] = {"Quorum": self.quorum, "Heartbeat": self.heartbeat}
         self.server = GrpcServer({f"/{protobuf.SERVICE}/{name}": method for name, method in methods.items()})
 
@@ -102,13 +97,13 @@ class Server:
 
     def _refusal(self, answer: Refused | Waits, store: str) -> CallError:
         """Return why a manager is refused; log and report it, once for each store, if a person should know."""
-        reason, known = _words(answer), store in self.book.memory.stores
+        reason, known = _words(answer), store in self.book.stores
         tell = (not isinstance(answer, Refused) or answer.tell) and store not in self.told
         if tell and (known or self.strangers_told < STRANGERS_TOLD):
             self.told.add(store)
             self.strangers_told += not known
             log(reason)
-            self.report(messages.QuorumRefused(reason, self.book.memory.highest))
+            self.report(messages.QuorumRefused(reason, self.book.highest))
         return CallError(
             Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION, reason
         )
@@ -180,9 +175,6 @@ class Server:
         if self.evicted:
             self.evicted = False
             self._turn_away()
-        if self.book.asking and self.book.memory.next_id >= self.keep.reserved and not self.save_error:
-            self.save()  # all reserved ids are used: decide again when the thread has reserved more
-            return
         quorum = self.book.form(moment)
         if quorum is None:
             took_s = now() - moment
@@ -191,7 +183,7 @@ class Server:
             return
         self.next_decision_at = 0.0
         answer = protobuf.write_quorum(quorum, time.time())
-        self.keep.write_quorum(answer)
+        self.file.write(answer)
         ids = set(quorum.ids)
         for future, ask in list(self.waiting.items()):
             if ask.member.replica_id in ids:
@@ -207,7 +199,7 @@ class Server:
             self.reported_refusal = why.reason
             reason = f"no quorum for now, {why.reason}"
             log(reason)
-            self.report(messages.QuorumRefused(reason, self.book.memory.highest))
+            self.report(messages.QuorumRefused(reason, self.book.highest))
 
     def _report(self, quorum: Quorum, moment: float) -> None:
         self.reported_refusal = ""
@@ -215,7 +207,7 @@ class Server:
         if quorum.id == last and moment - when < REPORT_EVERY_S:
             return
         self.reported = (quorum.id, moment)
-        owners = self.book.memory.stores
+        owners = self.book.stores
         rows = [(owners[m.store_address][0] if m.store_address in owners else None, m.step) for m in quorum.members]
         for first in range(0, len(rows), MEMBERS_A_LINE):
             part = rows[first : first + MEMBERS_A_LINE]
@@ -225,7 +217,7 @@ class Server:
             log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
 
     async def tick(self) -> NoReturn:
-        """Decide every tick_s seconds; every second forget silent managers and save what has changed."""
+        """Decide every tick_s seconds; every second forget silent managers."""
         next_prune = 0.0
         while True:
             await asyncio.sleep(self.tick_s)
@@ -235,8 +227,6 @@ class Server:
             if moment >= next_prune:
                 next_prune = moment + 1.0
                 self.book.prune(moment)
-                if moment - self.saved[1] >= SAVE_EVERY_S or self.book.memory.next_id > self.keep.reserved - BLOCK // 2:
-                    self.save()
 
     # --- the controller --------------------------------------------------------------------------------------------
 
@@ -252,12 +242,11 @@ class Server:
                     self.report(messages.QuorumBroken(broken))
             case messages.NewHistory(step):
                 self.book.new_history(step)
-                self.keep.forget_quorum()
+                self.file.forget()
             case _:
                 return
         log(f"order: {message}")
         self.decide_soon()
-        self.save()
 
     def _set_aside(self, moment: float) -> None:
         """Set silent attempts aside, or let them take part again; tell the controller."""
@@ -278,32 +267,6 @@ class Server:
             if ask.member.replica_id in self.book.gone and not future.done():
                 del self.waiting[future]
                 future.set_exception(CallError(Status.FAILED_PRECONDITION, OVER))
-
-    def save(self) -> None:
-        """Write lighthouse.json if its content has changed. A thread writes, one save at a time."""
-        if self.saving is not None and not self.saving.done():
-            self.save_again = True
-            return
-        self.save_again = False
-        text = self.keep.snapshot(self.book.memory)
-        if text == self.saved[0]:
-            return
-        self.saved = (text, now())
-        self.saving = asyncio.ensure_future(asyncio.to_thread(self.keep.write_state, text))
-        self.saving.add_done_callback(self._saved)
-
-    def _saved(self, saving: asyncio.Future[None]) -> None:
-        """Log a failed save once. `tick` tries again."""
-        failure = None if saving.cancelled() else saving.exception()
-        error = "" if failure is None else str(failure) or repr(failure)
-        if error:
-            self.saved = ("", self.saved[1])
-        if error != self.save_error:
-            self.save_error = error
-            log(f"what has to outlive this process cannot be written: {error}" if error else "all is written again")
-        self.decide_soon()
-        if self.save_again:
-            self.save()
 
 
 def now() -> float:
@@ -338,24 +301,24 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
 
 
 async def serve(options: dict[str, Any], orders: int, report: Report, gateway: Gateway) -> None:
-    """Serve until cancelled, with the state of the predecessor.
+    """Serve until cancelled, and go on with the predecessor's last quorum.
 
     Args:
-        options: port, folder (where the state is kept) and the rules, times in milliseconds.
+        options: attempt (how many Lighthouses there were before), highest (no quorum may be below this step), port,
+            folder (where the last quorum is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
         gateway: connects to the guard, which lets only the run in.
     """
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
-    keep = Keep(options["folder"])
-    book = Book(Rules(options["min_replicas"], join_s, silence_s), keep.load(), now())
-    server = Server(book, keep, options["quorum_tick_ms"] / 1000, report)
-    server.save()
+    rules = Rules(options["min_replicas"], join_s, silence_s)
+    file = LastQuorum(options["folder"])
+    book = Book(rules, now(), options["attempt"], options["highest"], file.load())
+    server = Server(book, file, options["quorum_tick_ms"] / 1000, report)
     url = endpoint.reserve(gateway, options["port"])
     serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
-    memory = book.memory
-    after = "" if memory.last is None else f", after quorum {memory.last.id}"
-    log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
+    after = "" if book.last is None else f", after quorum {book.last.id}"
+    log(f"serving at {url}: quorums from {book.next_id} on{after}, highest step {book.highest}")
     report(messages.LighthouseUp(url))
     listen_to(orders, server.order)
     await server.tick()

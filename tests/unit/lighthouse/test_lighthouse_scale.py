@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ftslurm.lighthouse import protobuf
-from ftslurm.lighthouse.persistence import Keep
+from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Member, Quorum, Rules
-from ftslurm.lighthouse.registry import OVER, Book, Memory, Refused
+from ftslurm.lighthouse.registry import OVER, Book, Refused
 from ftslurm.lighthouse.server import PAUSE, Server
 from ftslurm.protocol import messages
 
@@ -39,9 +39,8 @@ def test_decisions_take_at_most_a_fifth_of_the_time_in_which_requests_arrive(tmp
             return super().form(now)
 
     async def join() -> list[bytes]:
-        book = SlowBook(RULES, Memory(), time.monotonic())
-        server = Server(book, Keep(str(tmp_path)), tick_s, lambda _: None)
-        server.keep.reserved = 1000
+        book = SlowBook(RULES, time.monotonic())
+        server = Server(book, LastQuorum(str(tmp_path)), tick_s, lambda _: None)
         ticking = asyncio.create_task(server.tick())
         for number in range(count):
             book.beat(member(number).replica_id, time.monotonic())
@@ -63,8 +62,8 @@ def test_decisions_take_at_most_a_fifth_of_the_time_in_which_requests_arrive(tmp
 
 def test_a_manager_that_hangs_up_just_after_it_is_announced_is_in_no_quorum(tmp_path: Path) -> None:
     async def run() -> None:
-        book = Book(RULES, Memory(), time.monotonic())
-        server = Server(book, Keep(str(tmp_path)), 3600.0, lambda _: None)
+        book = Book(RULES, time.monotonic())
+        server = Server(book, LastQuorum(str(tmp_path)), 3600.0, lambda _: None)
         server.order(messages.Member(0, 0, "host:0"))  # from here on unannounced stores have to wait
         asked = asyncio.create_task(server.quorum(protobuf.write_request(member(1))))
         await asyncio.sleep(0.05)
@@ -83,8 +82,9 @@ def test_a_manager_that_hangs_up_just_after_it_is_announced_is_in_no_quorum(tmp_
 def test_an_eviction_ends_all_ids_with_the_store_and_the_inherited_quorum(last: str) -> None:
     """No member gets a predecessor's quorum again once one of its members is gone, however that becomes known."""
     quorum = Quorum(7, tuple(member(number, 3) for number in range(3)))
-    memory = Memory(8, 3, True, {f"host:{number}": (number, 0) for number in range(3)}, last=quorum)
-    book = Book(RULES, memory, 0.0)
+    book = Book(RULES, 0.0, 1, 3, quorum)
+    for number in range(3):
+        book.announce(number, 0, f"host:{number}")
     assert book.ask(member(0, 3), 0.0) == quorum
     if last == "forgotten":
         book._forget(member(2).replica_id)
@@ -95,13 +95,13 @@ def test_an_eviction_ends_all_ids_with_the_store_and_the_inherited_quorum(last: 
 
 
 def test_an_eviction_spares_an_address_that_another_group_has_taken_over() -> None:
-    book = Book(RULES, Memory(), 0.0)
+    book = Book(RULES, 0.0)
     book.announce(0, 0, "host:1")
     book.announce(1, 0, "host:1")
     book.evict(0, 0)
-    assert book.memory.stores == {"host:1": (1, 0)}
+    assert book.stores == {"host:1": (1, 0)}
     book.evict(1, 0)
-    assert book.memory.stores == {}
+    assert book.stores == {}
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -111,7 +111,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def test_ten_thousand_announcements_and_evictions_take_a_second() -> None:
-    book = Book(RULES, Memory(), 0.0)
+    book = Book(RULES, 0.0)
 
     def all_come_and_go() -> None:
         for attempt in range(10):

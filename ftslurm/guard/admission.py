@@ -52,14 +52,16 @@ class Admission(Listener):
         self.name = name.lower()  # as addresses.read returns it: host names are case-insensitive
         self.address = address
 
-    def open(self, port: int = 0) -> str:
+    def open(self) -> str:
         """Listen, unless already listening. Return HOST:PORT, as it is announced to the run.
 
         Raises:
-            OSError: the port is not available.
+            OSError: no port is available.
         """
         if not self.host_port:
-            listener = bind(self.address, port)
+            kind = family(self.address)
+            both = not self.address and kind == socket.AF_INET6
+            listener = socket.create_server((self.address, 0), family=kind, backlog=1024, dualstack_ipv6=both)
             self.host_port = f"{self.name}:{listener.getsockname()[1]}"
             self.listen(listener)
         return self.host_port
@@ -153,14 +155,3 @@ class Admission(Listener):
                     return outbound
             except BlockingIOError:  # it does not take connections as fast as they come
                 await asyncio.sleep(BUSY_S)
-
-
-def bind(address: str, port: int) -> socket.socket:
-    """Return a listening socket at an address; "": on all interfaces.
-
-    Raises:
-        OSError: the port is not available.
-    """
-    kind = family(address)
-    both = not address and kind == socket.AF_INET6
-    return socket.create_server((address, port), family=kind, backlog=1024, dualstack_ipv6=both)

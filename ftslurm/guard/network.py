@@ -184,7 +184,7 @@ class Network:
             case "announce":
                 self._admission.announce(str(asked["host"]), str(asked["address"]))
             case "reserve":
-                return self._admission.open(int(asked["port"]))
+                return self._admission.open()
             case "take_over":
                 self._admission.offer(str(asked["service"]), _taken(descriptors))
             case "publish":

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from ftslurm.code import staging
 from ftslurm.config import node_commands
@@ -42,7 +42,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
     Args:
         log_dir: where the task writes its logs.
         local: whether everything is on this machine.
-        state: of the run. A new Lighthouse takes the port of the last one if it can, and knows how far the run is.
+        state: of the run: a Lighthouse is told how far it is.
     """
     shared = [
         f"--log-dir={log_dir}",
@@ -57,7 +57,6 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
             "kind": config.lighthouse.kind,
             "attempt": launch.id.attempt,
             "highest": 0 if state is None else continuity.reached(state, config),
-            "port": 0 if state is None or state.lighthouse_url is None else urlsplit(state.lighthouse_url).port,
             "min_replicas": config.groups.min,
             "join_timeout_ms": round(1000 * config.late_after_s),
             "heartbeat_timeout_ms": round(1000 * config.silent_after_s),

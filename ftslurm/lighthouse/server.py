@@ -304,7 +304,7 @@ async def serve(options: dict[str, Any], orders: int, report: Report, gateway: G
     """Serve until cancelled, and go on with the predecessor's last quorum.
 
     Args:
-        options: attempt (how many Lighthouses there were before), highest (no quorum may be below this step), port,
+        options: attempt (how many Lighthouses there were before), highest (no quorum may be below this step),
             folder (where the last quorum is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
@@ -315,7 +315,7 @@ async def serve(options: dict[str, Any], orders: int, report: Report, gateway: G
     file = LastQuorum(options["folder"])
     book = Book(rules, now(), options["attempt"], options["highest"], file.load())
     server = Server(book, file, options["quorum_tick_ms"] / 1000, report)
-    url = endpoint.reserve(gateway, options["port"])
+    url = endpoint.reserve(gateway)
     serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
     after = "" if book.last is None else f", after quorum {book.last.id}"
     log(f"serving at {url}: quorums from {book.next_id} on{after}, highest step {book.highest}")

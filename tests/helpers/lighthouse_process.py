@@ -100,11 +100,12 @@ class LighthouseProcess:
 class OpenPort(Gateway):
     """Stands for the guard: hands the connections of a port on, without asking who they are from."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
         super().__init__(socket.socket())  # of no guard
+        self.port = port
 
-    def reserve(self, port: int = 0) -> str:
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+    def reserve(self) -> str:
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=1024)
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def take_over(self, service: str) -> socket.socket:  # noqa: ARG002 there is one only
@@ -127,4 +128,5 @@ if __name__ == "__main__":
     def say(report: messages.Report) -> None:
         print(messages.encode_report(report, 0).decode(), end="", flush=True)
 
-    asyncio.run(serve(json.loads(sys.argv[1]), 0, say, OpenPort()))
+    options = json.loads(sys.argv[1])
+    asyncio.run(serve(options, 0, say, OpenPort(options["port"])))

@@ -153,7 +153,7 @@ def feed(obey: Callable[[messages.ToWorker], None], lines: list[str]) -> None:
 def test_the_guard_tells_for_how_long_a_stopped_lighthouse_has_stood_still(tmp_path: Path, kind: str) -> None:
     if kind == "torchft" and not find_spec("torchft"):
         pytest.skip("torchft is not installed")
-    settings = {"kind": kind, "attempt": 0, "highest": 0, "port": 0, "min_replicas": 1}
+    settings = {"kind": kind, "attempt": 0, "highest": 0, "min_replicas": 1}
     settings |= {"join_timeout_ms": 1000, "heartbeat_timeout_ms": 1000, "quorum_tick_ms": 5000}
     argv = [f"--log-dir={tmp_path}", "--heartbeat-s=0.1", "--orphan-after-s=300", "--eof-ends"]  # nobody pings it
     process = subprocess.Popen(

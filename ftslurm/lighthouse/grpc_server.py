@@ -52,7 +52,6 @@ class Status(enum.IntEnum):
     """gRPC's status codes that this server uses."""
 
     INVALID_ARGUMENT = 3
-    PERMISSION_DENIED = 7
     FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
     INTERNAL = 13

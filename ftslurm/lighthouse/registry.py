@@ -28,28 +28,11 @@ OVER = "this attempt is over: the controller has seen it fail"
 
 @dataclass(frozen=True)
 class Refused:
-    """The request is refused for good."""
+    """The request is refused."""
 
     reason: str
-    tell: bool = False  # whether to report it to the controller, which shows it to the user
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """The store is of no attempt that the controller has announced so far."""
-
-    store: str
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Another live manager has the same store. When that one ends, this one takes its place.
-
-    A script may shut its Manager down and make a second one in the same process, which has a new id.
-    """
-
-    store: str
-    holder: str  # replica id of the other manager
+    tell: bool = True  # whether to report it to the controller, which shows it to the user
+    for_now: bool = False  # it may be let in soon
 
 
 @dataclass(frozen=True)
@@ -106,20 +89,17 @@ class Book:
 
     # --- managers --------------------------------------------------------------------------------------------------
 
-    def ask(self, member: Member, now: float) -> Ask | Quorum | Refused | Unknown | Taken:
+    def ask(self, member: Member, now: float) -> Ask | Quorum | Refused:
         """Handle a manager's request for a quorum. Return an Ask if it must wait for the next quorum."""
         name, store = member.replica_id, member.store_address
         if name in self.gone or store in self.fenced:
             self._bury(name)
-            return Refused(OVER)
-        if self.checked and store not in self.stores:
-            return Unknown(store)
-        if (why := self._beyond(member)) is not None:
-            return Refused(why, tell=True)
-        if (taken := self._taken(name, store, now)) is not None:
-            return taken
+            return Refused(OVER, tell=False)
+        why_not = self._unknown(store) or self._beyond(member) or self._taken(name, store, now)
+        if why_not is not None:
+            return why_not
         if name not in self.known and len(self.known) >= MOST_IDS:
-            return Refused(f"there are {MOST_IDS} groups already")
+            return Refused(f"there are {MOST_IDS} groups already", tell=False)
         self._know(name, store)
         self.beats[name] = now  # T: "implicit heartbeat"
         again = self.missed.pop(name, None)
@@ -129,8 +109,18 @@ class Book:
         ask = self.asking[name] = Ask(member, now)
         return ask
 
-    def _beyond(self, member: Member) -> str | None:
-        """Return why no member can have reached this step, None if one can.
+    def _unknown(self, store: str) -> Refused | None:
+        """Return a refusal if the controller has announced no attempt with this store so far."""
+        if not self.checked or store in self.stores:
+            return None
+        return Refused(
+            f"a manager with the store {store[:40]!a} is refused, no attempt of this run has that store: a script that "
+            "gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, lighthouse=torchft",
+            for_now=True,
+        )
+
+    def _beyond(self, member: Member) -> Refused | None:
+        """Return a refusal if no member can have reached this step.
 
         A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
         from. So once a quorum has been issued no member is more than one step beyond the highest. Before the first one
@@ -140,25 +130,30 @@ class Book:
         step, highest = member.step, self.highest
         who = f"a manager ({member.replica_id[:60]!a}, store {member.store_address[:40]!a}) asks with step {step}"
         if step >= MOST_STEPS:
-            return f"{who}, and no training takes so many: refused"
+            return Refused(f"{who}, and no training takes so many: refused")
         if self.last is None or step <= highest + 1:
             return None
-        return (
+        return Refused(
             f"{who}, and no quorum was beyond step {highest}, so that it would not be of this history: refused. Either "
             "its script has loaded a checkpoint of another run, or it commits several steps in one quorum; for the "
             "second set lighthouse=torchft"
         )
 
-    def _taken(self, name: str, store: str, now: float) -> Taken | None:
-        """Return the other live manager with this store, if any. Forget one that is silent.
+    def _taken(self, name: str, store: str, now: float) -> Refused | None:
+        """Return a refusal if another live manager has this store. Forget one that is silent.
 
-        Only when the controller announces stores: without it, several groups may have the same one.
+        A script may shut its Manager down and make a second one in the same process, which has a new id. Only when the
+        controller announces stores: without it, several groups may have the same one.
         """
         other = self.holder.get(store, name)
         if other == name or not self.checked:
             return None
         if other in self.asking or now < self.beats.get(other, now) + SILENT * self.rules.heartbeat_timeout_s:
-            return Taken(store, other)
+            return Refused(
+                f"a second manager with the store {store[:40]!a} is refused while the first one ({other[:60]!a}) "
+                "lives: a group has one Manager at a time",
+                for_now=True,
+            )
         self._forget(other)
         return None
 

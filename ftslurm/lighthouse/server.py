@@ -24,7 +24,7 @@ from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Statu
 from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
+from ftslurm.lighthouse.registry import OVER, Book, Refused
 from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
 from ftslurm.protocol.readiness import writable
@@ -32,30 +32,12 @@ from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
-WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
-Waits = Unknown | Taken
-
 STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
-
-
-def _words(answer: Refused | Waits) -> str:
-    if isinstance(answer, Refused):
-        return answer.reason
-    if isinstance(answer, Unknown):
-        return (
-            f"a manager with the store {answer.store[:40]!a} is refused, no attempt of this run has that store: a "
-            "script that gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, "
-            "lighthouse=torchft"
-        )
-    return (
-        f"a second manager with the store {answer.store[:40]!a} is refused while the first one "
-        f"({answer.holder[:60]!a}) lives: a group has one Manager at a time"
-    )
 
 
 class Server:
@@ -67,7 +49,6 @@ class Server:
         self.tick_s = tick_s
         self.report = report
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
-        self.strangers = 0  # requests in the waiting room
         self.told: set[str] = set()  # the stores whose refusal is reported
         self.strangers_told = 0
         self.decision_due = False
@@ -86,27 +67,35 @@ class Server:
             member = protobuf.read_request(request)
         except protobuf.Malformed as error:
             raise CallError(Status.INVALID_ARGUMENT, str(error)) from None
-        answer = self.book.ask(member, now())
-        if isinstance(answer, Waits):
-            answer = await self._hold(member, answer)
-        if isinstance(answer, Refused | Waits):
-            raise self._refusal(answer, member.store_address)
+        answer = await self._let_in(member)
+        if isinstance(answer, Refused):
+            self._tell(answer, member.store_address)
+            raise CallError(Status.FAILED_PRECONDITION, answer.reason)
         if isinstance(answer, Quorum):
             return protobuf.write_quorum(answer, time.time())
         return await self._answer(answer)
 
-    def _refusal(self, answer: Refused | Waits, store: str) -> CallError:
-        """Return why a manager is refused; log and report it, once for each store, if a person should know."""
-        reason, known = _words(answer), store in self.book.stores
-        tell = (not isinstance(answer, Refused) or answer.tell) and store not in self.told
-        if tell and (known or self.strangers_told < STRANGERS_TOLD):
+    async def _let_in(self, member: Member) -> Ask | Quorum | Refused:
+        """Have the registry handle a request; one that may be let in soon is held for some seconds.
+
+        The controller announces an attempt before its script starts, but the announcement may arrive after the request.
+        And a script's second Manager may ask before the heartbeats of its first one, which has ended, count as missing.
+        """
+        until = now() + UNKNOWN_FOR_S + self.book.rules.heartbeat_timeout_s
+        while True:
+            answer = self.book.ask(member, now())
+            if not isinstance(answer, Refused) or not answer.for_now or now() >= until:
+                return answer
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _tell(self, refused: Refused, store: str) -> None:
+        """Log and report that a manager is refused, once for each store, if a person should know."""
+        known = store in self.book.stores
+        if refused.tell and store not in self.told and (known or self.strangers_told < STRANGERS_TOLD):
             self.told.add(store)
             self.strangers_told += not known
-            log(reason)
-            self.report(messages.QuorumRefused(reason, self.book.highest))
-        return CallError(
-            Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION, reason
-        )
+            log(refused.reason)
+            self.report(messages.QuorumRefused(refused.reason, self.book.highest))
 
     async def _answer(self, ask: Ask) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -118,27 +107,6 @@ class Server:
             held = self.waiting.pop(future, None)
             if held is not None:  # the manager has hung up, or its deadline has passed
                 self.book.withdraw(held)
-
-    async def _hold(self, member: Member, answer: Waits) -> Ask | Quorum | Refused | Waits:
-        """Hold a request that may be let in soon.
-
-        The controller announces an attempt before its script starts, but the announcement may arrive after the request.
-        And a script's second Manager may ask before the heartbeats of its first one, which has ended, count as missing.
-        """
-        until = now() + UNKNOWN_FOR_S
-        if isinstance(answer, Taken):
-            until += self.book.rules.heartbeat_timeout_s
-        if self.strangers >= WAITING_ROOM:
-            return answer
-        self.strangers += 1
-        result: Ask | Quorum | Refused | Waits = answer
-        try:
-            while isinstance(result, Waits) and now() < until:
-                await asyncio.sleep(ASK_AGAIN_S)
-                result = self.book.ask(member, now())
-        finally:
-            self.strangers -= 1
-        return result
 
     def heartbeat(self, request: bytes) -> bytes:
         """Handle a heartbeat. The answer is an empty message."""

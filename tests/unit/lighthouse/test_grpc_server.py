@@ -79,7 +79,7 @@ class Client:
         return self.message
 
     def bad(self, _data: bytes) -> bytes:
-        raise CallError(Status.PERMISSION_DENIED, "no: 100 %\nnever")
+        raise CallError(Status.FAILED_PRECONDITION, "no: 100 %\nnever")
 
     def send(self, *frames: bytes) -> None:
         self.connection.data_received(b"".join(frames))

@@ -67,7 +67,6 @@ def test_a_manager_that_hangs_up_just_after_it_is_announced_is_in_no_quorum(tmp_
         server.order(messages.Member(0, 0, "host:0"))  # from here on unannounced stores have to wait
         asked = asyncio.create_task(server.quorum(protobuf.write_request(member(1))))
         await asyncio.sleep(0.05)
-        assert server.strangers == 1
         server.order(messages.Member(1, 0, "host:1"))
         asyncio.get_running_loop().call_soon(asked.cancel)
         await asyncio.wait([asked])
@@ -90,7 +89,7 @@ def test_an_eviction_ends_all_ids_with_the_store_and_the_inherited_quorum(last: 
         book._forget(member(2).replica_id)
     book.evict(2, 0)
     assert book.broken() == 7
-    assert book.ask(member(2, 3), 0.0) == Refused(OVER)
+    assert book.ask(member(2, 3), 0.0) == Refused(OVER, tell=False)
     assert not isinstance(book.ask(member(1, 3), 0.0), Quorum)
 
 

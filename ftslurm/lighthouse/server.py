@@ -34,8 +34,7 @@ UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the contr
 ASK_AGAIN_S = 0.02  # such a request is tried again
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
-PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
-MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
+PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
 
 STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
 
@@ -52,7 +51,6 @@ class Server:
         self.told: set[str] = set()  # the stores whose refusal is reported
         self.strangers_told = 0
         self.decision_due = False
-        self.next_decision_at = 0.0  # no decision before this time
         self.evicted = False  # an attempt has been evicted since the last decision
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
         self.reported_refusal = ""
@@ -122,22 +120,16 @@ class Server:
     def decide_soon(self) -> None:
         """Schedule a decision for when all requests that have arrived are read.
 
-        A decision takes time in proportion to the number of groups. After one without a quorum the next decision, also
-        that of `tick`, waits PAUSE times as long as it took, so that N requests do not cost N decisions on N groups.
+        A decision takes time in proportion to the number of groups, and so does the pause before it: N requests do not
+        cost N decisions on N groups.
         """
         if not self.decision_due:
             self.decision_due = True
-            asyncio.get_running_loop().call_at(self.next_decision_at, self._decide_as_scheduled)
-
-    def _decide_as_scheduled(self) -> None:
-        self.decision_due = False
-        if now() < self.next_decision_at:  # `tick` has decided in between
-            self.decide_soon()
-        else:
-            self.decide()
+            asyncio.get_running_loop().call_later(PAUSE_S * len(self.book.beats), self.decide)
 
     def decide(self) -> None:
         """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""
+        self.decision_due = False
         moment = now()
         self._set_aside(moment)  # before a quorum without the silent is formed
         if self.evicted:
@@ -145,11 +137,8 @@ class Server:
             self._turn_away()
         quorum = self.book.form(moment)
         if quorum is None:
-            took_s = now() - moment
-            self.next_decision_at = now() + PAUSE * took_s if PAUSE * took_s > SHORT_S else 0.0
             self._report_refusal()
             return
-        self.next_decision_at = 0.0
         answer = protobuf.write_quorum(quorum, time.time())
         self.file.write(answer)
         ids = set(quorum.ids)
@@ -177,10 +166,8 @@ class Server:
         self.reported = (quorum.id, moment)
         owners = self.book.stores
         rows = [(owners[m.store_address][0] if m.store_address in owners else None, m.step) for m in quorum.members]
-        for first in range(0, len(rows), MEMBERS_A_LINE):
-            part = rows[first : first + MEMBERS_A_LINE]
-            groups, steps = tuple(group for group, _ in part), tuple(step for _, step in part)
-            self.report(messages.QuorumIssued(quorum.id, groups, steps, first, len(rows)))
+        groups, steps = tuple(group for group, _ in rows), tuple(step for _, step in rows)
+        self.report(messages.QuorumIssued(quorum.id, groups, steps))
         if quorum.id != last:
             log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
 
@@ -189,9 +176,8 @@ class Server:
         next_prune = 0.0
         while True:
             await asyncio.sleep(self.tick_s)
+            self.decide()
             moment = now()
-            if moment >= self.next_decision_at:
-                self.decide()
             if moment >= next_prune:
                 next_prune = moment + 1.0
                 self.book.prune(moment)

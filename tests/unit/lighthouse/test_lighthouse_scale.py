@@ -15,7 +15,7 @@ from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused
-from ftslurm.lighthouse.server import PAUSE, Server
+from ftslurm.lighthouse.server import PAUSE_S, Server
 from ftslurm.protocol import messages
 
 RULES = Rules(min_replicas=1, join_timeout_s=3600.0, heartbeat_timeout_s=3600.0)
@@ -25,39 +25,34 @@ def member(number: int, step: int = 0) -> Member:
     return Member(f"group_{number}:uuid", store_address=f"host:{number}", step=step)
 
 
-@pytest.mark.parametrize("tick_s", [3600.0, 0.001])
-def test_decisions_take_at_most_a_fifth_of_the_time_in_which_requests_arrive(tmp_path: Path, tick_s: float) -> None:
-    """Each decision is made to take 2 ms, as with thousands of groups; 200 requests arrive one after the other."""
-    cost_s, count = 0.002, 200
+def test_many_requests_do_not_cost_as_many_decisions(tmp_path: Path) -> None:
+    """200 requests arrive one after the other."""
+    count = 200
     decisions: list[float] = []
 
-    class SlowBook(Book):
+    class Watched(Book):
         def form(self, now: float) -> Quorum | None:
             if self.asking:
                 decisions.append(now)
-                time.sleep(cost_s)
             return super().form(now)
 
     async def join() -> list[bytes]:
-        book = SlowBook(RULES, time.monotonic())
-        server = Server(book, LastQuorum(str(tmp_path)), tick_s, lambda _: None)
-        ticking = asyncio.create_task(server.tick())
+        book = Watched(RULES, time.monotonic())
+        server = Server(book, LastQuorum(str(tmp_path)), 3600.0, lambda _: None)
         for number in range(count):
             book.beat(member(number).replica_id, time.monotonic())
         tasks = []
         for number in range(count):
             request = protobuf.write_request(member(number))
             tasks.append(asyncio.create_task(server.quorum(request)))
-            await asyncio.sleep(0.0005)
-        answers = await asyncio.wait_for(asyncio.gather(*tasks), 30)
-        ticking.cancel()
-        return answers
+            await asyncio.sleep(0.0001)
+        return await asyncio.wait_for(asyncio.gather(*tasks), 30)
 
     answers = asyncio.run(join())
     assert len(set(answers)) == 1
     assert len(protobuf.read_quorum(answers[0]).members) == count
     pauses = [after - before for before, after in itertools.pairwise(decisions)]
-    assert min(pauses) >= (1 + PAUSE) * cost_s
+    assert min(pauses) >= PAUSE_S * count
 
 
 def test_a_manager_that_hangs_up_just_after_it_is_announced_is_in_no_quorum(tmp_path: Path) -> None:

@@ -112,9 +112,7 @@ def main(worker: str) -> NoReturn:
         gateway=Gateway(questions),
     )
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    there = processes.beside(env)  # one look at /proc for both
-    _end_if_late(task, processes.newer_attempt(env, there))
-    processes.fence(env, there)
+    processes.fence(env)
     processes.leave_signals_to_the_script()
     orders_out, orders_in = os.pipe()
     reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
@@ -133,16 +131,6 @@ def main(worker: str) -> NoReturn:
     if reports_in is not None:
         os.close(reports_in)
     Guard(task, pid, requests, orders_in, reports_out).watch()
-
-
-def _end_if_late(task: Task, newer: int | None) -> None:
-    """End this guard if a newer attempt of its unit is on the node: the controller that launched this one is gone."""
-    if newer is not None:
-        step = os.environ["FTSLURM_STEP"]
-        complain(
-            f"{task.node} task {task.index}: {step} starts too late: attempt {newer} is on this node already; ending"
-        )
-        os._exit(ExitCode.ORPHANED)
 
 
 def _become_worker(guard_pid: int) -> None:
@@ -327,9 +315,7 @@ class Guard:
         self.pass_on(self.network.assigned(assign))
         if assign.step:  # a standby becomes this group
             became = {"FTSLURM_STEP": assign.step, "FTSLURM_FENCE": ",".join(assign.fence)}
-            processes.fence(
-                {**os.environ, **became}, processes.beside(os.environ), spare=os.environ.get("FTSLURM_STEP", "")
-            )
+            processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
 
     def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""

@@ -73,7 +73,6 @@ class View:
     last: Quorum | None = None  # the quorum issued last
     gone: Set[str] = frozenset()  # ours: ids whose attempt is over, as the controller has reported, or is set aside
     broken: bool = False  # ours: the last quorum has lost a member that may come back, so its id is used up
-    strangers: Set[str] | None = None  # ours: ids that beat but have never asked; None: ids are not checked
     expected: int = 0  # ours: attempts the controller has announced that have not asked yet
     highest: int = 0  # ours: the highest step that any member of an issued quorum had
 
@@ -102,7 +101,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     """
     alive = {name for name, beat in view.beats.items() if now - beat < rules.heartbeat_timeout_s} - view.gone
     joined = {name: ask for name, ask in view.asking.items() if name in alive}  # T: healthy_participants
-    count = _how_many(alive, view)
+    count = len(alive)
     before = set(view.last.ids) if view.last is not None else set()
     fast = _fast(view, before, joined, rules)
     if not fast:
@@ -128,19 +127,6 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
             poisoned=True,
         )
     return Formed(Quorum(_quorum_id(view, members, next_id), members), fast)
-
-
-def _how_many(alive: set[str], view: View) -> int:
-    """Return how many groups are alive, for the two rules that count them.
-
-    T counts every id with heartbeats. A heartbeat has nothing but the id, so any process can send one, and a group may
-    die before it has ever asked. Ours: of the ids that have never asked, count at most as many as the controller has
-    announced attempts that have not asked yet.
-    """
-    if view.strangers is None:
-        return len(alive)
-    strange = len(alive & view.strangers)
-    return len(alive) - strange + min(strange, view.expected)
 
 
 def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules) -> bool:

@@ -212,7 +212,6 @@ class Book:
             last=self.last,
             gone=self.gone.keys() | self.aside.keys(),
             broken=self.last is not None and self.last.id == self.broken_id,
-            strangers=self.beats.keys() - self.known.keys() if self.checked else None,
             expected=len(self.stores.keys() - self.known.values()),
             highest=self.highest,
         )

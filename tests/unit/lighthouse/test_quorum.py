@@ -68,16 +68,11 @@ def who(view: View, now: float = 0.0, **rules: Any) -> str | None:
         (view("a", alive="de", last="abc", gone={"b", "c"}), 0, {}, "a"),  # a minority, but all that is left
         (view("a", last="abc", gone={"b", "c"}), 0, {"min_replicas": 2}, None),  # the minimum holds
         (view("d", alive="e", last="ab", gone={"a", "b"}), 0, {}, None),  # none left: as without a last quorum
-        # ours: strangers, who beat but never asked, count for no more than the controller has announced
-        (view("ab", alive="xyz", strangers=set("xyz"), expected=0), 0, {}, "ab"),
-        (view("ab", alive="xyz", strangers=set("xyz"), expected=1), 0, {}, None),
-        (view("ab", alive="xyz", strangers=set("xyz"), expected=1), 4, {"join_timeout_s": 4}, "ab"),
-        (view("ab", alive="xyz", strangers=set("xyz"), expected=2), 4, {"join_timeout_s": 4}, None),  # no majority
         # ours: at the first start, groups that are still importing are waited for, for join_timeout
-        (view("ab", strangers=set(), expected=1), 0, {}, None),
-        (view("ab", strangers=set(), expected=1), 4, {"join_timeout_s": 4}, "ab"),
-        (view("ab", strangers=set(), expected=1, last="ab"), 0, {}, "ab"),  # later no more
-        (view("ab", strangers=set(), expected=1, last="abc"), 0, {}, "ab"),
+        (view("ab", expected=1), 0, {}, None),
+        (view("ab", expected=1), 4, {"join_timeout_s": 4}, "ab"),
+        (view("ab", expected=1, last="ab"), 0, {}, "ab"),  # later no more
+        (view("ab", expected=1, last="abc"), 0, {}, "ab"),
         # nobody
         (view(), 0, {}, None),
         (view(alive="ab", last="ab"), 0, {}, None),

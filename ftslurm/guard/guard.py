@@ -172,7 +172,9 @@ class Guard:
         self.worker = worker
         self.orders = orders
         self.reports = reports  # pipe of the worker's messages; None: they do not pass through the guard
-        self.log: RankLog | None = None
+        self.log: RankLog | None = None  # that of the rank, or the Lighthouse's
+        if task.options.lighthouse:
+            self.log = RankLog(os.path.join(task.options.log_dir, "lighthouse.log"), task.options.log_max_mb)
         self.over = False  # the worker has ended, and only its end is still to be reported
         self.rank: int | None = None
         self.kernel = broken_hardware.KernelWatch(Tail())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -22,16 +23,18 @@ from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse import endpoint, protobuf, stock
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.last_quorum import LastQuorum
-from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
+from ftslurm.lighthouse.output import flush, log, redirect
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused
 from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
+from ftslurm.protocol.position import Position
 from ftslurm.protocol.readiness import writable
 from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
+BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
@@ -243,7 +246,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
 
     async def live() -> None:
         chosen = stock.serve if options["kind"] == "torchft" else serve
-        await asyncio.gather(beat(Pulse(task.position)), chosen(options, orders, report, task.gateway))
+        await asyncio.gather(beat(task.position), chosen(options, orders, report, task.gateway))
 
     try:
         asyncio.run(live())
@@ -320,8 +323,11 @@ def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
     loop.add_reader(orders, receive)
 
 
-async def beat(pulse: Pulse) -> NoReturn:
-    """Beat while the event loop runs."""
-    while True:
-        pulse.beat()
+async def beat(position: Position) -> None:
+    """Beat in the page of memory that the guard reads, as if each beat were a worker's step.
+
+    So the `alive` message says how long the Lighthouse has not run: stopped, or blocked by a file system.
+    """
+    for number in itertools.count(1):
+        position.mark(number, 0)
         await asyncio.sleep(BEAT_EVERY_S)

@@ -153,7 +153,6 @@ class ControlChannel:
         self.takeover: Callable[[], list[bytes]] = list
         self.hardware: Callable[[], str | None] = lambda: None
         self.end: str | None = None
-        self.left = True  # the end file is written, if one is needed
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
 
     def be_adoptable(
@@ -198,7 +197,7 @@ class ControlChannel:
                 os.write(1, line)
             return
         if self.notes.reported(line) in LEFT:
-            self.left = self.files.result(partial(write_end_file, self.end, self.takeover()), late=False)
+            self.files.result(partial(write_end_file, self.end, self.takeover()), None)
         if self.sink is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line
             self._flush()
@@ -230,19 +229,11 @@ class ControlChannel:
                 return messages.encode_report(told, failed.task).rstrip(b"\n")
         return None
 
-    def finish(self, orphan_after_s: float) -> None:
-        """Wait at most FINISH_S seconds until a slow reader has taken the last messages.
-
-        If the end file could not be written (a full disk), wait at most orphan_after_s seconds until bytes of a
-        controller have arrived after them.
-        """
-        said = self.clock()
-        limit = said + (FINISH_S if self.left else orphan_after_s)
-        while (self.unsent or not (self.left or self.heard > said)) and not self.is_cut():
-            left = limit - self.clock()
-            if left <= 0:
-                return
-            for key, events in self.selector.select(min(1.0, left)):
+    def finish(self) -> None:
+        """Wait at most FINISH_S seconds until a slow reader has taken the last messages."""
+        limit = time.monotonic() + FINISH_S
+        while self.unsent and (left := limit - time.monotonic()) > 0 and not self.is_cut():
+            for key, events in self.selector.select(left):
                 key.data(events)
 
     def is_silent(self, limit_s: float) -> bool:
@@ -365,14 +356,12 @@ def end_file(folder: str, task: int) -> str:
     return os.path.join(folder, f"task-{task}.end")
 
 
-def write_end_file(path: str, lines: list[bytes]) -> bool:
-    """Write the end file atomically; return whether it is written."""
+def write_end_file(path: str, lines: list[bytes]) -> None:
+    """Write the end file atomically."""
     try:
         owned_files.replace_file(Path(path), b"".join(lines))
     except OSError as error:
         complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
-        return False
-    return True
 
 
 def boottime() -> float:

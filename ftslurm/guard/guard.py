@@ -374,7 +374,7 @@ class Guard:
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.close()  # other groups must see at once that the worker is gone
         processes.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
-        self.channel.finish(self.task.options.orphan_after_s)
+        self.channel.finish()
         if not killed:
             os._exit(code)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough

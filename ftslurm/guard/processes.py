@@ -163,15 +163,8 @@ def fence(environ: Mapping[str, str], spare: str = "") -> None:
         other, number = _attempt(theirs)
         if other != unit or unit.startswith("standby-"):
             number = None
-        # The same attempt in another step: its launch is in no journal, since the controller could not write it.
-        again = number == mine and None not in (step := _slurm_step(theirs)) and step != _slurm_step(environ)
-        earlier = number is not None and (number < mine or again)
-        if earlier or theirs.get("FTSLURM_STEP") in named:
+        if (number is not None and number < mine) or theirs.get("FTSLURM_STEP") in named:
             kill(pid)
-
-
-def _slurm_step(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    return environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
 
 
 def _attempt(environ: Mapping[str, str]) -> tuple[str, int | None]:

@@ -43,20 +43,13 @@ class LastQuorum:
         """Return the last quorum; None: there was none, or this machine has not written it since it was booted."""
         if self._file is None:
             return None
-        head, data = b"", b""
-        with contextlib.suppress(OSError):
-            head = os.pread(self._file, _HEAD.size, 0)
-            data = os.pread(self._file, _LARGEST, _HEAD.size)
-        if len(head) < _HEAD.size:
-            return None
-        boot, length, checksum = _HEAD.unpack(head)
-        data = data[:length]
-        if not self._boot or boot != self._boot or len(data) != length or zlib.crc32(data) != checksum:
-            return None
-        with contextlib.suppress(Malformed):
-            quorum = read_quorum(data)
-            sound = 0 <= quorum.id < MOST and quorum.members and all(m.step < MOST_STEPS for m in quorum.members)
-            return quorum if sound else None
+        with contextlib.suppress(OSError, struct.error, Malformed):
+            boot, length, checksum = _HEAD.unpack(os.pread(self._file, _HEAD.size, 0))
+            data = os.pread(self._file, min(length, _LARGEST), _HEAD.size)
+            if boot == self._boot and len(data) == length and zlib.crc32(data) == checksum:
+                quorum = read_quorum(data)
+                sound = 0 <= quorum.id < MOST and quorum.members and all(m.step < MOST_STEPS for m in quorum.members)
+                return quorum if sound else None
         return None
 
     def write(self, data: bytes) -> None:

@@ -37,23 +37,6 @@ def test_what_earlier_attempts_have_left_is_ended_and_newer_ones_are_spared(
     assert kills == [(pid, signal.SIGKILL) for pid in killed]
 
 
-@pytest.mark.parametrize(
-    ("theirs", "killed"), [(("7", "3"), True), (("8", "4"), True), (("7", "4"), False), ((None, None), False)]
-)
-def test_the_same_attempt_in_another_slurm_step_is_ended_too(
-    theirs: tuple[str | None, str | None], killed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kills: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, _: kills.append(pid))
-    mine = {"FTSLURM_STEP": "group-0001/1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4", "FTSLURM_RUN_DIR": "/run"}
-    job, step = theirs
-    other = mine | {"SLURM_JOB_ID": job, "SLURM_STEP_ID": step}
-    there = [(1, {name: value for name, value in other.items() if value is not None})]
-    monkeypatch.setattr(processes, "of_run", {"/run": there}.get)
-    processes.fence(mine)
-    assert kills == [1] * killed
-
-
 def test_processes_whose_memory_is_locked_delay_the_look_at_the_others_by_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

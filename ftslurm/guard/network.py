@@ -26,7 +26,6 @@ from ftslurm.protocol import addresses, messages
 
 T = TypeVar("T")
 SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
-MOST_FORWARDERS = 64  # to stores and managers; the least recently requested one is closed first
 CLOSE_S = 2.0  # longest wait for connections to close, at the end of a worker
 
 
@@ -48,7 +47,6 @@ class Network:
         self._lighthouse: Forwarder | None = None
         self._servers: list[Forwarder] = []  # to the parameter server of each serving group
         self._forwarders: dict[str, Forwarder] = {}  # to stores and managers, by address
-        self._store = ""  # address of the group's own store
         raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
         requests.setblocking(False)  # a worker that does not read its answers must not block the guard
         self._loop = asyncio.new_event_loop()
@@ -68,7 +66,7 @@ class Network:
 
     def begun(self, begin: messages.Begin) -> messages.Begin:
         """Return the message with a forwarder to the group's store; `public` is its address for other groups."""
-        self._store = public = store_address(begin.addr, begin.port)
+        public = store_address(begin.addr, begin.port)
         host, _, port = self._do(lambda: self._forwarder(public)).rpartition(":")
         return replace(begin, addr=host, port=int(port), public=public)
 
@@ -140,18 +138,9 @@ class Network:
         where = addresses.read(address)
         if where is None or where.service is None:
             return address
-        found = self._forwarders.pop(where.dialled, None)
-        if found is None:
-            self._make_room()
-            found = self._new(where.dialled, moves=False)
-        self._forwarders[where.dialled] = found
-        return found.url.removeprefix("http://")
-
-    def _make_room(self) -> None:
-        """At MOST_FORWARDERS, close the least recently requested one that is not in use."""
-        idle = (address for address, one in self._forwarders.items() if not one.clients and address != self._store)
-        if len(self._forwarders) >= MOST_FORWARDERS and (eldest := next(idle, None)) is not None:
-            self._loop.create_task(self._forwarders.pop(eldest).close())
+        if where.dialled not in self._forwarders:  # they stay: each restart of a group adds one or two
+            self._forwarders[where.dialled] = self._new(where.dialled, moves=False)
+        return self._forwarders[where.dialled].url.removeprefix("http://")
 
     # --- requests of the worker -------------------------------------------------------------------------------------
 

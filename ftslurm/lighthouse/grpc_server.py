@@ -137,9 +137,10 @@ class GrpcServer:
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
+    transport: asyncio.Transport
+
     def __init__(self, server: GrpcServer) -> None:
         self.server = server
-        self.transport: asyncio.Transport | None = None
         self.streams: dict[int, _Stream] = {}
         self.last = 0  # the highest stream of the client
         self.window = _WINDOW  # bytes that the client takes
@@ -164,12 +165,10 @@ class Connection(asyncio.Protocol):
             self._forget(stream)
 
     def pause_writing(self) -> None:
-        if self.transport is not None:
-            self.transport.pause_reading()
+        self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.transport is not None:
-            self.transport.resume_reading()
+        self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -179,13 +178,12 @@ class Connection(asyncio.Protocol):
             last, error = self.last.to_bytes(4, "big"), _PROTOCOL_ERROR.to_bytes(4, "big")
             self._out.append(frame(_GOAWAY, 0, 0, last + error))
             self._flush()
-            if self.transport is not None:
-                self.transport.close()
+            self.transport.close()
             return
         self._flush()
 
     def _flush(self) -> None:
-        if self._out and self.transport is not None:
+        if self._out:
             out, self._out = self._out, []
             if not self.transport.is_closing():
                 self.transport.write(b"".join(out))

@@ -78,14 +78,6 @@ class View:
 
 
 @dataclass(frozen=True)
-class Formed:
-    """There is a quorum."""
-
-    quorum: Quorum
-    fast: bool  # by the fast rule: without waiting for other groups
-
-
-@dataclass(frozen=True)
 class NotYet:
     """There is no quorum, and why. `poisoned`: there would be one, but no member has the state of the training."""
 
@@ -93,8 +85,8 @@ class NotYet:
     poisoned: bool = False
 
 
-def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet:
-    """Decide whether there is a quorum now.
+def judge(view: View, rules: Rules, now: float, next_id: int) -> Quorum | NotYet:
+    """Return the quorum that there is now, or why there is none.
 
     Args:
         next_id: the id of the quorum if it is not the last one's; higher than any that was ever issued.
@@ -103,8 +95,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     joined = {name: ask for name, ask in view.asking.items() if name in alive}  # T: healthy_participants
     count = len(alive)
     before = set(view.last.ids) if view.last is not None else set()
-    fast = _fast(view, before, joined, rules)
-    if not fast:
+    if not _fast(view, before, joined, rules):
         if len(joined) < rules.min_replicas:  # T
             return NotYet(f"{len(joined)} groups ask, {rules.min_replicas} are needed (groups.min)")
         if len(joined) <= count // 2:  # T: "avoid split brain": more than half of the live ones
@@ -126,7 +117,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
             f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",
             poisoned=True,
         )
-    return Formed(Quorum(_quorum_id(view, members, next_id), members), fast)
+    return Quorum(_quorum_id(view, members, next_id), members)
 
 
 def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, judge
+from ftslurm.lighthouse.quorum import Ask, Member, NotYet, Quorum, Rules, View, judge
 from ftslurm.protocol.messages import GroupAside
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
@@ -193,9 +193,9 @@ class Book:
         least = max(1, self.rules.min_replicas - len(self.finished))
         verdict = judge(self.view(), replace(self.rules, min_replicas=least), now, self.next_id)
         self.why = verdict if isinstance(verdict, NotYet) else None
-        if not isinstance(verdict, Formed):
+        if isinstance(verdict, NotYet):
             return None
-        self.last = quorum = verdict.quorum
+        self.last = quorum = verdict
         self.next_id = max(self.next_id, quorum.id + 1)
         self.highest = max(self.highest, *(m.step for m in quorum.members))
         self.missed.clear()

@@ -167,12 +167,12 @@ class Server:
         if quorum.id == last and moment - when < REPORT_EVERY_S:
             return
         self.reported = (quorum.id, moment)
-        owners = self.book.stores
-        rows = [(owners[m.store_address][0] if m.store_address in owners else None, m.step) for m in quorum.members]
-        groups, steps = tuple(group for group, _ in rows), tuple(step for _, step in rows)
+        owners = (self.book.stores.get(member.store_address) for member in quorum.members)
+        groups = tuple(None if owner is None else owner[0] for owner in owners)
+        steps = tuple(member.step for member in quorum.members)
         self.report(messages.QuorumIssued(quorum.id, groups, steps))
         if quorum.id != last:
-            log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
+            log(f"quorum {quorum.id}: {len(steps)} members, step {max(steps)}")
 
     async def tick(self) -> NoReturn:
         """Decide every tick_s seconds; every second forget silent managers."""

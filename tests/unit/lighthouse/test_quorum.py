@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, judge
+from ftslurm.lighthouse.quorum import Ask, Member, NotYet, Quorum, Rules, View, judge
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)
 NEXT = 50
@@ -33,7 +33,7 @@ def view(
 def who(view: View, now: float = 0.0, **rules: Any) -> str | None:
     """Return the members of the quorum; None: there is none."""
     verdict = judge(view, Rules(**{**vars(RULES), **rules}), now, NEXT)
-    return "".join(verdict.quorum.ids) if isinstance(verdict, Formed) else None
+    return "".join(verdict.ids) if isinstance(verdict, Quorum) else None
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_the_id_changes_with_the_members_and_after_a_failed_commit(
     asks = {name: Ask(member(name, commit_failures=failures), 0.0) for name in asking}
     seen = view(asking, last=last)
     verdict = judge(View(beats=seen.beats, asking=asks, last=seen.last), RULES, 0.0, NEXT)
-    assert isinstance(verdict, Formed)
-    assert verdict.quorum.id == expected
+    assert isinstance(verdict, Quorum)
+    assert verdict.id == expected
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_nobody_starts_a_new_history(steps: dict[str, int], highest: int, good: 
     asks = {name: Ask(member(name, step), 0.0) for name, step in steps.items()}
     seen = View(beats=dict.fromkeys(steps, 0.0), asking=asks, highest=highest)
     verdict = judge(seen, RULES, 0.0, NEXT)
-    assert isinstance(verdict, Formed) == good
+    assert isinstance(verdict, Quorum) == good
     if isinstance(verdict, NotYet):
         assert verdict.poisoned
         assert f"step {highest}" in verdict.reason

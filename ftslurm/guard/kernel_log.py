@@ -34,18 +34,17 @@ class KernelFault(NamedTuple):
     at: float | None  # seconds since the boot; None: the line has no such time
 
 
-def parse(lines: Iterable[str], since: float | None = None) -> list[KernelFault]:
+def parse(lines: Iterable[str]) -> list[KernelFault]:
     """Return the faults in lines of the kernel log, in order.
 
     Args:
         lines: as /dev/kmsg, dmesg or `journalctl -k` print them.
-        since: seconds since the boot; an earlier line does not count. One without such a time does.
     """
     found = []
     for line in lines:
         at, text = _split(line)
         sign = log_signs.find(text)
-        if sign is None or (since is not None and at is not None and at < since):
+        if sign is None:
             continue
         gpu = _GPU.search(text)
         found.append(KernelFault(sign, None if gpu is None else pci(gpu[1]), text[:LONGEST], at))

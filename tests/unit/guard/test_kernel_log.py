@@ -28,12 +28,6 @@ def test_a_fault_is_found_in_every_form_of_the_kernel_log(line: str, at: float |
     assert (fault.sign.name, fault.gpu, fault.text.endswith(OFF), fault.at) == ("XID 79", "0000:3b:00", True, at)
 
 
-def test_only_faults_since_a_time_count() -> None:
-    lines = [f"3,1,{second}000000,-;{OFF}" for second in (10, 20, 30)]
-    assert [fault.at for fault in kernel_log.parse(lines, since=20.0)] == [20.0, 30.0]
-    assert kernel_log.parse(lines, since=31.0) == []
-
-
 @pytest.mark.parametrize(
     ("line", "gpu"),
     [

@@ -127,22 +127,19 @@ class ControlChannel:
         selector: selectors.BaseSelector,
         obey: Callable[[messages.ToWorker], None],
         ended: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Listen on stdin.
 
         Args:
             obey: called with each message of the controller.
             ended: called at the end of stdin.
-            clock: measures how long the controller is silent.
         """
         self.selector = selector
         self.obey, self.ended = obey, ended
         self.lines = messages.Lines()
-        self.clock = clock
         self.notes = TakeoverNotes()
         self.files = FileCalls()
-        self.heard, self.looked = clock(), time.monotonic()  # time of the controller's last bytes, of the last look
+        self.heard = self.looked = time.monotonic()  # time of the controller's last bytes, of the last look
         self.stdin_ended = False
         self.reports: int | None = None
         self.reported = messages.Lines()
@@ -245,11 +242,11 @@ class ControlChannel:
         now = time.monotonic()
         stood_s, self.looked = now - self.looked, now
         if stood_s > STOOD_S:
-            self.heard = min(self.clock(), self.heard + stood_s)
-        if self.clock() - self.heard > limit_s:
+            self.heard = min(now, self.heard + stood_s)
+        if now - self.heard > limit_s:
             for key, events in self.selector.select(0):
                 key.data(events)
-        return self.clock() - self.heard > limit_s
+        return now - self.heard > limit_s
 
     def is_cut(self) -> bool:
         """Return whether both pipes are closed at their other ends: slurmstepd is gone."""
@@ -280,7 +277,7 @@ class ControlChannel:
             return
         self._leave()
         peer.setblocking(False)
-        self.peer, self.sink, self.heard = peer, peer.fileno(), self.clock()
+        self.peer, self.sink, self.heard = peer, peer.fileno(), time.monotonic()
         self.selector.register(peer, selectors.EVENT_READ, self._serve)
         self.lines = messages.Lines()
         for line in self.takeover():
@@ -306,7 +303,7 @@ class ControlChannel:
         if not data:
             self.ended()
             return
-        self.heard = self.clock()
+        self.heard = time.monotonic()
         for line in self.lines.feed(data):
             try:
                 order = messages.ORDERS.decode(messages.parse(line))
@@ -362,11 +359,6 @@ def write_end_file(path: str, lines: list[bytes]) -> None:
         owned_files.replace_file(Path(path), b"".join(lines))
     except OSError as error:
         complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
-
-
-def boottime() -> float:
-    """Return the seconds since the machine was started, including those in which it was suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def slurm_step() -> str | None:

@@ -41,7 +41,7 @@ from typing import NoReturn
 
 from ftslurm.errors import complain
 from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stack_files, stacks
-from ftslurm.guard.connection import ControlChannel, address, boottime, end_file, slurm_step
+from ftslurm.guard.connection import ControlChannel, address, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_log import Tail
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
@@ -184,9 +184,7 @@ class Guard:
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
         self.taken: deque[messages.StacksTaken] = deque()  # the stacks that are complete
-        # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
-        clock = time.monotonic if local else boottime
-        self.channel = ControlChannel(self.selector, self.obey, self.end_of_input, clock)
+        self.channel = ControlChannel(self.selector, self.obey, self.end_of_input)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
         self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())

@@ -101,7 +101,6 @@ class Admission(Listener):
         self._make_room()
         limit, loop = TimeLimit(PROVE_WITHIN_S), asyncio.get_running_loop()
         self.unproven[limit] = host
-        why = "could not prove that it is of this run"
         try:
             with limit:
                 await loop.sock_sendall(inbound, said)
@@ -114,14 +113,13 @@ class Admission(Listener):
         except TimeoutError:
             if limit not in self.unproven:  # it was pushed out, which is told
                 return None
-            why = f"did not prove within {PROVE_WITHIN_S:g} s that it is of this run"
         except OSError:
             if not heard:
                 return None
-            why = "hung up before it had proved that it is of this run"
         finally:
             self.unproven.pop(limit, None)
-        words = f"a connection from {host} to port {self.host_port.rpartition(':')[2]}, which {why}"
+        port = self.host_port.rpartition(":")[2]
+        words = f"a connection from {host} to port {port}, which did not prove that it is of this run"
         self.refusals.tell("stranger", words)
         return None
 

@@ -16,7 +16,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from ftslurm.lighthouse.quorum import Member, Quorum
 
 SERVICE = "torchft.LighthouseService"
-LONGEST_NAME = 1024  # of a replica id or an address, in characters
 
 _PROTO = """
     name: "ftslurm/torchft.proto" package: "torchft" syntax: "proto3" dependency: "google/protobuf/timestamp.proto"
@@ -88,7 +87,7 @@ def read_heartbeat(data: bytes) -> str:
     Raises:
         Malformed: with a reason for a person.
     """
-    return _name(_parse("LighthouseHeartbeatRequest", data).replica_id, "replica_id")
+    return str(_parse("LighthouseHeartbeatRequest", data).replica_id)
 
 
 def read_quorum(data: bytes) -> Quorum:
@@ -130,8 +129,6 @@ def _parse(name: str, data: bytes) -> Any:
 def _member(wire: Any) -> Member:
     fields = {name: getattr(wire, name) for name in _MEMBER_FIELDS}
     member = Member(**fields, wire=bytes(wire.SerializeToString()))
-    for name in ("replica_id", "address", "store_address"):
-        _name(getattr(member, name), name)
     if member.step < 0:
         raise Malformed(f"step {member.step}: there is no such step")
     return member
@@ -143,9 +140,3 @@ def _wire(member: Member) -> Any:
     for name in _MEMBER_FIELDS:
         setattr(wire, name, getattr(member, name))
     return wire
-
-
-def _name(text: str, what: str) -> str:
-    if len(text) > LONGEST_NAME:
-        raise Malformed(f"{what} of {len(text)} characters")
-    return text

@@ -20,7 +20,7 @@ from ftslurm.protocol.messages import GroupAside
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
 SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor is let in: before the next quorum
-MOST_IDS = 10_000  # of each kind that are remembered
+MOST_IDS = 10_000  # managers whose heartbeats are remembered
 QUORUMS = 10_000_000  # more than one Lighthouse issues; the ids of its successor are higher
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
 OVER = "this attempt is over: the controller has seen it fail"
@@ -67,12 +67,12 @@ class Book:
         self.checked = attempt > 0  # only attempts that the controller has announced are let in
         self.stores: dict[str, tuple[int, int]] = {}  # of live attempts: store address -> group, attempt
         self.over: dict[int, int] = {}  # group -> its attempts up to this one are over
-        self.fenced: dict[str, None] = {}  # store addresses of attempts that are over
+        self.fenced: set[str] = set()  # store addresses of attempts that are over
         self.beats: dict[str, float] = {}
         self.asking: dict[str, Ask] = {}
         self.known: dict[str, str] = {}  # replica id -> store address
         self.holder: dict[str, str] = {}  # store address -> the replica id in `known` that has it
-        self.gone: dict[str, None] = {}  # replica ids whose attempt is over
+        self.gone: set[str] = set()  # replica ids whose attempt is over
         self.aside: dict[str, Aside] = {}  # replica ids of silent managers, without which quorums are formed
         self.finished: set[int] = set()  # groups that have succeeded; the controller tells each Lighthouse of them
         self.broken_id: int | None = None  # the quorum that lost a member when that was set aside
@@ -98,8 +98,6 @@ class Book:
         why_not = self._unknown(store) or self._beyond(member) or self._taken(name, store, now)
         if why_not is not None:
             return why_not
-        if name not in self.known and len(self.known) >= MOST_IDS:
-            return Refused(f"there are {MOST_IDS} groups already", tell=False)
         self._know(name, store)
         self.beats[name] = now  # T: "implicit heartbeat"
         again = self.missed.pop(name, None)
@@ -210,7 +208,7 @@ class Book:
             beats=self.beats,
             asking=self.asking,
             last=self.last,
-            gone=self.gone.keys() | self.aside.keys(),
+            gone=self.gone | self.aside.keys(),
             broken=self.last is not None and self.last.id == self.broken_id,
             expected=len(self.stores.keys() - self.known.values()),
             highest=self.highest,
@@ -232,7 +230,7 @@ class Book:
             return
         self.checked = True
         self.evict(group, attempt - 1)
-        self.fenced.pop(store, None)  # an old attempt's port, used again
+        self.fenced.discard(store)  # an old attempt's port, used again
         self.stores[store] = (group, attempt)
 
     def evict(self, group: int, attempt: int, store: str | None = None, finished: bool = False) -> None:
@@ -249,7 +247,7 @@ class Book:
             dead.add(store)
         for address in dead:
             self.stores.pop(address, None)
-            _remember(self.fenced, address)
+            self.fenced.add(address)
         for name in [name for name, address in self.known.items() if address in dead]:
             self._bury(name)
 
@@ -318,17 +316,10 @@ class Book:
 
     def _bury(self, name: str) -> None:
         """End a manager's attempt."""
-        _remember(self.gone, name)
+        self.gone.add(name)
         self._forget(name)
 
     def _forget(self, name: str) -> None:
         self.beats.pop(name, None)
         self.asking.pop(name, None)
         self._let_go(name)
-
-
-def _remember(names: dict[str, None], name: str) -> None:
-    """Add a name to a set that keeps the newest MOST_IDS names."""
-    names[name] = None
-    if len(names) > MOST_IDS:
-        del names[next(iter(names))]

@@ -100,12 +100,9 @@ def test_no_history_begins_at_a_step_that_cannot_be(step: int) -> None:
 
 @tried(100)
 @given(text=TEXTS)
-def test_a_heartbeat_of_any_name_is_read_or_malformed(text: str) -> None:
+def test_a_heartbeat_of_any_name_is_read(text: str) -> None:
     try:
         data = write_heartbeat(text)
     except (ValueError, UnicodeError):  # half of a character cannot even be sent
         return
-    try:
-        assert read_heartbeat(data) == text
-    except Malformed:
-        assert len(text) > 1024
+    assert read_heartbeat(data) == text

@@ -125,51 +125,43 @@ class ControlChannel:
     def __init__(
         self,
         selector: selectors.BaseSelector,
+        reports: int,
+        end: str | None,
         obey: Callable[[messages.ToWorker], None],
         ended: Callable[[], None],
+        takeover: Callable[[], list[bytes]],
+        hardware: Callable[[], str | None],
     ) -> None:
-        """Listen on stdin.
+        """Listen on stdin, and forward the worker's messages.
 
         Args:
+            reports: the pipe into which the worker writes whole lines.
+            end: the path of the end file (`end_file`); None: no other controller can attach.
             obey: called with each message of the controller.
             ended: called at the end of stdin.
+            takeover: returns the messages that a new controller needs.
+            hardware: returns what blames the node's hardware for an exception that the worker reports.
         """
         self.selector = selector
-        self.obey, self.ended = obey, ended
+        self.end, self.obey, self.ended, self.takeover, self.hardware = end, obey, ended, takeover, hardware
         self.lines = messages.Lines()
         self.notes = TakeoverNotes()
         self.files = FileCalls()
         self.heard = self.looked = time.monotonic()  # time of the controller's last bytes, of the last look
         self.stdin_ended = False
-        self.reports: int | None = None
+        self.reports: int | None = reports  # None: the worker has closed it
         self.reported = messages.Lines()
         self.listener: socket.socket | None = None
         self.peer: socket.socket | None = None
         self.sink: int | None = 1  # descriptor that lines go to; None: the attached process is gone
         self.unsent = bytearray()
-        self.takeover: Callable[[], list[bytes]] = list
-        self.hardware: Callable[[], str | None] = lambda: None
-        self.end: str | None = None
+        if end is not None:
+            with contextlib.suppress(OSError):
+                self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
+        for fd in (reports, 1):
+            os.set_blocking(fd, False)
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
-
-    def be_adoptable(
-        self, reports: int, takeover: Callable[[], list[bytes]], end: str, hardware: Callable[[], str | None]
-    ) -> None:
-        """Forward the worker's messages, and let new controllers attach once there is a name to listen at.
-
-        Args:
-            reports: the pipe into which the worker writes whole lines.
-            takeover: returns the messages that a new controller needs.
-            end: the path of the end file (`end_file`).
-            hardware: returns what blames the node's hardware for an exception that the worker reports.
-        """
-        self.takeover, self.end, self.hardware = takeover, end, hardware
-        with contextlib.suppress(OSError):
-            self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
-        os.set_blocking(reports, False)
-        os.set_blocking(1, False)
-        self.reports = reports
-        self.selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
+        selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
 
     def listen(self, name: bytes) -> None:
         """Let new controllers attach at this name of an abstract socket; a step that is not adoptable has none."""
@@ -189,11 +181,7 @@ class ControlChannel:
 
     def say(self, line: bytes) -> None:
         """Send one line to the controller. A write error is ignored: the controller's silence ends the guard."""
-        if self.end is None:
-            with contextlib.suppress(OSError):
-                os.write(1, line)
-            return
-        if self.notes.reported(line) in LEFT:
+        if self.notes.reported(line) in LEFT and self.end is not None:
             self.files.result(partial(write_end_file, self.end, self.takeover()), None)
         if self.sink is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line

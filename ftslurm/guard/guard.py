@@ -8,16 +8,14 @@
 - All connections between the worker and the run's servers lead through it; it admits only processes of the run
   (network.py, in a thread of its own).
 
-                      srun / the local launcher
-                        | stdin          ^ stdout
-    guard  <------------+                |   hello, alive, dumped, injected, exited
-      | pipe: assign, store, broken      |
-      | socket pair: gateway.py          |
-    worker (session.py) -----------------+   ready, store, quorum, progress, trace, failed, done
-      | a page of memory: position
-      +---------------------------> guard
+    srun / the local launcher
+      | stdin                         ^ stdout: hello, alive, dumped, injected, exited, and what the worker reports
+    guard
+      | pipe: assign, store, broken   ^ pipe: ready, store, quorum, progress, trace, failed, done
+      | socket pair: gateway.py       | a page of memory: position
+    worker (session.py)
 
-In a step that may outlive its controller (--adoptable) the worker reports through its guard, and the guard sends the
+In a step that may outlive its controller (--adoptable), the guard sends the
 reports to the controller that has attached last (connection.py).
 """
 
@@ -100,7 +98,7 @@ def main(worker: str) -> NoReturn:
 
     Args:
         worker: the module whose `main(task, orders, reports)` the forked child runs; `orders` is the file descriptor
-            from which it reads the guard's messages, `reports` the one that leads to the controller.
+            from which it reads the guard's messages, `reports` the one to which it writes its own.
     """
     env = os.environ
     requests, questions = pair()
@@ -115,21 +113,20 @@ def main(worker: str) -> NoReturn:
     processes.fence(env)
     processes.leave_signals_to_the_script()
     orders_out, orders_in = os.pipe()
-    reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
+    reports_out, reports_in = os.pipe()
     guard_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        for fd in filter(None, (orders_in, reports_out)):
-            os.close(fd)
+        os.close(orders_in)
+        os.close(reports_out)
         requests.close()
         task.gateway.keep()
         _become_worker(guard_pid)
         importlib.import_module(worker).main(task, orders_out, _take_stdio(reports_in))
         os._exit(0)
     os.close(orders_out)
+    os.close(reports_in)
     questions.close()
-    if reports_in is not None:
-        os.close(reports_in)
     Guard(task, pid, requests, orders_in, reports_out).watch()
 
 
@@ -143,10 +140,8 @@ def _become_worker(guard_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _take_stdio(reports: int | None) -> int:
-    """Free stdin and stdout for the script; return the descriptor to the controller, which exec does not inherit."""
-    if reports is None:
-        reports = os.dup(1)
+def _take_stdio(reports: int) -> int:
+    """Free stdin and stdout for the script; return the descriptor to the guard, which exec does not inherit."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -165,13 +160,10 @@ def _take_stdio(reports: int | None) -> int:
 class Guard:
     """The guard of one worker; see the module's docstring."""
 
-    def __init__(
-        self, task: Task, worker: int, requests: socket.socket, orders: int, reports: int | None = None
-    ) -> None:
+    def __init__(self, task: Task, worker: int, requests: socket.socket, orders: int, reports: int) -> None:
         self.task = task
         self.worker = worker
         self.orders = orders
-        self.reports = reports  # pipe of the worker's messages; None: they do not pass through the guard
         self.log: RankLog | None = None  # that of the rank, or the Lighthouse's
         if task.options.lighthouse:
             self.log = RankLog(os.path.join(task.options.log_dir, "lighthouse.log"), task.options.log_max_mb)
@@ -184,7 +176,11 @@ class Guard:
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
         self.taken: deque[messages.StacksTaken] = deque()  # the stacks that are complete
-        self.channel = ControlChannel(self.selector, self.obey, self.end_of_input)
+        end = end_file(task.options.log_dir, task.index) if task.options.adoptable else None
+        hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
+        self.channel = ControlChannel(
+            self.selector, reports, end, self.obey, self.end_of_input, self.takeover, hardware
+        )
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
         self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
@@ -199,10 +195,6 @@ class Guard:
         self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
         self.channel.say(self.hello())
         options = self.task.options
-        if self.reports is not None:
-            end = end_file(options.log_dir, self.task.index)
-            hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
-            self.channel.be_adoptable(self.reports, self.takeover, end, hardware)
         if options.keeper is not None:
             pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0

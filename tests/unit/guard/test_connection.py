@@ -318,7 +318,8 @@ def test_credentials_are_read_as_the_kernel_writes_them() -> None:
 def test_messages_that_have_come_are_read_before_the_silence_is_judged() -> None:
     ours, theirs = pair()
     task = Task(0, 0, "n1", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=60"]), Gateway(theirs))
-    guard = Guard(task, 0, ours, 1)
+    reports, written = os.pipe()
+    guard = Guard(task, 0, ours, 1, reports)
     guard.selector.unregister(0)  # the tests' own stdin
     assert not guard.channel.is_silent(60.0)
     guard.channel.heard -= 3600.0
@@ -329,6 +330,8 @@ def test_messages_that_have_come_are_read_before_the_silence_is_judged() -> None
     assert not guard.channel.is_silent(60.0)
     for end in (there, here, ours):
         end.close()
+    for fd in (reports, written):
+        os.close(fd)
 
 
 @pytest.mark.nightly

@@ -441,7 +441,8 @@ def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_
     task = Task(
         0, 0, "n0", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=9"]), Gateway(pair()[1])
     )
-    guard = Guard(task, worker=0, requests=pair()[0], orders=os.open(os.devnull, os.O_WRONLY))
+    reports, _ = os.pipe()
+    guard = Guard(task, worker=0, requests=pair()[0], orders=os.open(os.devnull, os.O_WRONLY), reports=reports)
     place = messages.Rank(**RANK0)
     assign = messages.Assign(0, 0, "http://127.0.0.1:1", "x.py", None, (), (place,), "x", 1, 3)
     guard.obey(messages.Ping(41))

@@ -50,7 +50,6 @@ class Network:
         raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
         requests.setblocking(False)  # a worker that does not read its answers must not block the guard
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._failed)
         self._loop.add_reader(requests, self._asked)
         threading.Thread(target=self._run, name="network", daemon=True).start()
 
@@ -110,12 +109,6 @@ class Network:
             if listener is not None:
                 await listener.close()
         await asyncio.sleep(0)  # aborted connections are closed
-
-    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Report what is an error of this code, the first of each kind; other connections go on."""
-        error = context.get("exception")
-        words = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
-        self._refusals.once(f"error {type(error)}", f"an error in the guard's network: {context['message']}\n{words}")
 
     def _assigned(self, assign: messages.Assign) -> messages.Assign:
         self._lighthouse = self._new(assign.lighthouse) if assign.lighthouse else None

@@ -177,7 +177,7 @@ class Book:
         if name in self.gone:
             return
         if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
-            return  # until `prune`, which is called every second, has made room
+            return  # until `prune` has made room
         self.beats[name] = now
 
     def form(self, now: float) -> Quorum | None:

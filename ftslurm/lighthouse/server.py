@@ -29,13 +29,11 @@ from ftslurm.lighthouse.registry import OVER, Book, Refused
 from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
 from ftslurm.protocol.position import Position
-from ftslurm.protocol.readiness import writable
 from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
-AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
 
@@ -175,15 +173,11 @@ class Server:
             log(f"quorum {quorum.id}: {len(steps)} members, step {max(steps)}")
 
     async def tick(self) -> NoReturn:
-        """Decide every tick_s seconds; every second forget silent managers."""
-        next_prune = 0.0
+        """Decide every tick_s seconds, and forget silent managers."""
         while True:
             await asyncio.sleep(self.tick_s)
             self.decide()
-            moment = now()
-            if moment >= next_prune:
-                next_prune = moment + 1.0
-                self.book.prune(moment)
+            self.book.prune(now())
 
     # --- the controller --------------------------------------------------------------------------------------------
 
@@ -239,8 +233,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     process_title.of_run("Lighthouse", os.path.basename(options["folder"]))
 
     def report(message: messages.Report) -> None:
-        if isinstance(message, messages.QuorumIssued) and not writable(reports):
-            return  # the controller is busy: that must not stop the quorums
         with contextlib.suppress(OSError):  # the guard reads no more reports and will end this process
             os.write(reports, messages.encode_report(message, task.index))
 
@@ -287,18 +279,13 @@ def serve_from(channel: socket.socket, server: GrpcServer) -> None:
     channel.setblocking(False)
 
     def receive() -> None:
-        for _ in range(AT_ONCE):
-            try:
-                data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                return
-            if not data:
-                loop.remove_reader(channel)  # the guard is gone, and will take this process with it
-                return
-            if not descriptors:
-                log("a connection is lost: this process may not open more files (ulimit -n)")
-            for descriptor in descriptors:
-                server.adopt(socket.socket(fileno=descriptor))
+        data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            loop.remove_reader(channel)  # the guard is gone, and will take this process with it
+        elif not descriptors:
+            log("a connection is lost: this process may not open more files (ulimit -n)")
+        for descriptor in descriptors:
+            server.adopt(socket.socket(fileno=descriptor))
 
     loop.add_reader(channel, receive)
 

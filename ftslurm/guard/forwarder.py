@@ -25,8 +25,7 @@ from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
 BACKLOG = 512
-DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
-DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
+DIAL_FOR_S = 10.0  # time-out of an attempt to connect; then the address is dialled again, if the server may move
 DIAL_AGAIN_S = 0.1
 RESOLVE_AGAIN_S = 0.5
 TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported
@@ -147,7 +146,7 @@ class Forwarder(Listener):
 
     async def _dial(self, address: Resolved) -> socket.socket | None:
         """Return a connection to an address of the server; None: it does not answer, or the server has moved."""
-        moved, limit = self.moved, TimeLimit(DIAL_FOR_S if self.moves else DIAL_ONCE_FOR_S)
+        moved, limit = self.moved, TimeLimit(DIAL_FOR_S)
         self.dials.add(limit)
         try:
             with contextlib.ExitStack() as opened, limit:

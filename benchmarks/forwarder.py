@@ -57,7 +57,7 @@ def forward(url: str, pipe: Connection) -> None:
 
 def step(folder: Path, kind: str) -> str:
     """Start a Lighthouse in a step, as the controller does; return its address."""
-    settings = {"kind": kind, "port": 0, **RULES}
+    settings = {"kind": kind, "attempt": 0, "highest": 0, **RULES}
     if kind == "torchft":
         settings["quorum_tick_ms"] = 1
     process = subprocess.Popen(

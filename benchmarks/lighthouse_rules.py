@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftslurm.lighthouse import protobuf
-from ftslurm.lighthouse.persistence import Keep
+from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Member, Quorum, Rules
-from ftslurm.lighthouse.registry import Book, Memory
+from ftslurm.lighthouse.registry import Book
 from ftslurm.lighthouse.server import Server
 from ftslurm.protocol import messages
 
@@ -46,7 +46,7 @@ def timed_ms(work: Callable[[], Any]) -> float:
 
 def rules_alone(count: int) -> dict[str, float]:
     """Measure the registry and the rules, without event loop and encoding."""
-    book = Book(RULES, Memory(), 0.0)
+    book = Book(RULES, 0.0)
     members = [member(number) for number in range(count)]
     for number, one in enumerate(members):
         book.announce(number, 0, one.store_address)
@@ -56,8 +56,8 @@ def rules_alone(count: int) -> dict[str, float]:
     waiting = statistics.median(timed_ms(lambda: book.form(0.0)) for _ in range(5))
     book.ask(members[-1], 0.0)
     issued = timed_ms(lambda: book.form(0.0))
-    assert book.memory.last is not None
-    assert len(book.memory.last.members) == count
+    assert book.last is not None
+    assert len(book.last.members) == count
 
     def join() -> None:
         for number in range(count):
@@ -85,7 +85,7 @@ def wire(count: int) -> dict[str, float]:
 async def server_alone(count: int) -> dict[str, float]:
     """Measure the server without gRPC: requests, orders and heartbeats arrive one after the other."""
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Book(RULES, Memory(), time.monotonic()), Keep(folder), 0.1, lambda _: None)
+        server = Server(Book(RULES, time.monotonic()), LastQuorum(folder), 0.1, lambda _: None)
         ticking = asyncio.create_task(server.tick())
 
         async def feed(calls: Iterable[Callable[[], Any]]) -> float:
@@ -111,8 +111,6 @@ async def server_alone(count: int) -> dict[str, float]:
         first, again = await join(0), await join(1)
         evicted = await feed((lambda n=n: order(n, messages.Evict)) for n in range(count))  # type: ignore[misc]
         ticking.cancel()
-        if server.saving is not None:
-            await server.saving
     return {
         "server: announcements of all": announced,
         "server: first join of all": first,

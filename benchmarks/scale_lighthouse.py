@@ -117,7 +117,7 @@ def serving(arm: Arm, members: int, folder: Path) -> Iterator[Served]:
     words, send, key = [sys.executable, "-c", STOCK, repr(RULES)], b"", b""
     environ = os.environ | {"RUST_LOG": "error"}
     if arm.kind == "ftslurm":
-        settings = {"kind": "ftslurm", "port": 0, "quorum_tick_ms": 20, **RULES}
+        settings = {"kind": "ftslurm", "attempt": 0, "highest": 0, "port": 0, "quorum_tick_ms": 20, **RULES}
         if arm.guarded:
             key = os.urandom(32)
             words = [

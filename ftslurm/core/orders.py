@@ -30,11 +30,16 @@ def _to_lighthouse(turn: Turn) -> None:
     lighthouse = turn.lighthouse
     if turn.config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
         return
+    orders = []
     for unit in turn.attended():
         order = _order(turn, unit) if unit.group is not None else None
         if order is not None and not _same(order, turn.state.told.get(unit.name)):
-            turn.set(told=turn.state.told.set(unit.name, order))
-            turn.do(order)
+            orders.append((unit.name, order))
+    # A new Lighthouse hears of all live attempts first: a member that it does not know by then is over.
+    orders.sort(key=lambda one: isinstance(one[1].message, messages.Evict))
+    for name, order in orders:
+        turn.set(told=turn.state.told.set(name, order))
+        turn.do(order)
     # After the evictions: a dead attempt may not be in the new history.
     if turn.lineage.resuming and turn.lineage.allowed_by != lighthouse.id:
         turn.send(lighthouse, messages.NewHistory(turn.lineage.resume_step))

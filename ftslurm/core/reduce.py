@@ -322,7 +322,7 @@ def _step_ready(turn: Turn, unit: Unit, url: str | None = None, ranks: tuple[rec
 
 
 def _quorum_issued(turn: Turn, said: messages.QuorumIssued) -> None:
-    """Note the step that each group asks to take. A large quorum comes as several messages, each with some members."""
+    """Note the step that each group asks to take."""
     steps = {group: step for group, step in zip(said.members, said.steps, strict=False) if group is not None}
     units = [turn.table.group(group) for group in steps if 0 <= group < turn.table.groups]
     turn.put_unnoticed(

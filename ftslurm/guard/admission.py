@@ -52,14 +52,16 @@ class Admission(Listener):
         self.name = name.lower()  # as addresses.read returns it: host names are case-insensitive
         self.address = address
 
-    def open(self, port: int = 0) -> str:
+    def open(self) -> str:
         """Listen, unless already listening. Return HOST:PORT, as it is announced to the run.
 
         Raises:
-            OSError: the port is not available.
+            OSError: no port is available.
         """
         if not self.host_port:
-            listener = bind(self.address, port)
+            kind = family(self.address)
+            both = not self.address and kind == socket.AF_INET6
+            listener = socket.create_server((self.address, 0), family=kind, backlog=1024, dualstack_ipv6=both)
             self.host_port = f"{self.name}:{listener.getsockname()[1]}"
             self.listen(listener)
         return self.host_port
@@ -99,7 +101,6 @@ class Admission(Listener):
         self._make_room()
         limit, loop = TimeLimit(PROVE_WITHIN_S), asyncio.get_running_loop()
         self.unproven[limit] = host
-        why = "could not prove that it is of this run"
         try:
             with limit:
                 await loop.sock_sendall(inbound, said)
@@ -112,14 +113,13 @@ class Admission(Listener):
         except TimeoutError:
             if limit not in self.unproven:  # it was pushed out, which is told
                 return None
-            why = f"did not prove within {PROVE_WITHIN_S:g} s that it is of this run"
         except OSError:
             if not heard:
                 return None
-            why = "hung up before it had proved that it is of this run"
         finally:
             self.unproven.pop(limit, None)
-        words = f"a connection from {host} to port {self.host_port.rpartition(':')[2]}, which {why}"
+        port = self.host_port.rpartition(":")[2]
+        words = f"a connection from {host} to port {port}, which did not prove that it is of this run"
         self.refusals.tell("stranger", words)
         return None
 
@@ -153,14 +153,3 @@ class Admission(Listener):
                     return outbound
             except BlockingIOError:  # it does not take connections as fast as they come
                 await asyncio.sleep(BUSY_S)
-
-
-def bind(address: str, port: int) -> socket.socket:
-    """Return a listening socket at an address; "": on all interfaces.
-
-    Raises:
-        OSError: the port is not available.
-    """
-    kind = family(address)
-    both = not address and kind == socket.AF_INET6
-    return socket.create_server((address, port), family=kind, backlog=1024, dualstack_ipv6=both)

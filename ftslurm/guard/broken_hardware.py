@@ -64,20 +64,20 @@ def in_kernel_log(lines: Iterable[str], there: Sequence[Gpu], own: Sequence[Gpu 
     return ""
 
 
-def in_log(text: str, local_rank: int | None, visible: str) -> str:
-    """Return the last line of a script's output that blames the node's hardware, with the GPU; empty: there is none.
+def in_log(text: str, local_rank: int | None) -> str:
+    """Return the last line of a script's output that blames the node's hardware; empty: there is none.
 
     Args:
         text: the end of the output.
-        local_rank: the worker's number on its node.
-        visible: CUDA_VISIBLE_DEVICES of the worker.
+        local_rank: the worker's number on its node, which is said with the line.
     """
     for raw in reversed(re.split(r"[\r\n]+", text)):
         if not (is_error(raw) or "NCCL WARN" in raw or raw.startswith("NVRM: ")) or _SOURCE.match(raw):
             continue  # the data and the source of a training may speak of broken GPUs
         sign = find(raw)
         if sign is not None and sign.fault is Fault.NODE:
-            return f"{_gpu_of(local_rank, visible)}: {printable(raw.strip())}"[:_LONGEST]
+            who = "before it had a rank" if local_rank is None else f"local rank {local_rank}"
+            return f"{who}: {printable(raw.strip())}"[:_LONGEST]
     return ""
 
 
@@ -99,8 +99,7 @@ def report(
     told = in_kernel_log(lines, kernel.gpus, gpus.visible(environ, kernel.gpus)) if lines else ""
     if told or log is None:
         return told
-    visible = environ.get("CUDA_VISIBLE_DEVICES", "")
-    return in_log(end_of(log, _TAIL).decode(errors="replace"), local_rank, visible)
+    return in_log(end_of(log, _TAIL).decode(errors="replace"), local_rank)
 
 
 def shared_memory(folder: str = "/dev/shm") -> str:  # noqa: S108 nothing is written there
@@ -111,11 +110,3 @@ def shared_memory(folder: str = "/dev/shm") -> str:  # noqa: S108 nothing is wri
         if free < max(16, size // 100):
             return f"{folder} is full: {free} MB of {size} MB are free (fewer DataLoader workers, or a larger one)"
     return ""
-
-
-def _gpu_of(local_rank: int | None, visible: str) -> str:
-    if local_rank is None:
-        return "before it had a rank"
-    listed = [name.strip() for name in visible.split(",") if name.strip()]
-    gpu = listed[0] if len(listed) == 1 else listed[local_rank] if local_rank < len(listed) else str(local_rank)
-    return f"GPU {gpu} (local rank {local_rank})"

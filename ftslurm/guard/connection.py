@@ -125,55 +125,43 @@ class ControlChannel:
     def __init__(
         self,
         selector: selectors.BaseSelector,
+        reports: int,
+        end: str | None,
         obey: Callable[[messages.ToWorker], None],
         ended: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        takeover: Callable[[], list[bytes]],
+        hardware: Callable[[], str | None],
     ) -> None:
-        """Listen on stdin.
+        """Listen on stdin, and forward the worker's messages.
 
         Args:
+            reports: the pipe into which the worker writes whole lines.
+            end: the path of the end file (`end_file`); None: no other controller can attach.
             obey: called with each message of the controller.
             ended: called at the end of stdin.
-            clock: measures how long the controller is silent.
+            takeover: returns the messages that a new controller needs.
+            hardware: returns what blames the node's hardware for an exception that the worker reports.
         """
         self.selector = selector
-        self.obey, self.ended = obey, ended
+        self.end, self.obey, self.ended, self.takeover, self.hardware = end, obey, ended, takeover, hardware
         self.lines = messages.Lines()
-        self.clock = clock
         self.notes = TakeoverNotes()
         self.files = FileCalls()
-        self.heard, self.looked = clock(), time.monotonic()  # time of the controller's last bytes, of the last look
+        self.heard = self.looked = time.monotonic()  # time of the controller's last bytes, of the last look
         self.stdin_ended = False
-        self.reports: int | None = None
+        self.reports: int | None = reports  # None: the worker has closed it
         self.reported = messages.Lines()
         self.listener: socket.socket | None = None
         self.peer: socket.socket | None = None
         self.sink: int | None = 1  # descriptor that lines go to; None: the attached process is gone
         self.unsent = bytearray()
-        self.takeover: Callable[[], list[bytes]] = list
-        self.hardware: Callable[[], str | None] = lambda: None
-        self.end: str | None = None
-        self.left = True  # the end file is written, if one is needed
+        if end is not None:
+            with contextlib.suppress(OSError):
+                self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
+        for fd in (reports, 1):
+            os.set_blocking(fd, False)
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
-
-    def be_adoptable(
-        self, reports: int, takeover: Callable[[], list[bytes]], end: str, hardware: Callable[[], str | None]
-    ) -> None:
-        """Forward the worker's messages, and let new controllers attach once there is a name to listen at.
-
-        Args:
-            reports: the pipe into which the worker writes whole lines.
-            takeover: returns the messages that a new controller needs.
-            end: the path of the end file (`end_file`).
-            hardware: returns what blames the node's hardware for an exception that the worker reports.
-        """
-        self.takeover, self.end, self.hardware = takeover, end, hardware
-        with contextlib.suppress(OSError):
-            self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
-        os.set_blocking(reports, False)
-        os.set_blocking(1, False)
-        self.reports = reports
-        self.selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
+        selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
 
     def listen(self, name: bytes) -> None:
         """Let new controllers attach at this name of an abstract socket; a step that is not adoptable has none."""
@@ -193,12 +181,8 @@ class ControlChannel:
 
     def say(self, line: bytes) -> None:
         """Send one line to the controller. A write error is ignored: the controller's silence ends the guard."""
-        if self.end is None:
-            with contextlib.suppress(OSError):
-                os.write(1, line)
-            return
-        if self.notes.reported(line) in LEFT:
-            self.left = self.files.result(partial(write_end_file, self.end, self.takeover()), late=False)
+        if self.notes.reported(line) in LEFT and self.end is not None:
+            self.files.result(partial(write_end_file, self.end, self.takeover()), None)
         if self.sink is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line
             self._flush()
@@ -230,19 +214,11 @@ class ControlChannel:
                 return messages.encode_report(told, failed.task).rstrip(b"\n")
         return None
 
-    def finish(self, orphan_after_s: float) -> None:
-        """Wait at most FINISH_S seconds until a slow reader has taken the last messages.
-
-        If the end file could not be written (a full disk), wait at most orphan_after_s seconds until bytes of a
-        controller have arrived after them.
-        """
-        said = self.clock()
-        limit = said + (FINISH_S if self.left else orphan_after_s)
-        while (self.unsent or not (self.left or self.heard > said)) and not self.is_cut():
-            left = limit - self.clock()
-            if left <= 0:
-                return
-            for key, events in self.selector.select(min(1.0, left)):
+    def finish(self) -> None:
+        """Wait at most FINISH_S seconds until a slow reader has taken the last messages."""
+        limit = time.monotonic() + FINISH_S
+        while self.unsent and (left := limit - time.monotonic()) > 0 and not self.is_cut():
+            for key, events in self.selector.select(left):
                 key.data(events)
 
     def is_silent(self, limit_s: float) -> bool:
@@ -254,11 +230,11 @@ class ControlChannel:
         now = time.monotonic()
         stood_s, self.looked = now - self.looked, now
         if stood_s > STOOD_S:
-            self.heard = min(self.clock(), self.heard + stood_s)
-        if self.clock() - self.heard > limit_s:
+            self.heard = min(now, self.heard + stood_s)
+        if now - self.heard > limit_s:
             for key, events in self.selector.select(0):
                 key.data(events)
-        return self.clock() - self.heard > limit_s
+        return now - self.heard > limit_s
 
     def is_cut(self) -> bool:
         """Return whether both pipes are closed at their other ends: slurmstepd is gone."""
@@ -289,7 +265,7 @@ class ControlChannel:
             return
         self._leave()
         peer.setblocking(False)
-        self.peer, self.sink, self.heard = peer, peer.fileno(), self.clock()
+        self.peer, self.sink, self.heard = peer, peer.fileno(), time.monotonic()
         self.selector.register(peer, selectors.EVENT_READ, self._serve)
         self.lines = messages.Lines()
         for line in self.takeover():
@@ -315,7 +291,7 @@ class ControlChannel:
         if not data:
             self.ended()
             return
-        self.heard = self.clock()
+        self.heard = time.monotonic()
         for line in self.lines.feed(data):
             try:
                 order = messages.ORDERS.decode(messages.parse(line))
@@ -365,19 +341,12 @@ def end_file(folder: str, task: int) -> str:
     return os.path.join(folder, f"task-{task}.end")
 
 
-def write_end_file(path: str, lines: list[bytes]) -> bool:
-    """Write the end file atomically; return whether it is written."""
+def write_end_file(path: str, lines: list[bytes]) -> None:
+    """Write the end file atomically."""
     try:
         owned_files.replace_file(Path(path), b"".join(lines))
     except OSError as error:
         complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
-        return False
-    return True
-
-
-def boottime() -> float:
-    """Return the seconds since the machine was started, including those in which it was suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def slurm_step() -> str | None:

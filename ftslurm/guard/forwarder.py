@@ -2,7 +2,7 @@
 
 torchft's manager is given the Lighthouse's address once. So it gets the address of a forwarder in its guard, which
 forwards the bytes to the Lighthouse's current address. While the Lighthouse is down, the forwarder holds connections
-and dials every few milliseconds; a manager itself would wait longer after each failure, up to 10 s (T: src/retry.rs).
+and dials ten times a second; a manager itself would wait longer after each failure, up to 10 s (T: src/retry.rs).
 The clients of a parameter server use a forwarder in the same way.
 
 It serves only processes of this user (the kernel names the owner of a connection). It and a server of the run prove to
@@ -25,8 +25,8 @@ from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
 BACKLOG = 512
-DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
-DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
+DIAL_FOR_S = 10.0  # time-out of an attempt to connect; then the address is dialled again, if the server may move
+DIAL_AGAIN_S = 0.1
 RESOLVE_AGAIN_S = 0.5
 TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported
 
@@ -81,7 +81,6 @@ class Forwarder(Listener):
             self.target, self.where = url, addresses.read(url)
             self.addresses: list[Resolved] = []  # the one that answered last first
             self.asked = None
-            self.away_since: float | None = None  # when the server was first unreachable; None: it is not
             self.known_since = time.monotonic()
             self.is_settled = False  # the address has been reached, or reported
             self.problem = ""  # why the last attempt to connect has failed
@@ -123,10 +122,8 @@ class Forwarder(Listener):
                     return outbound
             if addresses and not self.moves:
                 return None
-            now = time.monotonic()
-            self.away_since = self.away_since or now
-            pause_s = min(max(0.025, (now - self.away_since) / 40), 0.25)  # adds at most 2.5 % to the outage
-            await asyncio.wait([moved], timeout=pause_s if addresses else RESOLVE_AGAIN_S if self.where else None)
+            pause_s = DIAL_AGAIN_S if addresses else RESOLVE_AGAIN_S
+            await asyncio.wait([moved], timeout=pause_s if self.where is not None else None)
         return None
 
     async def _look_up(self) -> list[Resolved]:
@@ -138,20 +135,18 @@ class Forwarder(Listener):
         where, moved = self.where, self.moved
         if where is None or self.addresses:
             return [*self.addresses]
-        found = look_up(where.host, where.port, socket.AI_NUMERICHOST)
-        if not found:  # a name service may take a minute: in a thread, once for all clients
-            loop = asyncio.get_running_loop()
-            asked = self.asked = self.asked or loop.run_in_executor(None, look_up, where.host, where.port)
-            await asyncio.wait([asked, moved], return_when=asyncio.FIRST_COMPLETED)
-            if moved.done():
-                return []
-            found, self.asked = asked.result(), None
-        self.addresses = found
-        return [*found]
+        if self.asked is None:  # a name service may take a minute: in a thread, once for all clients
+            self.asked = asyncio.get_running_loop().run_in_executor(None, look_up, where.host, where.port)
+        asked = self.asked
+        await asyncio.wait([asked, moved], return_when=asyncio.FIRST_COMPLETED)
+        if moved.done():
+            return []
+        self.addresses, self.asked = asked.result(), None
+        return [*self.addresses]
 
     async def _dial(self, address: Resolved) -> socket.socket | None:
         """Return a connection to an address of the server; None: it does not answer, or the server has moved."""
-        moved, limit = self.moved, TimeLimit(DIAL_FOR_S if self.moves else DIAL_ONCE_FOR_S)
+        moved, limit = self.moved, TimeLimit(DIAL_FOR_S)
         self.dials.add(limit)
         try:
             with contextlib.ExitStack() as opened, limit:
@@ -161,7 +156,7 @@ class Forwarder(Listener):
                 if outbound.getsockname() == outbound.getpeername():
                     raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
                 await self._prove(outbound)
-                self.is_settled, self.away_since = True, None
+                self.is_settled = True
                 self.addresses.sort(key=lambda one: one != address)
                 opened.pop_all()
                 return outbound
@@ -204,9 +199,9 @@ class Forwarder(Listener):
         asyncio.get_running_loop().call_later(next_s, self._tell_if_out_of_reach, client, since)
 
 
-def look_up(host: str, port: int, flags: int = 0) -> list[Resolved]:
+def look_up(host: str, port: int) -> list[Resolved]:
     """Return all addresses of a host; none: it has none."""
     with contextlib.suppress(OSError, UnicodeError):
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [(int(family), (str(where[0]), port)) for family, _, _, _, where in found]
     return []

@@ -48,16 +48,13 @@ class Gateway:
         """
         self._ask("announce", host=host, address=address)
 
-    def reserve(self, port: int = 0) -> str:
+    def reserve(self) -> str:
         """Return HOST:PORT of the guard's admission for this worker's servers. It never changes.
 
-        Args:
-            port: the port to use if it has none yet; 0: any.
-
         Raises:
-            OSError: the port is not available.
+            OSError: no port is available.
         """
-        return str(self._ask("reserve", port=port))
+        return str(self._ask("reserve"))
 
     def publish(self, service: str, listener: int) -> None:
         """Make a server reachable for the run only.

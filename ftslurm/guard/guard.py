@@ -8,16 +8,14 @@
 - All connections between the worker and the run's servers lead through it; it admits only processes of the run
   (network.py, in a thread of its own).
 
-                      srun / the local launcher
-                        | stdin          ^ stdout
-    guard  <------------+                |   hello, alive, dumped, injected, exited
-      | pipe: assign, store, broken      |
-      | socket pair: gateway.py          |
-    worker (session.py) -----------------+   ready, store, quorum, progress, trace, failed, done
-      | a page of memory: position
-      +---------------------------> guard
+    srun / the local launcher
+      | stdin                         ^ stdout: hello, alive, dumped, injected, exited, and what the worker reports
+    guard
+      | pipe: assign, store, broken   ^ pipe: ready, store, quorum, progress, trace, failed, done
+      | socket pair: gateway.py       | a page of memory: position
+    worker (session.py)
 
-In a step that may outlive its controller (--adoptable) the worker reports through its guard, and the guard sends the
+In a step that may outlive its controller (--adoptable), the guard sends the
 reports to the controller that has attached last (connection.py).
 """
 
@@ -41,7 +39,7 @@ from typing import NoReturn
 
 from ftslurm.errors import complain
 from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stack_files, stacks
-from ftslurm.guard.connection import ControlChannel, address, boottime, end_file, slurm_step
+from ftslurm.guard.connection import ControlChannel, address, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_log import Tail
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
@@ -96,7 +94,7 @@ def main(worker: str) -> NoReturn:
 
     Args:
         worker: the module whose `main(task, orders, reports)` the forked child runs; `orders` is the file descriptor
-            from which it reads the guard's messages, `reports` the one that leads to the controller.
+            from which it reads the guard's messages, `reports` the one to which it writes its own.
     """
     env = os.environ
     requests, questions = pair()
@@ -108,37 +106,24 @@ def main(worker: str) -> NoReturn:
         gateway=Gateway(questions),
     )
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    there = processes.beside(env)  # one look at /proc for both
-    _end_if_late(task, processes.newer_attempt(env, there))
-    processes.fence(env, there)
+    processes.fence(env)
     processes.leave_signals_to_the_script()
     orders_out, orders_in = os.pipe()
-    reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
+    reports_out, reports_in = os.pipe()
     guard_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        for fd in filter(None, (orders_in, reports_out)):
-            os.close(fd)
+        os.close(orders_in)
+        os.close(reports_out)
         requests.close()
         task.gateway.keep()
         _become_worker(guard_pid)
         importlib.import_module(worker).main(task, orders_out, _take_stdio(reports_in))
         os._exit(0)
     os.close(orders_out)
+    os.close(reports_in)
     questions.close()
-    if reports_in is not None:
-        os.close(reports_in)
     Guard(task, pid, requests, orders_in, reports_out).watch()
-
-
-def _end_if_late(task: Task, newer: int | None) -> None:
-    """End this guard if a newer attempt of its unit is on the node: the controller that launched this one is gone."""
-    if newer is not None:
-        step = os.environ["FTSLURM_STEP"]
-        complain(
-            f"{task.node} task {task.index}: {step} starts too late: attempt {newer} is on this node already; ending"
-        )
-        os._exit(ExitCode.ORPHANED)
 
 
 def _become_worker(guard_pid: int) -> None:
@@ -151,10 +136,8 @@ def _become_worker(guard_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _take_stdio(reports: int | None) -> int:
-    """Free stdin and stdout for the script; return the descriptor to the controller, which exec does not inherit."""
-    if reports is None:
-        reports = os.dup(1)
+def _take_stdio(reports: int) -> int:
+    """Free stdin and stdout for the script; return the descriptor to the guard, which exec does not inherit."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -173,14 +156,13 @@ def _take_stdio(reports: int | None) -> int:
 class Guard:
     """The guard of one worker; see the module's docstring."""
 
-    def __init__(
-        self, task: Task, worker: int, requests: socket.socket, orders: int, reports: int | None = None
-    ) -> None:
+    def __init__(self, task: Task, worker: int, requests: socket.socket, orders: int, reports: int) -> None:
         self.task = task
         self.worker = worker
         self.orders = orders
-        self.reports = reports  # pipe of the worker's messages; None: they do not pass through the guard
-        self.log: RankLog | None = None
+        self.log: RankLog | None = None  # that of the rank, or the Lighthouse's
+        if task.options.lighthouse:
+            self.log = RankLog(os.path.join(task.options.log_dir, "lighthouse.log"), task.options.log_max_mb)
         self.over = False  # the worker has ended, and only its end is still to be reported
         self.rank: int | None = None
         self.kernel = broken_hardware.KernelWatch(Tail())
@@ -190,9 +172,11 @@ class Guard:
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
         self.taken: deque[messages.StacksTaken] = deque()  # the stacks that are complete
-        # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
-        clock = time.monotonic if local else boottime
-        self.channel = ControlChannel(self.selector, self.obey, self.end_of_input, clock)
+        end = end_file(task.options.log_dir, task.index) if task.options.adoptable else None
+        hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
+        self.channel = ControlChannel(
+            self.selector, reports, end, self.obey, self.end_of_input, self.takeover, hardware
+        )
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
         self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
@@ -207,10 +191,6 @@ class Guard:
         self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
         self.channel.say(self.hello())
         options = self.task.options
-        if self.reports is not None:
-            end = end_file(options.log_dir, self.task.index)
-            hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
-            self.channel.be_adoptable(self.reports, self.takeover, end, hardware)
         if options.keeper is not None:
             pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0
@@ -259,7 +239,8 @@ class Guard:
             case messages.Save(step):  # never lower: the ranks would not agree (checkpoint/consensus.py)
                 self.task.position.wanted = max(self.task.position.wanted, step)
             case messages.Stop():
-                self.signal_worker(signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.worker, signal.SIGTERM)
             case messages.Kill():
                 self.obey_kill()
             case messages.Where(number):
@@ -323,9 +304,7 @@ class Guard:
         self.pass_on(self.network.assigned(assign))
         if assign.step:  # a standby becomes this group
             became = {"FTSLURM_STEP": assign.step, "FTSLURM_FENCE": ",".join(assign.fence)}
-            processes.fence(
-                {**os.environ, **became}, processes.beside(os.environ), spare=os.environ.get("FTSLURM_STEP", "")
-            )
+            processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
 
     def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""
@@ -345,10 +324,6 @@ class Guard:
             self.say(messages.Injected(fault))
             return
         self.say(messages.Injected(fault, faults.inflict(fault, self.worker)))
-
-    def signal_worker(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.worker, number)
 
     def reap(self) -> int | None:
         """Reap all children that have ended. Return the worker's wait status if it is among them."""
@@ -379,7 +354,7 @@ class Guard:
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.close()  # other groups must see at once that the worker is gone
         processes.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
-        self.channel.finish(self.task.options.orphan_after_s)
+        self.channel.finish()
         if not killed:
             os._exit(code)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
@@ -419,7 +394,8 @@ class Guard:
         broken = self.broken_hardware(broken_hardware.LONG_AGO_S)
         if broken is not None:  # a worker whose GPU is lost may hang
             self.say(messages.Exited(None, signal.SIGKILL, False, None, broken))
-        self.end_tree(ExitCode.KILLED_BY_ORDER)
+        processes.kill_descendants()
+        os._exit(ExitCode.KILLED_BY_ORDER)
 
     def broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end; None: nothing, or its log cannot be read."""
@@ -432,10 +408,6 @@ class Guard:
         assign, log = self.channel.notes.assign, self.log.path if self.log else None
         local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
         return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None
-
-    def end_tree(self, code: int) -> NoReturn:
-        processes.kill_descendants()
-        os._exit(code)
 
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""

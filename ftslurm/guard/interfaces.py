@@ -12,20 +12,14 @@ import fcntl
 import os
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 
 from ftslurm.guard.processes import read
-from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.words import listed
 
 WANTED = "FTSLURM_INTERFACE"  # the variable that brings cluster.interface to the nodes; unset: names, as they are
 AUTO = "auto"
-LOOK_UP_S = 3.0  # longest wait for the names of other nodes: a name service may take a minute
-MOST_PEERS = 3  # names of other nodes that are looked up
 OUTSIDE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: they show where the default route leads
 NET = "/sys/class/net"
 INFINIBAND = "32"  # ARPHRD_INFINIBAND, in the file `type` of an interface
@@ -70,7 +64,7 @@ def reach(environ: Mapping[str, str]) -> Reach:
         local = environ.get("FTSLURM_CLUSTER") == "local"
         return Reach("127.0.0.1", "127.0.0.1") if local else Reach(socket.gethostname())
     if wanted == AUTO:
-        return automatic(socket.gethostname(), known(), peers(environ))
+        return automatic(socket.gethostname(), known(), environ.get("SLURM_LAUNCH_NODE_IPADDR", ""))
     return named(wanted.split(","), known())
 
 
@@ -92,12 +86,14 @@ def named(wanted: Iterable[str], there: Interfaces) -> Reach:
     )
 
 
-def automatic(host: str, there: Interfaces, others: Iterable[str]) -> Reach:
+def automatic(host: str, there: Interfaces, controller: str) -> Reach:
     """Return how this node is reached if the user does not say it.
 
     By its own name, if that stands for an address of a network. On Debian it stands for 127.0.1.1, and in containers
-    often for nothing: then by the address from which the route to another node of the run starts. A name that stands
-    for nothing here is never announced while the node has an address.
+    often for nothing: then by the address from which the route to the controller's node starts, or the default route.
+
+    Args:
+        controller: the address of the controller's node; "": not known.
     """
     found = resolve(host)
     own = [address for address in found if not is_loopback(address)]
@@ -106,15 +102,11 @@ def automatic(host: str, there: Interfaces, others: Iterable[str]) -> Reach:
             return Reach(host, interface=name, gloo=there[name][0] == address)
     if own:
         return Reach(host)  # it is translated on the way, or is an alias
-    useful = bracketed if not found else lambda _: host  # what to announce where no other node is known
-    ways = chain(
-        ((route_to(one), bracketed) for other in others for one in _within(partial(resolve, other))),
-        ((route_to(one), useful) for one in OUTSIDE),
-        ((its[0], useful) for its in there.values() if its and not found),
-    )
-    for start, told in ways:
+    for other in filter(None, (controller, *OUTSIDE)):
+        start = route_to(other)
         if start is not None and (name := _of(start, there)) is not None:
-            return Reach(told(start), interface=name)
+            is_sure = other == controller or not found  # else the name may be of use to others
+            return Reach(bracketed(start) if is_sure else host, interface=name)
     return Reach(host)
 
 
@@ -178,15 +170,6 @@ def has_infiniband() -> bool:
     return any(addresses and read(f"{NET}/{name}/type").strip() == INFINIBAND for name, addresses in known().items())
 
 
-def peers(environ: Mapping[str, str]) -> list[str]:
-    """Return addresses and names of other nodes of the run: first that of the controller's node, from Slurm."""
-    here = environ.get("SLURMD_NODENAME", "")
-    names: list[str] = []
-    with contextlib.suppress(ValueError):
-        names = [name for name in expand_hosts(environ.get("SLURM_JOB_NODELIST", "")) if name != here]
-    return [*filter(None, [environ.get("SLURM_LAUNCH_NODE_IPADDR")]), *names[:MOST_PEERS]]
-
-
 def resolve(host: str) -> list[str]:
     """Return the addresses of a host; none: it has no name that can be looked up here."""
     try:
@@ -226,12 +209,3 @@ def bracketed(address: str) -> str:
 def _of(address: str, there: Interfaces) -> str | None:
     """Return the interface that has an address; not loopback, which may have addresses of services."""
     return next((name for name, addresses in there.items() if address in addresses and name != "lo"), None)
-
-
-def _within(look_up: Callable[[], list[str]]) -> list[str]:
-    """Return what `look_up` returns, or nothing after LOOK_UP_S seconds."""
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.extend(look_up()), daemon=True)
-    thread.start()
-    thread.join(LOOK_UP_S)
-    return list(found)

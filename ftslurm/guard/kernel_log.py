@@ -21,7 +21,6 @@ KMSG = "/dev/kmsg"
 _RECORD = 8192  # bytes; the kernel refuses to fill a smaller buffer
 LONGEST = 200  # characters of a line that are kept
 _KMSG = re.compile(r"^\d+,\d+,(\d+),[^;]*;(.*)$")  # level and facility, number, microseconds since the boot, flags
-_DMESG = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\](?:\[[^\]]*\])?\s?(.*)$")
 _GPU = re.compile(r"(?:PCI:|Xid \(|GPU (?:at )?|nvidia |amdgpu )([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})")
 
 
@@ -34,21 +33,20 @@ class KernelFault(NamedTuple):
     at: float | None  # seconds since the boot; None: the line has no such time
 
 
-def parse(lines: Iterable[str], since: float | None = None) -> list[KernelFault]:
+def parse(lines: Iterable[str]) -> list[KernelFault]:
     """Return the faults in lines of the kernel log, in order.
 
     Args:
-        lines: as /dev/kmsg, dmesg or `journalctl -k` print them.
-        since: seconds since the boot; an earlier line does not count. One without such a time does.
+        lines: of /dev/kmsg; of another one no time is known.
     """
     found = []
     for line in lines:
-        at, text = _split(line)
+        record = _KMSG.match(line)
+        at, text = (int(record[1]) / 1e6, record[2]) if record else (None, line)
         sign = log_signs.find(text)
-        if sign is None or (since is not None and at is not None and at < since):
-            continue
-        gpu = _GPU.search(text)
-        found.append(KernelFault(sign, None if gpu is None else pci(gpu[1]), text[:LONGEST], at))
+        if sign is not None:
+            gpu = _GPU.search(text)
+            found.append(KernelFault(sign, None if gpu is None else pci(gpu[1]), text[:LONGEST], at))
     return found
 
 
@@ -63,15 +61,6 @@ def read(path: str = KMSG, most_s: float = 0.5) -> list[str] | None:
     lines = tail.lines(most_s) if tail.readable else None
     tail.close()
     return lines
-
-
-def _split(line: str) -> tuple[float | None, str]:
-    """Return when a line was written, in seconds since the boot, and its words."""
-    if match := _KMSG.match(line):
-        return int(match[1]) / 1e6, match[2]
-    if match := _DMESG.match(line):
-        return float(match[1]), match[2]
-    return None, line
 
 
 class Tail:

@@ -26,7 +26,6 @@ from ftslurm.protocol import addresses, messages
 
 T = TypeVar("T")
 SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
-MOST_FORWARDERS = 64  # to stores and managers; the least recently requested one is closed first
 CLOSE_S = 2.0  # longest wait for connections to close, at the end of a worker
 
 
@@ -48,11 +47,9 @@ class Network:
         self._lighthouse: Forwarder | None = None
         self._servers: list[Forwarder] = []  # to the parameter server of each serving group
         self._forwarders: dict[str, Forwarder] = {}  # to stores and managers, by address
-        self._store = ""  # address of the group's own store
         raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
         requests.setblocking(False)  # a worker that does not read its answers must not block the guard
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._failed)
         self._loop.add_reader(requests, self._asked)
         threading.Thread(target=self._run, name="network", daemon=True).start()
 
@@ -68,7 +65,7 @@ class Network:
 
     def begun(self, begin: messages.Begin) -> messages.Begin:
         """Return the message with a forwarder to the group's store; `public` is its address for other groups."""
-        self._store = public = store_address(begin.addr, begin.port)
+        public = store_address(begin.addr, begin.port)
         host, _, port = self._do(lambda: self._forwarder(public)).rpartition(":")
         return replace(begin, addr=host, port=int(port), public=public)
 
@@ -113,12 +110,6 @@ class Network:
                 await listener.close()
         await asyncio.sleep(0)  # aborted connections are closed
 
-    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Report what is an error of this code, the first of each kind; other connections go on."""
-        error = context.get("exception")
-        words = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
-        self._refusals.once(f"error {type(error)}", f"an error in the guard's network: {context['message']}\n{words}")
-
     def _assigned(self, assign: messages.Assign) -> messages.Assign:
         self._lighthouse = self._new(assign.lighthouse) if assign.lighthouse else None
         self._servers = [self._new(server) for server in assign.servers]
@@ -140,18 +131,9 @@ class Network:
         where = addresses.read(address)
         if where is None or where.service is None:
             return address
-        found = self._forwarders.pop(where.dialled, None)
-        if found is None:
-            self._make_room()
-            found = self._new(where.dialled, moves=False)
-        self._forwarders[where.dialled] = found
-        return found.url.removeprefix("http://")
-
-    def _make_room(self) -> None:
-        """At MOST_FORWARDERS, close the least recently requested one that is not in use."""
-        idle = (address for address, one in self._forwarders.items() if not one.clients and address != self._store)
-        if len(self._forwarders) >= MOST_FORWARDERS and (eldest := next(idle, None)) is not None:
-            self._loop.create_task(self._forwarders.pop(eldest).close())
+        if where.dialled not in self._forwarders:  # they stay: each restart of a group adds one or two
+            self._forwarders[where.dialled] = self._new(where.dialled, moves=False)
+        return self._forwarders[where.dialled].url.removeprefix("http://")
 
     # --- requests of the worker -------------------------------------------------------------------------------------
 
@@ -184,7 +166,7 @@ class Network:
             case "announce":
                 self._admission.announce(str(asked["host"]), str(asked["address"]))
             case "reserve":
-                return self._admission.open(int(asked["port"]))
+                return self._admission.open()
             case "take_over":
                 self._admission.offer(str(asked["service"]), _taken(descriptors))
             case "publish":

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
@@ -142,28 +142,8 @@ def node_of(environ: Mapping[str, str]) -> str | None:
     return environ.get("FTSLURM_NODE") or environ.get("SLURMD_NODENAME")
 
 
-def beside(environ: Mapping[str, str]) -> list[tuple[int, dict[str, str]]]:
-    """Return (pid, environment at its start) of every process on this machine of the run that `environ` names."""
-    run = environ.get("FTSLURM_RUN_DIR")
-    return list(of_run(run)) if run else []
-
-
-def newer_attempt(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, str]]]) -> int | None:
-    """Return the highest attempt of this unit among the processes `there` if it is above this one; None: there is none.
-
-    The numbers of a unit's attempts only grow, and the next one is launched when this one is over, or is a standby all
-    of whose tasks are ready. So a guard that starts beside a higher attempt is late: its attempt is over. An srun
-    counts too: it has the environment of the step that it has started.
-    """
-    unit, mine = _attempt(environ)
-    if mine is None:
-        return None
-    others = [number for name, number in (_attempt(theirs) for _, theirs in there) if name == unit]
-    return max((number for number in others if number is not None and number > mine), default=None)
-
-
-def fence(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, str]]], spare: str = "") -> None:
-    """Kill those of the processes `there` that earlier attempts of this unit have left.
+def fence(environ: Mapping[str, str], spare: str = "") -> None:
+    """Kill the processes of this run on this machine that earlier attempts of this unit have left.
 
     Slurm and the controller have ended those attempts; this is for processes that escaped both, as daemons do where
     Slurm tracks processes by their parents. Kills only processes whose environment names either a lower attempt of the
@@ -172,27 +152,19 @@ def fence(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, st
 
     Args:
         environ: names this attempt. A standby that becomes a group's attempt fences again, as that attempt.
-        there: those of this run, from `beside`.
         spare: the Slurm step that the standby was started as.
     """
     unit, mine = _attempt(environ)
-    if mine is None:
+    if mine is None or "FTSLURM_RUN_DIR" not in environ:
         return
     named = {word for word in environ.get("FTSLURM_FENCE", "").split(",") if word}
     named -= {environ["FTSLURM_STEP"], spare}
-    for pid, theirs in there:
+    for pid, theirs in of_run(environ["FTSLURM_RUN_DIR"]):
         other, number = _attempt(theirs)
         if other != unit or unit.startswith("standby-"):
             number = None
-        # The same attempt in another step: its launch is in no journal, since the controller could not write it.
-        again = number == mine and None not in (step := _slurm_step(theirs)) and step != _slurm_step(environ)
-        earlier = number is not None and (number < mine or again)
-        if earlier or theirs.get("FTSLURM_STEP") in named:
+        if (number is not None and number < mine) or theirs.get("FTSLURM_STEP") in named:
             kill(pid)
-
-
-def _slurm_step(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    return environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
 
 
 def _attempt(environ: Mapping[str, str]) -> tuple[str, int | None]:

@@ -9,18 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from typing import NoReturn
 
 from ftslurm.guard import processes
 from ftslurm.guard.guard import ENVIRONMENT
 
-IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # for the shell alone
-EVERY_S = 0.1  # until the next look at the shell and the rank: kernels before 5.3 cannot tell of another process's end
 # The shell is no process of the step: the next attempt must not kill it, nor a probe count it.
 _OF_THE_STEP = ("FTSLURM_STEP", "FTSLURM_FENCE", "FTSLURM_TASK")
 
@@ -39,7 +35,7 @@ def main() -> NoReturn:
         sys.exit(1)
     guard, environ = found
     _say(f"a shell beside {options.name}, with its environment; leave it with: exit")
-    sys.exit(run_shell(guard, environ, options.name))
+    become_shell(guard, environ)
 
 
 def find(run: str, step: str, task: str) -> tuple[int, dict[str, str]] | None:
@@ -64,25 +60,10 @@ def _kept(pid: int) -> dict[str, str]:
     return {}
 
 
-def run_shell(guard: int, environ: dict[str, str], name: str) -> int:
-    """Run the user's shell until it ends; say on the terminal when the rank ends before. Return the exit code."""
+def become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
+    """Replace this process by the user's shell, in the container of a guard."""
     environ = {key: value for key, value in environ.items() if key not in _OF_THE_STEP}
     environ |= {key: os.environ[key] for key in ("TERM", "SHELL") if key in os.environ}
-    pid = os.fork()
-    if pid == 0:
-        _become_shell(guard, environ)
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    told = False
-    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
-        if not told and processes.state(guard) in (None, "Z"):
-            told = True
-            _say(f"{name} has ended; this shell goes on")
-        time.sleep(EVERY_S)
-    return os.waitstatus_to_exitcode(ended[1])
-
-
-def _become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
     try:
         enter = _way_into(guard)
         subprocess.run([*enter, "/bin/sh", "-c", ":"], stderr=subprocess.PIPE, text=True, check=True)

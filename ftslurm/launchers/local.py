@@ -39,8 +39,7 @@ class ThisMachine:
         return {}
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
-        url = None if self.state is None else self.state.lighthouse_url
-        argv = step_command.command(self.config, launch, log_dir, local=True, url=url)
+        argv = step_command.command(self.config, launch, log_dir, local=True, state=self.state)
         base = step_command.environment(self.config, self.run, launch, os.environ, local=True)
         workers = 1 if launch.id.unit == LIGHTHOUSE else self.config.groups.workers
         out = []

@@ -65,8 +65,7 @@ class Slurm:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
-        url = None if self.state is None else self.state.lighthouse_url
-        argv = step_command.command(self.config, launch, log_dir, local=False, url=url)
+        argv = step_command.command(self.config, launch, log_dir, local=False, state=self.state)
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
         if not group and array(self.config):  # beside the controller, which may run outside any allocation

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from ftslurm.code import staging
 from ftslurm.config import node_commands
@@ -18,8 +18,10 @@ from ftslurm.config.schema import (
     slurm_knows_gpus,
     words,
 )
+from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.guard import interfaces
 from ftslurm.launchers import container
@@ -34,13 +36,13 @@ RETRY_S = 0.3
 _ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"  # OpenTelemetry's variable: name=value,...
 
 
-def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: str | None) -> list[str]:
+def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state: RunState | None = None) -> list[str]:
     """Return the argument list of one task.
 
     Args:
         log_dir: where the task writes its logs.
         local: whether everything is on this machine.
-        url: the Lighthouse's last address: a new Lighthouse takes the same port if it can. None before the first.
+        state: of the run: a Lighthouse is told how far it is.
     """
     shared = [
         f"--log-dir={log_dir}",
@@ -53,7 +55,8 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     if launch.id.unit == LIGHTHOUSE:
         settings = {
             "kind": config.lighthouse.kind,
-            "port": 0 if url is None else urlsplit(url).port,
+            "attempt": launch.id.attempt,
+            "highest": 0 if state is None else continuity.reached(state, config),
             "min_replicas": config.groups.min,
             "join_timeout_ms": round(1000 * config.late_after_s),
             "heartbeat_timeout_ms": round(1000 * config.silent_after_s),

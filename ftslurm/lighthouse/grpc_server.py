@@ -7,7 +7,7 @@ whose deadline has passed cancels its call, so the server has no deadlines.
 
 A client is bounded in what it can make the server keep: one frame, MOST_STREAMS requests of LARGEST_REQUEST bytes; a
 client that does not read its answers is not read from. A violation of the protocol, what the server does not have,
-headers that do not fit into one frame, and more requests at a time close the connection.
+headers that do not fit into one frame, and more or larger requests close the connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Status(enum.IntEnum):
     """gRPC's status codes that this server uses."""
 
     INVALID_ARGUMENT = 3
-    PERMISSION_DENIED = 7
     FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
     INTERNAL = 13
@@ -138,9 +137,10 @@ class GrpcServer:
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
+    transport: asyncio.Transport
+
     def __init__(self, server: GrpcServer) -> None:
         self.server = server
-        self.transport: asyncio.Transport | None = None
         self.streams: dict[int, _Stream] = {}
         self.last = 0  # the highest stream of the client
         self.window = _WINDOW  # bytes that the client takes
@@ -150,8 +150,6 @@ class Connection(asyncio.Protocol):
         self.known: dict[bytes, bytes] = {}  # the paths in blocks of headers, with the present table
         self.pending = b""  # received, less than a frame
         self.greeted = False
-        self.taken = 0  # bytes of requests that the client does not know to be read
-        self.clogged = False  # the client does not read its answers
         self._out: list[bytes] = []
 
     # --- the transport ----------------------------------------------------------------------------------------------
@@ -167,16 +165,10 @@ class Connection(asyncio.Protocol):
             self._forget(stream)
 
     def pause_writing(self) -> None:
-        self.clogged = True
-        if self.transport is not None:
-            self.transport.pause_reading()
+        self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self.clogged = False
-        if self.transport is not None:
-            self.transport.resume_reading()
-        self._send_waiting()
-        self._flush()
+        self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -186,13 +178,12 @@ class Connection(asyncio.Protocol):
             last, error = self.last.to_bytes(4, "big"), _PROTOCOL_ERROR.to_bytes(4, "big")
             self._out.append(frame(_GOAWAY, 0, 0, last + error))
             self._flush()
-            if self.transport is not None:
-                self.transport.close()
+            self.transport.close()
             return
         self._flush()
 
     def _flush(self) -> None:
-        if self._out and self.transport is not None:
+        if self._out:
             out, self._out = self._out, []
             if not self.transport.is_closing():
                 self.transport.write(b"".join(out))
@@ -283,13 +274,8 @@ class Connection(asyncio.Protocol):
         if not flags & _END_HEADERS:
             raise NotHTTP2("its headers are not in one frame")
         path = self._path(block)
-        if (stream := self.streams.get(number)) is not None:  # trailers
-            if stream.ended or not flags & _END_STREAM:
-                raise NotHTTP2("a request has headers once")
-            self._begin(stream)
-            return
         if number <= self.last or not number % 2:
-            raise NotHTTP2("a stream is used twice")
+            raise NotHTTP2("a stream is used twice, or has trailers")
         if len(self.streams) >= MOST_STREAMS:
             raise NotHTTP2("more requests at a time than it may have")
         self.last = number
@@ -314,10 +300,8 @@ class Connection(asyncio.Protocol):
     def _data(self, number: int, flags: int, payload: bytes) -> None:
         if number > self.last or not number:
             raise NotHTTP2("data of no request")
-        self.taken += len(payload)
-        if self.taken >= 1 << 20:
-            self._out.append(frame(_WINDOW_UPDATE, 0, 0, self.taken.to_bytes(4, "big")))
-            self.taken = 0
+        if payload:
+            self._out.append(frame(_WINDOW_UPDATE, 0, 0, len(payload).to_bytes(4, "big")))
         stream = self.streams.get(number)
         if stream is None:  # it has ended already
             return
@@ -325,8 +309,8 @@ class Connection(asyncio.Protocol):
             raise NotHTTP2("data after a request's end")
         stream.body += payload
         if len(stream.body) > 5 + LARGEST_REQUEST:
-            self._refuse(stream, CallError(Status.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes"))
-        elif flags & _END_STREAM:
+            raise NotHTTP2("a request is too large")
+        if flags & _END_STREAM:
             self._begin(stream)
 
     def _begin(self, stream: _Stream) -> None:
@@ -379,8 +363,6 @@ class Connection(asyncio.Protocol):
         words = quote(error.reason[:1000], safe=" !#$&'()*+,/:;=?@[]<>{}|")
         block = _block(*_CONTENT, ("grpc-status", str(int(error.status))), ("grpc-message", words))
         self._out.append(frame(_HEADERS, _END_STREAM | _END_HEADERS, stream.number, block))
-        if not stream.ended:
-            self._out.append(frame(_RST_STREAM, 0, stream.number, bytes(4)))  # the rest is not wanted
         self._forget(stream)
 
     def _answer(self, stream: _Stream, message: bytes) -> None:
@@ -395,7 +377,7 @@ class Connection(asyncio.Protocol):
         """Send as much of the waiting answers as the client takes."""
         for stream in list(self.sending):
             assert stream.left is not None
-            while (size := min(len(stream.left), _FRAME, stream.window, self.window)) > 0 and not self.clogged:
+            while (size := min(len(stream.left), _FRAME, stream.window, self.window)) > 0:
                 self._out.append(frame(_DATA, 0, stream.number, stream.left[:size]))
                 stream.left = stream.left[size:]
                 stream.window -= size

@@ -11,34 +11,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format, timestamp_pb2
 
 from ftslurm.lighthouse.quorum import Member, Quorum
 
 SERVICE = "torchft.LighthouseService"
-LONGEST_NAME = 1024  # of a replica id or an address, in characters
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_MESSAGES: dict[str, tuple[tuple[int, str, int | str], ...]] = {
-    "QuorumMember": (
-        (1, "replica_id", _Field.TYPE_STRING),
-        (2, "address", _Field.TYPE_STRING),
-        (3, "store_address", _Field.TYPE_STRING),
-        (4, "step", _Field.TYPE_INT64),
-        (5, "world_size", _Field.TYPE_UINT64),
-        (6, "shrink_only", _Field.TYPE_BOOL),
-        (7, "data", _Field.TYPE_STRING),
-        (8, "commit_failures", _Field.TYPE_INT64),
-    ),
-    "Quorum": (
-        (1, "quorum_id", _Field.TYPE_INT64),
-        (2, "participants", "*.torchft.QuorumMember"),
-        (3, "created", ".google.protobuf.Timestamp"),
-    ),
-    "LighthouseQuorumRequest": ((1, "requester", ".torchft.QuorumMember"),),
-    "LighthouseQuorumResponse": ((1, "quorum", ".torchft.Quorum"),),
-    "LighthouseHeartbeatRequest": ((1, "replica_id", _Field.TYPE_STRING),),
-}
+_PROTO = """
+    name: "ftslurm/torchft.proto" package: "torchft" syntax: "proto3" dependency: "google/protobuf/timestamp.proto"
+    message_type {
+        name: "QuorumMember"
+        field { number: 1 name: "replica_id" type: TYPE_STRING }
+        field { number: 2 name: "address" type: TYPE_STRING }
+        field { number: 3 name: "store_address" type: TYPE_STRING }
+        field { number: 4 name: "step" type: TYPE_INT64 }
+        field { number: 5 name: "world_size" type: TYPE_UINT64 }
+        field { number: 6 name: "shrink_only" type: TYPE_BOOL }
+        field { number: 7 name: "data" type: TYPE_STRING }
+        field { number: 8 name: "commit_failures" type: TYPE_INT64 }
+    }
+    message_type {
+        name: "Quorum"
+        field { number: 1 name: "quorum_id" type: TYPE_INT64 }
+        field { number: 2 name: "participants" label: LABEL_REPEATED type_name: ".torchft.QuorumMember" }
+        field { number: 3 name: "created" type_name: ".google.protobuf.Timestamp" }
+    }
+    message_type {
+        name: "LighthouseQuorumRequest"
+        field { number: 1 name: "requester" type_name: ".torchft.QuorumMember" }
+    }
+    message_type {
+        name: "LighthouseQuorumResponse"
+        field { number: 1 name: "quorum" type_name: ".torchft.Quorum" }
+    }
+    message_type {
+        name: "LighthouseHeartbeatRequest"
+        field { number: 1 name: "replica_id" type: TYPE_STRING }
+    }
+"""
 
 
 class Malformed(ValueError):
@@ -46,25 +56,17 @@ class Malformed(ValueError):
 
 
 def _classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="ftslurm/torchft.proto", package="torchft", syntax="proto3")
-    file.dependency.append(timestamp_pb2.DESCRIPTOR.name)
-    for name, fields in _MESSAGES.items():
-        made = file.message_type.add(name=name)
-        for number, field_name, kind in fields:
-            field = made.field.add(name=field_name, number=number, label=_Field.LABEL_OPTIONAL)
-            if isinstance(kind, str):
-                field.type, field.type_name = _Field.TYPE_MESSAGE, kind.removeprefix("*")
-                field.label = _Field.LABEL_REPEATED if kind.startswith("*") else _Field.LABEL_OPTIONAL
-            else:
-                field.type = kind
+    """Return the classes of the messages, in a pool of their own."""
+    file = text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"torchft.{n}")) for n in _MESSAGES}
+    found = {made.name: pool.FindMessageTypeByName(f"torchft.{made.name}") for made in file.message_type}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
 
 
 _CLASS = _classes()
-_MEMBER_FIELDS = tuple(name for _, name, _ in _MESSAGES["QuorumMember"])
+_MEMBER_FIELDS = tuple(field.name for field in _CLASS["QuorumMember"].DESCRIPTOR.fields)
 
 
 def read_request(data: bytes) -> Member:
@@ -85,7 +87,7 @@ def read_heartbeat(data: bytes) -> str:
     Raises:
         Malformed: with a reason for a person.
     """
-    return _name(_parse("LighthouseHeartbeatRequest", data).replica_id, "replica_id")
+    return str(_parse("LighthouseHeartbeatRequest", data).replica_id)
 
 
 def read_quorum(data: bytes) -> Quorum:
@@ -127,8 +129,6 @@ def _parse(name: str, data: bytes) -> Any:
 def _member(wire: Any) -> Member:
     fields = {name: getattr(wire, name) for name in _MEMBER_FIELDS}
     member = Member(**fields, wire=bytes(wire.SerializeToString()))
-    for name in ("replica_id", "address", "store_address"):
-        _name(getattr(member, name), name)
     if member.step < 0:
         raise Malformed(f"step {member.step}: there is no such step")
     return member
@@ -140,9 +140,3 @@ def _wire(member: Member) -> Any:
     for name in _MEMBER_FIELDS:
         setattr(wire, name, getattr(member, name))
     return wire
-
-
-def _name(text: str, what: str) -> str:
-    if len(text) > LONGEST_NAME:
-        raise Malformed(f"{what} of {len(text)} characters")
-    return text

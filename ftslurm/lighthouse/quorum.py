@@ -73,18 +73,8 @@ class View:
     last: Quorum | None = None  # the quorum issued last
     gone: Set[str] = frozenset()  # ours: ids whose attempt is over, as the controller has reported, or is set aside
     broken: bool = False  # ours: the last quorum has lost a member that may come back, so its id is used up
-    strangers: Set[str] | None = None  # ours: ids that beat but have never asked; None: ids are not checked
     expected: int = 0  # ours: attempts the controller has announced that have not asked yet
     highest: int = 0  # ours: the highest step that any member of an issued quorum had
-    holders: Set[str] = frozenset()  # ours: ids that have been members of an issued quorum
-
-
-@dataclass(frozen=True)
-class Formed:
-    """There is a quorum."""
-
-    quorum: Quorum
-    fast: bool  # by the fast rule: without waiting for other groups
 
 
 @dataclass(frozen=True)
@@ -95,18 +85,17 @@ class NotYet:
     poisoned: bool = False
 
 
-def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet:
-    """Decide whether there is a quorum now.
+def judge(view: View, rules: Rules, now: float, next_id: int) -> Quorum | NotYet:
+    """Return the quorum that there is now, or why there is none.
 
     Args:
         next_id: the id of the quorum if it is not the last one's; higher than any that was ever issued.
     """
     alive = {name for name, beat in view.beats.items() if now - beat < rules.heartbeat_timeout_s} - view.gone
     joined = {name: ask for name, ask in view.asking.items() if name in alive}  # T: healthy_participants
-    count = _how_many(alive, view)
+    count = len(alive)
     before = set(view.last.ids) if view.last is not None else set()
-    fast = _fast(view, before, joined, rules)
-    if not fast:
+    if not _fast(view, before, joined, rules):
         if len(joined) < rules.min_replicas:  # T
             return NotYet(f"{len(joined)} groups ask, {rules.min_replicas} are needed (groups.min)")
         if len(joined) <= count // 2:  # T: "avoid split brain": more than half of the live ones
@@ -122,26 +111,13 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     if not members:
         # Ours: T issues an empty quorum here, again and again, when a new manager asks with shrink_only.
         return NotYet("nobody who asks may be in it (shrink_only)")
-    if not any(has_state(m, view.highest, m.replica_id in view.holders) for m in members):
+    if not any(has_state(m, view.highest) for m in members):
         best = max(m.step for m in members)
         return NotYet(
             f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",
             poisoned=True,
         )
-    return Formed(Quorum(_quorum_id(view, members, next_id), members), fast)
-
-
-def _how_many(alive: set[str], view: View) -> int:
-    """Return how many groups are alive, for the two rules that count them.
-
-    T counts every id with heartbeats. A heartbeat has nothing but the id, so any process can send one, and a group may
-    die before it has ever asked. Ours: of the ids that have never asked, count at most as many as the controller has
-    announced attempts that have not asked yet.
-    """
-    if view.strangers is None:
-        return len(alive)
-    strange = len(alive & view.strangers)
-    return len(alive) - strange + min(strange, view.expected)
+    return Quorum(_quorum_id(view, members, next_id), members)
 
 
 def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules) -> bool:
@@ -157,14 +133,14 @@ def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules)
     return left == before or len(joined) >= rules.min_replicas
 
 
-def has_state(member: Member, highest: int, of_history: bool) -> bool:
+def has_state(member: Member, highest: int) -> bool:
     """Return whether this member has the state of the training, so that it may continue the history (ours).
 
-    It has reached the highest step. Or it was in a quorum of the history (`of_history`) and is one step behind: each
-    group votes on its own whether a step is committed, so one may have committed a step that another has not, and then
-    die. A member one step behind must not be at step 0, where a fresh group is too that was let in but did not heal.
+    It has reached the highest step, or is one step behind: each group votes on its own whether a step is committed, so
+    one may have committed a step that another has not, and then die. A member one step behind must not be at step 0,
+    where a fresh group is too that was let in but did not heal.
     """
-    return member.step >= highest or (of_history and member.step >= max(1, highest - 1))
+    return highest == 0 or member.step >= max(1, highest - 1)
 
 
 def _quorum_id(view: View, members: tuple[Member, ...], next_id: int) -> int:

@@ -6,46 +6,33 @@ id belongs to which attempt; heartbeats have nothing but the id.
 
 Steps: the highest step of an issued quorum is kept for ever, and members below it alone get no quorum. So a step that
 no manager can have reached is refused before it is kept (`_beyond`).
+
+A Lighthouse that follows another one knows how far the run has come from the controller, which starts it, and which
+attempts live from its orders. The last quorum is in a file (last_quorum.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, has_state, judge
+from ftslurm.lighthouse.quorum import Ask, Member, NotYet, Quorum, Rules, View, judge
 from ftslurm.protocol.messages import GroupAside
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
 SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor is let in: before the next quorum
-MOST_IDS = 10_000  # of each kind that are remembered
+MOST_IDS = 10_000  # managers whose heartbeats are remembered
+QUORUMS = 10_000_000  # more than one Lighthouse issues; the ids of its successor are higher
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
 OVER = "this attempt is over: the controller has seen it fail"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The request is refused for good."""
+    """The request is refused."""
 
     reason: str
-    tell: bool = False  # whether to report it to the controller, which shows it to the user
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """The store is of no attempt that the controller has announced so far."""
-
-    store: str
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Another live manager has the same store. When that one ends, this one takes its place.
-
-    A script may shut its Manager down and make a second one in the same process, which has a new id.
-    """
-
-    store: str
-    holder: str  # replica id of the other manager
+    tell: bool = True  # whether to report it to the controller, which shows it to the user
+    for_now: bool = False  # it may be let in soon
 
 
 @dataclass(frozen=True)
@@ -57,110 +44,114 @@ class Aside:
     heard: float  # when its manager was last heard
 
 
-@dataclass
-class Memory:
-    """The part of the state that a successor takes over (persistence.py)."""
-
-    next_id: int = 1
-    highest: int = 0
-    checked: bool = False  # the controller has announced an attempt: from then on only announced ones are let in
-    stores: dict[str, tuple[int, int]] = field(default_factory=dict)  # live: store address -> group, attempt
-    over: dict[int, int] = field(default_factory=dict)  # group -> its attempts up to this one are over
-    fenced: dict[str, None] = field(default_factory=dict)  # store addresses of attempts that are over
-    last: Quorum | None = None
-
-
 class Book:
     """The Lighthouse's state. Each method handles one event."""
 
-    def __init__(self, rules: Rules, memory: Memory, now: float) -> None:
-        """Start with the memory of a predecessor, or an empty one.
+    def __init__(
+        self, rules: Rules, now: float, attempt: int = 0, highest: int = 0, last: Quorum | None = None
+    ) -> None:
+        """Start as the first Lighthouse of a run, or as the successor of another one.
 
         The members of the predecessor's last quorum count as alive for BACK_WITHIN_S, the time they need to reconnect.
         Else the first to reconnect would be the only live one and get a quorum by itself.
+
+        Args:
+            attempt: the number of Lighthouses before this one.
+            highest: no quorum of this run may be below this step.
+            last: the predecessor's last quorum; None: there was none, or it is not known.
         """
         self.rules = rules
-        self.memory = memory
+        self.next_id = attempt * QUORUMS + 1
+        self.highest = highest
+        self.last = last
+        self.checked = attempt > 0  # only attempts that the controller has announced are let in
+        self.stores: dict[str, tuple[int, int]] = {}  # of live attempts: store address -> group, attempt
+        self.over: dict[int, int] = {}  # group -> its attempts up to this one are over
+        self.fenced: set[str] = set()  # store addresses of attempts that are over
         self.beats: dict[str, float] = {}
         self.asking: dict[str, Ask] = {}
         self.known: dict[str, str] = {}  # replica id -> store address
         self.holder: dict[str, str] = {}  # store address -> the replica id in `known` that has it
-        self.gone: dict[str, None] = {}  # replica ids whose attempt is over
-        self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
+        self.gone: set[str] = set()  # replica ids whose attempt is over
         self.aside: dict[str, Aside] = {}  # replica ids of silent managers, without which quorums are formed
         self.finished: set[int] = set()  # groups that have succeeded; the controller tells each Lighthouse of them
         self.broken_id: int | None = None  # the quorum that lost a member when that was set aside
         self.missed: dict[str, Member] = {}  # members that may not have got the last quorum before the predecessor died
         self.why: NotYet | None = None
-        if memory.last is not None:
-            for member in memory.last.members:
-                if member.store_address in memory.fenced:
-                    self._bury(member.replica_id)
-                    continue
-                self._know(member.replica_id, member.store_address)
-                self.beats[member.replica_id] = now + max(0.0, BACK_WITHIN_S - rules.heartbeat_timeout_s)
-                self.missed[member.replica_id] = member
-            if self.gone:
-                self.missed.clear()
-            self.holders.update(dict.fromkeys(memory.last.ids))
+        if last is None:
+            return
+        self.next_id = max(self.next_id, last.id + 1)
+        for member in last.members:
+            self.highest = max(self.highest, member.step)
+            self._know(member.replica_id, member.store_address)
+            self.beats[member.replica_id] = now + max(0.0, BACK_WITHIN_S - rules.heartbeat_timeout_s)
+            self.missed[member.replica_id] = member
 
     # --- managers --------------------------------------------------------------------------------------------------
 
-    def ask(self, member: Member, now: float) -> Ask | Quorum | Refused | Unknown | Taken:
+    def ask(self, member: Member, now: float) -> Ask | Quorum | Refused:
         """Handle a manager's request for a quorum. Return an Ask if it must wait for the next quorum."""
         name, store = member.replica_id, member.store_address
-        if name in self.gone or store in self.memory.fenced:
+        if name in self.gone or store in self.fenced:
             self._bury(name)
-            return Refused(OVER)
-        if self.memory.checked and store not in self.memory.stores:
-            return Unknown(store)
-        if (why := self._beyond(member)) is not None:
-            return Refused(why, tell=True)
-        if (taken := self._taken(name, store, now)) is not None:
-            return taken
-        if name not in self.known and len(self.known) >= MOST_IDS:
-            return Refused(f"there are {MOST_IDS} groups already")
+            return Refused(OVER, tell=False)
+        why_not = self._unknown(store) or self._beyond(member) or self._taken(name, store, now)
+        if why_not is not None:
+            return why_not
         self._know(name, store)
-        if not has_state(member, self.memory.highest, of_history=True):
-            self.holders.pop(name, None)  # by its own step it does not have the state
         self.beats[name] = now  # T: "implicit heartbeat"
         again = self.missed.pop(name, None)
-        if again is not None and self._missed_it(again, member):
-            assert self.memory.last is not None
-            return self.memory.last
+        if again is not None and self.broken() is None and self._missed_it(again, member):
+            assert self.last is not None
+            return self.last
         ask = self.asking[name] = Ask(member, now)
         return ask
 
-    def _beyond(self, member: Member) -> str | None:
-        """Return why no member can have reached this step, None if one can.
+    def _unknown(self, store: str) -> Refused | None:
+        """Return a refusal if the controller has announced no attempt with this store so far."""
+        if not self.checked or store in self.stores:
+            return None
+        return Refused(
+            f"a manager with the store {store[:40]!a} is refused, no attempt of this run has that store: a script that "
+            "gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, lighthouse=torchft",
+            for_now=True,
+        )
+
+    def _beyond(self, member: Member) -> Refused | None:
+        """Return a refusal if no member can have reached this step.
 
         A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
         from. So once a quorum has been issued no member is more than one step beyond the highest. Before the first one
         (of a run, of a new history, after the last one was lost with its machine) groups come with the step of
         whatever checkpoint their script has loaded.
         """
-        step, highest = member.step, self.memory.highest
+        step, highest = member.step, self.highest
         who = f"a manager ({member.replica_id[:60]!a}, store {member.store_address[:40]!a}) asks with step {step}"
         if step >= MOST_STEPS:
-            return f"{who}, and no training takes so many: refused"
-        if self.memory.last is None or step <= highest + 1:
+            return Refused(f"{who}, and no training takes so many: refused")
+        if self.last is None or step <= highest + 1:
             return None
-        return (
+        return Refused(
             f"{who}, and no quorum was beyond step {highest}, so that it would not be of this history: refused. Either "
             "its script has loaded a checkpoint of another run, or it commits several steps in one quorum; for the "
             "second set lighthouse=torchft"
         )
 
-    def _taken(self, name: str, store: str, now: float) -> Taken | None:
-        """Return the other live manager with this store, if any. Forget one that is silent.
+    def _taken(self, name: str, store: str, now: float) -> Refused | None:
+        """Return a refusal if another live manager has this store. Forget one that is silent.
 
-        Only when the controller announces stores: without it, several groups may have the same one.
+        A script may shut its Manager down and make a second one in the same process, which has a new id. Only when the
+        controller announces stores: without it, several groups may have the same one.
         """
         other = self.holder.get(store, name)
-        if other == name or not self.memory.checked:
+        if other == name or not self.checked:
             return None
         if other in self.asking or now < self.beats.get(other, now) + SILENT * self.rules.heartbeat_timeout_s:
-            return Taken(store, other)
+            return Refused(
+                f"a second manager with the store {store[:40]!a} is refused while the first one ({other[:60]!a}) "
+                "lives: a group has one Manager at a time",
+                for_now=True,
+            )
         self._forget(other)
         return None
 
@@ -186,7 +177,7 @@ class Book:
         if name in self.gone:
             return
         if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
-            return  # until `prune`, which is called every second, has made room
+            return  # until `prune` has made room
         self.beats[name] = now
 
     def form(self, now: float) -> Quorum | None:
@@ -198,16 +189,13 @@ class Book:
         if not self.asking:
             return None
         least = max(1, self.rules.min_replicas - len(self.finished))
-        verdict = judge(self.view(), replace(self.rules, min_replicas=least), now, self.memory.next_id)
+        verdict = judge(self.view(), replace(self.rules, min_replicas=least), now, self.next_id)
         self.why = verdict if isinstance(verdict, NotYet) else None
-        if not isinstance(verdict, Formed):
+        if isinstance(verdict, NotYet):
             return None
-        quorum, memory = verdict.quorum, self.memory
-        memory.last = quorum
-        memory.next_id = max(memory.next_id, quorum.id + 1)
-        memory.highest = max(memory.highest, *(m.step for m in quorum.members))
-        for name in quorum.ids:
-            _remember(self.holders, name)
+        self.last = quorum = verdict
+        self.next_id = max(self.next_id, quorum.id + 1)
+        self.highest = max(self.highest, *(m.step for m in quorum.members))
         self.missed.clear()
         self.asking = {name: ask for name, ask in self.asking.items() if name not in quorum.ids}
         for ask in self.asking.values():
@@ -216,17 +204,14 @@ class Book:
 
     def view(self) -> View:
         """Return what the rules need to decide on a quorum now."""
-        stores = self.memory.stores
         return View(
             beats=self.beats,
             asking=self.asking,
-            last=self.memory.last,
-            gone=self.gone.keys() | self.aside.keys(),
-            broken=self.memory.last is not None and self.memory.last.id == self.broken_id,
-            strangers=self.beats.keys() - self.known.keys() if self.memory.checked else None,
-            expected=len(stores.keys() - self.known.values()),
-            highest=self.memory.highest,
-            holders=self.holders.keys(),
+            last=self.last,
+            gone=self.gone | self.aside.keys(),
+            broken=self.last is not None and self.last.id == self.broken_id,
+            expected=len(self.stores.keys() - self.known.values()),
+            highest=self.highest,
         )
 
     def prune(self, now: float) -> None:
@@ -241,12 +226,12 @@ class Book:
 
     def announce(self, group: int, attempt: int, store: str) -> None:
         """Record the store of an attempt; earlier attempts are over. From now on only announced stores are let in."""
-        if attempt <= self.memory.over.get(group, -1):
+        if attempt <= self.over.get(group, -1):
             return
-        self.memory.checked = True
+        self.checked = True
         self.evict(group, attempt - 1)
-        self.memory.fenced.pop(store, None)  # an old attempt's port, used again
-        self.memory.stores[store] = (group, attempt)
+        self.fenced.discard(store)  # an old attempt's port, used again
+        self.stores[store] = (group, attempt)
 
     def evict(self, group: int, attempt: int, store: str | None = None, finished: bool = False) -> None:
         """End this attempt and all earlier ones of the group: forget them at once and never let them in again.
@@ -254,16 +239,15 @@ class Book:
         Args:
             finished: the group has succeeded. The last ones to finish may be fewer than min_replicas.
         """
-        memory = self.memory
         (self.finished.add if finished else self.finished.discard)(group)
-        memory.over[group] = max(attempt, memory.over.get(group, -1))
-        dead = {address for address, one in memory.stores.items() if one[0] == group and one[1] <= attempt}
-        owner = memory.stores.get(store) if store is not None else None
+        self.over[group] = max(attempt, self.over.get(group, -1))
+        dead = {address for address, one in self.stores.items() if one[0] == group and one[1] <= attempt}
+        owner = self.stores.get(store) if store is not None else None
         if store is not None and (owner is None or store in dead):  # else another attempt has the port now
             dead.add(store)
         for address in dead:
-            memory.stores.pop(address, None)
-            _remember(memory.fenced, address)
+            self.stores.pop(address, None)
+            self.fenced.add(address)
         for name in [name for name, address in self.known.items() if address in dead]:
             self._bury(name)
 
@@ -276,20 +260,19 @@ class Book:
         """
         changes, limit = [], now - self.rules.heartbeat_timeout_s
         for name, one in list(self.aside.items()):
-            if self.memory.over.get(one.group, -1) >= one.attempt:
+            if self.over.get(one.group, -1) >= one.attempt:
                 del self.aside[name]
             elif self.beats.get(name, one.heard) > one.heard:
                 del self.aside[name]
                 changes.append(GroupAside(one.group, one.attempt, False, round(now - one.heard, 3)))
-        last = self.memory.last
+        last = self.last
         silent = [m for m in last.members if self.beats.get(m.replica_id, now) <= limit] if last is not None else []
         if last is None or 2 * len(silent) > len(last.members):
             return changes
         for member in silent:
-            owner, name = self.memory.stores.get(member.store_address), member.replica_id
+            owner, name = self.stores.get(member.store_address), member.replica_id
             if owner is not None and name not in self.aside:
                 self.aside[name] = Aside(*owner, self.beats[name])
-                self.missed.clear()
                 self.broken_id = last.id
                 changes.append(GroupAside(*owner, True, round(now - self.beats[name], 3)))
         return changes
@@ -297,12 +280,13 @@ class Book:
     def broken(self) -> int | None:
         """Return the id of the last quorum if one of its members was evicted or set aside, else None.
 
-        The other members cannot finish it, and it is never issued again.
+        The other members cannot finish it, and it is never issued again. A successor is told of all live attempts
+        before it is told of any that is over: a member that it has not heard of by then died before it began.
         """
-        last = self.memory.last
+        last = self.last
         if last is None:
             return None
-        gone = any(member.store_address in self.memory.fenced for member in last.members)
+        gone = self.checked and any(member.store_address not in self.stores for member in last.members)
         return last.id if gone or last.id == self.broken_id else None
 
     def new_history(self, step: int) -> None:
@@ -315,10 +299,9 @@ class Book:
         """
         if not 0 <= step < MOST_STEPS:
             raise ValueError(f"not a step: {step:.3g}")
-        self.memory.highest = step
-        self.memory.last = None
+        self.highest = step
+        self.last = None
         self.missed.clear()
-        self.holders.clear()
 
     def _know(self, name: str, store: str) -> None:
         self._let_go(name)
@@ -332,20 +315,11 @@ class Book:
             del self.holder[store]
 
     def _bury(self, name: str) -> None:
-        """End a manager's attempt. An inherited quorum with it is not given to any member again."""
-        _remember(self.gone, name)
+        """End a manager's attempt."""
+        self.gone.add(name)
         self._forget(name)
-        if self.memory.last is not None and name in self.memory.last.ids:
-            self.missed.clear()
 
     def _forget(self, name: str) -> None:
         self.beats.pop(name, None)
         self.asking.pop(name, None)
         self._let_go(name)
-
-
-def _remember(names: dict[str, None], name: str) -> None:
-    """Add a name to a set that keeps the newest MOST_IDS names."""
-    names[name] = None
-    if len(names) > MOST_IDS:
-        del names[next(iter(names))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -21,65 +22,39 @@ from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse import endpoint, protobuf, stock
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
-from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
-from ftslurm.lighthouse.persistence import BLOCK, Keep
+from ftslurm.lighthouse.last_quorum import LastQuorum
+from ftslurm.lighthouse.output import flush, log, redirect
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
+from ftslurm.lighthouse.registry import OVER, Book, Refused
 from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
-from ftslurm.protocol.readiness import writable
+from ftslurm.protocol.position import Position
 from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
-WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
-AT_ONCE = 8  # connections taken over, before those that are there get their turn
+BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
-SAVE_EVERY_S = 10.0  # between two saves of the highest step
-PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
-MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
-
-Waits = Unknown | Taken
+PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
 
 STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
-
-
-def _words(answer: Refused | Waits) -> str:
-    if isinstance(answer, Refused):
-        return answer.reason
-    if isinstance(answer, Unknown):
-        return (
-            f"a manager with the store {answer.store[:40]!a} is refused, no attempt of this run has that store: a "
-            "script that gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, "
-            "lighthouse=torchft"
-        )
-    return (
-        f"a second manager with the store {answer.store[:40]!a} is refused while the first one "
-        f"({answer.holder[:60]!a}) lives: a group has one Manager at a time"
-    )
 
 
 class Server:
     """The gRPC service. All times are the event loop's, which never go back."""
 
-    def __init__(self, book: Book, keep: Keep, tick_s: float, report: Report) -> None:
+    def __init__(self, book: Book, file: LastQuorum, tick_s: float, report: Report) -> None:
         self.book = book
-        self.keep = keep
+        self.file = file
         self.tick_s = tick_s
         self.report = report
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
-        self.strangers = 0  # requests in the waiting room
         self.told: set[str] = set()  # the stores whose refusal is reported
         self.strangers_told = 0
         self.decision_due = False
-        self.next_decision_at = 0.0  # no decision before this time
         self.evicted = False  # an attempt has been evicted since the last decision
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
         self.reported_refusal = ""
-        self.saving: asyncio.Future[None] | None = None
-        self.save_again = False
-        self.saved: tuple[str, float] = ("", 0.0)
-        self.save_error = ""  # why lighthouse.json could not be written the last time
         methods: dict[str, Handler] = {"Quorum": self.quorum, "Heartbeat": self.heartbeat}
         self.server = GrpcServer({f"/{protobuf.SERVICE}/{name}": method for name, method in methods.items()})
 
@@ -91,27 +66,35 @@ class Server:
             member = protobuf.read_request(request)
         except protobuf.Malformed as error:
             raise CallError(Status.INVALID_ARGUMENT, str(error)) from None
-        answer = self.book.ask(member, now())
-        if isinstance(answer, Waits):
-            answer = await self._hold(member, answer)
-        if isinstance(answer, Refused | Waits):
-            raise self._refusal(answer, member.store_address)
+        answer = await self._let_in(member)
+        if isinstance(answer, Refused):
+            self._tell(answer, member.store_address)
+            raise CallError(Status.FAILED_PRECONDITION, answer.reason)
         if isinstance(answer, Quorum):
             return protobuf.write_quorum(answer, time.time())
         return await self._answer(answer)
 
-    def _refusal(self, answer: Refused | Waits, store: str) -> CallError:
-        """Return why a manager is refused; log and report it, once for each store, if a person should know."""
-        reason, known = _words(answer), store in self.book.memory.stores
-        tell = (not isinstance(answer, Refused) or answer.tell) and store not in self.told
-        if tell and (known or self.strangers_told < STRANGERS_TOLD):
+    async def _let_in(self, member: Member) -> Ask | Quorum | Refused:
+        """Have the registry handle a request; one that may be let in soon is held for some seconds.
+
+        The controller announces an attempt before its script starts, but the announcement may arrive after the request.
+        And a script's second Manager may ask before the heartbeats of its first one, which has ended, count as missing.
+        """
+        until = now() + UNKNOWN_FOR_S + self.book.rules.heartbeat_timeout_s
+        while True:
+            answer = self.book.ask(member, now())
+            if not isinstance(answer, Refused) or not answer.for_now or now() >= until:
+                return answer
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _tell(self, refused: Refused, store: str) -> None:
+        """Log and report that a manager is refused, once for each store, if a person should know."""
+        known = store in self.book.stores
+        if refused.tell and store not in self.told and (known or self.strangers_told < STRANGERS_TOLD):
             self.told.add(store)
             self.strangers_told += not known
-            log(reason)
-            self.report(messages.QuorumRefused(reason, self.book.memory.highest))
-        return CallError(
-            Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION, reason
-        )
+            log(refused.reason)
+            self.report(messages.QuorumRefused(refused.reason, self.book.highest))
 
     async def _answer(self, ask: Ask) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -123,27 +106,6 @@ class Server:
             held = self.waiting.pop(future, None)
             if held is not None:  # the manager has hung up, or its deadline has passed
                 self.book.withdraw(held)
-
-    async def _hold(self, member: Member, answer: Waits) -> Ask | Quorum | Refused | Waits:
-        """Hold a request that may be let in soon.
-
-        The controller announces an attempt before its script starts, but the announcement may arrive after the request.
-        And a script's second Manager may ask before the heartbeats of its first one, which has ended, count as missing.
-        """
-        until = now() + UNKNOWN_FOR_S
-        if isinstance(answer, Taken):
-            until += self.book.rules.heartbeat_timeout_s
-        if self.strangers >= WAITING_ROOM:
-            return answer
-        self.strangers += 1
-        result: Ask | Quorum | Refused | Waits = answer
-        try:
-            while isinstance(result, Waits) and now() < until:
-                await asyncio.sleep(ASK_AGAIN_S)
-                result = self.book.ask(member, now())
-        finally:
-            self.strangers -= 1
-        return result
 
     def heartbeat(self, request: bytes) -> bytes:
         """Handle a heartbeat. The answer is an empty message."""
@@ -159,39 +121,27 @@ class Server:
     def decide_soon(self) -> None:
         """Schedule a decision for when all requests that have arrived are read.
 
-        A decision takes time in proportion to the number of groups. After one without a quorum the next decision, also
-        that of `tick`, waits PAUSE times as long as it took, so that N requests do not cost N decisions on N groups.
+        A decision takes time in proportion to the number of groups, and so does the pause before it: N requests do not
+        cost N decisions on N groups.
         """
         if not self.decision_due:
             self.decision_due = True
-            asyncio.get_running_loop().call_at(self.next_decision_at, self._decide_as_scheduled)
-
-    def _decide_as_scheduled(self) -> None:
-        self.decision_due = False
-        if now() < self.next_decision_at:  # `tick` has decided in between
-            self.decide_soon()
-        else:
-            self.decide()
+            asyncio.get_running_loop().call_later(PAUSE_S * len(self.book.beats), self.decide)
 
     def decide(self) -> None:
         """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""
+        self.decision_due = False
         moment = now()
         self._set_aside(moment)  # before a quorum without the silent is formed
         if self.evicted:
             self.evicted = False
             self._turn_away()
-        if self.book.asking and self.book.memory.next_id >= self.keep.reserved and not self.save_error:
-            self.save()  # all reserved ids are used: decide again when the thread has reserved more
-            return
         quorum = self.book.form(moment)
         if quorum is None:
-            took_s = now() - moment
-            self.next_decision_at = now() + PAUSE * took_s if PAUSE * took_s > SHORT_S else 0.0
             self._report_refusal()
             return
-        self.next_decision_at = 0.0
         answer = protobuf.write_quorum(quorum, time.time())
-        self.keep.write_quorum(answer)
+        self.file.write(answer)
         ids = set(quorum.ids)
         for future, ask in list(self.waiting.items()):
             if ask.member.replica_id in ids:
@@ -207,7 +157,7 @@ class Server:
             self.reported_refusal = why.reason
             reason = f"no quorum for now, {why.reason}"
             log(reason)
-            self.report(messages.QuorumRefused(reason, self.book.memory.highest))
+            self.report(messages.QuorumRefused(reason, self.book.highest))
 
     def _report(self, quorum: Quorum, moment: float) -> None:
         self.reported_refusal = ""
@@ -215,28 +165,19 @@ class Server:
         if quorum.id == last and moment - when < REPORT_EVERY_S:
             return
         self.reported = (quorum.id, moment)
-        owners = self.book.memory.stores
-        rows = [(owners[m.store_address][0] if m.store_address in owners else None, m.step) for m in quorum.members]
-        for first in range(0, len(rows), MEMBERS_A_LINE):
-            part = rows[first : first + MEMBERS_A_LINE]
-            groups, steps = tuple(group for group, _ in part), tuple(step for _, step in part)
-            self.report(messages.QuorumIssued(quorum.id, groups, steps, first, len(rows)))
+        owners = (self.book.stores.get(member.store_address) for member in quorum.members)
+        groups = tuple(None if owner is None else owner[0] for owner in owners)
+        steps = tuple(member.step for member in quorum.members)
+        self.report(messages.QuorumIssued(quorum.id, groups, steps))
         if quorum.id != last:
-            log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
+            log(f"quorum {quorum.id}: {len(steps)} members, step {max(steps)}")
 
     async def tick(self) -> NoReturn:
-        """Decide every tick_s seconds; every second forget silent managers and save what has changed."""
-        next_prune = 0.0
+        """Decide every tick_s seconds, and forget silent managers."""
         while True:
             await asyncio.sleep(self.tick_s)
-            moment = now()
-            if moment >= self.next_decision_at:
-                self.decide()
-            if moment >= next_prune:
-                next_prune = moment + 1.0
-                self.book.prune(moment)
-                if moment - self.saved[1] >= SAVE_EVERY_S or self.book.memory.next_id > self.keep.reserved - BLOCK // 2:
-                    self.save()
+            self.decide()
+            self.book.prune(now())
 
     # --- the controller --------------------------------------------------------------------------------------------
 
@@ -252,12 +193,11 @@ class Server:
                     self.report(messages.QuorumBroken(broken))
             case messages.NewHistory(step):
                 self.book.new_history(step)
-                self.keep.forget_quorum()
+                self.file.forget()
             case _:
                 return
         log(f"order: {message}")
         self.decide_soon()
-        self.save()
 
     def _set_aside(self, moment: float) -> None:
         """Set silent attempts aside, or let them take part again; tell the controller."""
@@ -279,32 +219,6 @@ class Server:
                 del self.waiting[future]
                 future.set_exception(CallError(Status.FAILED_PRECONDITION, OVER))
 
-    def save(self) -> None:
-        """Write lighthouse.json if its content has changed. A thread writes, one save at a time."""
-        if self.saving is not None and not self.saving.done():
-            self.save_again = True
-            return
-        self.save_again = False
-        text = self.keep.snapshot(self.book.memory)
-        if text == self.saved[0]:
-            return
-        self.saved = (text, now())
-        self.saving = asyncio.ensure_future(asyncio.to_thread(self.keep.write_state, text))
-        self.saving.add_done_callback(self._saved)
-
-    def _saved(self, saving: asyncio.Future[None]) -> None:
-        """Log a failed save once. `tick` tries again."""
-        failure = None if saving.cancelled() else saving.exception()
-        error = "" if failure is None else str(failure) or repr(failure)
-        if error:
-            self.saved = ("", self.saved[1])
-        if error != self.save_error:
-            self.save_error = error
-            log(f"what has to outlive this process cannot be written: {error}" if error else "all is written again")
-        self.decide_soon()
-        if self.save_again:
-            self.save()
-
 
 def now() -> float:
     """Return the time by the clock of the registry."""
@@ -319,14 +233,12 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     process_title.of_run("Lighthouse", os.path.basename(options["folder"]))
 
     def report(message: messages.Report) -> None:
-        if isinstance(message, messages.QuorumIssued) and not writable(reports):
-            return  # the controller is busy: that must not stop the quorums
         with contextlib.suppress(OSError):  # the guard reads no more reports and will end this process
             os.write(reports, messages.encode_report(message, task.index))
 
     async def live() -> None:
         chosen = stock.serve if options["kind"] == "torchft" else serve
-        await asyncio.gather(beat(Pulse(task.position)), chosen(options, orders, report, task.gateway))
+        await asyncio.gather(beat(task.position), chosen(options, orders, report, task.gateway))
 
     try:
         asyncio.run(live())
@@ -338,24 +250,24 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
 
 
 async def serve(options: dict[str, Any], orders: int, report: Report, gateway: Gateway) -> None:
-    """Serve until cancelled, with the state of the predecessor.
+    """Serve until cancelled, and go on with the predecessor's last quorum.
 
     Args:
-        options: port, folder (where the state is kept) and the rules, times in milliseconds.
+        options: attempt (how many Lighthouses there were before), highest (no quorum may be below this step),
+            folder (where the last quorum is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
         gateway: connects to the guard, which lets only the run in.
     """
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
-    keep = Keep(options["folder"])
-    book = Book(Rules(options["min_replicas"], join_s, silence_s), keep.load(), now())
-    server = Server(book, keep, options["quorum_tick_ms"] / 1000, report)
-    server.save()
-    url = endpoint.reserve(gateway, options["port"])
+    rules = Rules(options["min_replicas"], join_s, silence_s)
+    file = LastQuorum(options["folder"])
+    book = Book(rules, now(), options["attempt"], options["highest"], file.load())
+    server = Server(book, file, options["quorum_tick_ms"] / 1000, report)
+    url = endpoint.reserve(gateway)
     serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
-    memory = book.memory
-    after = "" if memory.last is None else f", after quorum {memory.last.id}"
-    log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
+    after = "" if book.last is None else f", after quorum {book.last.id}"
+    log(f"serving at {url}: quorums from {book.next_id} on{after}, highest step {book.highest}")
     report(messages.LighthouseUp(url))
     listen_to(orders, server.order)
     await server.tick()
@@ -367,18 +279,13 @@ def serve_from(channel: socket.socket, server: GrpcServer) -> None:
     channel.setblocking(False)
 
     def receive() -> None:
-        for _ in range(AT_ONCE):
-            try:
-                data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                return
-            if not data:
-                loop.remove_reader(channel)  # the guard is gone, and will take this process with it
-                return
-            if not descriptors:
-                log("a connection is lost: this process may not open more files (ulimit -n)")
-            for descriptor in descriptors:
-                server.adopt(socket.socket(fileno=descriptor))
+        data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            loop.remove_reader(channel)  # the guard is gone, and will take this process with it
+        elif not descriptors:
+            log("a connection is lost: this process may not open more files (ulimit -n)")
+        for descriptor in descriptors:
+            server.adopt(socket.socket(fileno=descriptor))
 
     loop.add_reader(channel, receive)
 
@@ -403,8 +310,11 @@ def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
     loop.add_reader(orders, receive)
 
 
-async def beat(pulse: Pulse) -> NoReturn:
-    """Beat while the event loop runs."""
-    while True:
-        pulse.beat()
+async def beat(position: Position) -> None:
+    """Beat in the page of memory that the guard reads, as if each beat were a worker's step.
+
+    So the `alive` message says how long the Lighthouse has not run: stopped, or blocked by a file system.
+    """
+    for number in itertools.count(1):
+        position.mark(number, 0)
         await asyncio.sleep(BEAT_EVERY_S)

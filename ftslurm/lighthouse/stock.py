@@ -30,7 +30,7 @@ async def serve(options: dict[str, Any], _orders: int, report: Report, gateway: 
         options, gateway: as for server.serve; it takes no orders.
     """
     os.environ.setdefault("RUST_LOG", "warn")
-    url = endpoint.reserve(gateway, options["port"])
+    url = endpoint.reserve(gateway)
     times = {name: options[name] for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms")}
     server = load_native().LighthouseServer(bind="127.0.0.1:0", min_replicas=options["min_replicas"], **times)
     port = int(server.address().rpartition(":")[2])

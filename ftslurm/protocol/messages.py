@@ -299,7 +299,7 @@ class LighthouseUp(Report, kind="address"):
 
 
 class QuorumIssued(Report, kind="quorum"):
-    """A quorum has been issued; sampled. Many members come as several messages.
+    """A quorum has been issued; sampled. The line may be longer than LONGEST: the step has no other task.
 
     members: the groups, null for a manager that is of no group. steps: what each asks to take, its number of commits.
     """
@@ -307,8 +307,6 @@ class QuorumIssued(Report, kind="quorum"):
     quorum_id: Count
     members: tuple[Count | None, ...]
     steps: tuple[Count, ...]
-    first: AnyCount = None
-    total: AnyCount = None
 
 
 class QuorumRefused(Report, kind="refused"):

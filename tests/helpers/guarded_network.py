@@ -43,9 +43,9 @@ class Loop:
 
         return asyncio.run_coroutine_threadsafe(make(), self.loop).result(PATIENCE_S)
 
-    def admission(self, name: str = "127.0.0.1", port: int = 0) -> Admission:
+    def admission(self, name: str = "127.0.0.1") -> Admission:
         made = Admission(name, lambda: KEY, self.refusals)
-        self.do(lambda: made.open(port))
+        self.do(made.open)
         self.listeners.append(made)
         return made
 

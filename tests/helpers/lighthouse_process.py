@@ -22,15 +22,17 @@ class LighthouseProcess:
     """One Lighthouse, which a test starts, orders, kills and restarts."""
 
     def __init__(self, folder: Path, log: Path | None = None, **options: Any) -> None:
-        self.options = {"port": 0, "folder": str(folder), "min_replicas": 1}
+        self.options = {"attempt": -1, "highest": 0, "port": 0, "folder": str(folder), "min_replicas": 1}
         self.options |= {"quorum_tick_ms": 20, "join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
         self.log = log or folder / "log"
         self.reports: list[dict[str, Any]] = []
+        self.members: dict[int, dict[str, Any]] = {}  # the last order about each group's live attempt
         self.start()
 
     def start(self) -> None:
-        """Start the Lighthouse, on its previous port if it had one; return when it serves."""
+        """Start the Lighthouse, on its previous port if it had one; return when it serves and knows who lives."""
         self.reports.clear()
+        self.options["attempt"] += 1
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(self.options)],
@@ -41,6 +43,8 @@ class LighthouseProcess:
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
         self.url = self.wait_for("address")["url"].removesuffix(f"/{addresses.LIGHTHOUSE}")
         self.options["port"] = int(self.url.rpartition(":")[2])
+        for group, fields in [*self.members.items()]:
+            self.order("member", **{**fields, "group": group})
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout
@@ -70,6 +74,10 @@ class LighthouseProcess:
 
     def order(self, kind: str, **fields: Any) -> None:
         """Send an order, as the controller does."""
+        if kind == "member":
+            self.members[fields["group"]] = fields
+        elif kind == "evict":
+            self.members.pop(fields["group"], None)
         assert self.process.stdin
         self.process.stdin.write(json.dumps({"type": kind, **fields}).encode() + b"\n")
         self.process.stdin.flush()
@@ -92,11 +100,12 @@ class LighthouseProcess:
 class OpenPort(Gateway):
     """Stands for the guard: hands the connections of a port on, without asking who they are from."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
         super().__init__(socket.socket())  # of no guard
+        self.port = port
 
-    def reserve(self, port: int = 0) -> str:
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+    def reserve(self) -> str:
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=1024)
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def take_over(self, service: str) -> socket.socket:  # noqa: ARG002 there is one only
@@ -119,4 +128,5 @@ if __name__ == "__main__":
     def say(report: messages.Report) -> None:
         print(messages.encode_report(report, 0).decode(), end="", flush=True)
 
-    asyncio.run(serve(json.loads(sys.argv[1]), 0, say, OpenPort()))
+    options = json.loads(sys.argv[1])
+    asyncio.run(serve(options, 0, say, OpenPort(options["port"])))

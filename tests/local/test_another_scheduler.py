@@ -49,8 +49,7 @@ class Jobs:
         return {}
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
-        url = None if self.state is None else self.state.lighthouse_url
-        argv = step_command.command(self.config, launch, log_dir, local=True, url=url)
+        argv = step_command.command(self.config, launch, log_dir, local=True, state=self.state)
         env = step_command.environment(self.config, self.run, launch, os.environ, local=True)
         (node, *_) = (*launch.place.nodes, platform.node())  # the Lighthouse has no job
         task = {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": node}

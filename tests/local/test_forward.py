@@ -286,9 +286,7 @@ def test_a_name_is_looked_up_aside_and_looked_up_again_if_that_fails(
     port = listener.getsockname()[1]
     real = forwarders.look_up
 
-    def slow(host: str, port: int, flags: int = 0) -> list[Resolved]:
-        if flags:
-            return real(host, port, flags)
+    def slow(host: str, port: int) -> list[Resolved]:
         if host == "slow":
             time.sleep(4)
         return real("127.0.0.1" if host == "known" else host, port)

@@ -225,7 +225,7 @@ def test_managers_with_an_unknown_store_or_of_a_dead_attempt_are_refused(
         first: Future[bytes] = ask.future(protobuf.write_request(stranger), timeout=30)
         for step in range(20):
             assert real.quorum(step).replica_world_size == 1
-        assert first.exception(20).code() == grpc.StatusCode.PERMISSION_DENIED  # type: ignore[union-attr]
+        assert first.exception(30).code() == grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[union-attr]
         assert real.quorum(20).max_step == 20
         lighthouse.order("evict", group=0, attempt=0)
         time.sleep(0.2)
@@ -294,23 +294,6 @@ def test_a_second_manager_of_a_process_takes_part_once_the_first_has_ended(
     stopped([again, other])
 
 
-def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(start: Callable[..., LighthouseProcess]) -> None:
-    lighthouse = start()
-    port = int(lighthouse.url.rpartition(":")[2])
-    client = LighthouseClient(f"http://127.0.0.1:{port}", timedelta(seconds=10))
-    assert client.quorum("a", PATIENCE, "", "", 0, 1, False).quorum_id == 1
-    lighthouse.kill()
-    with socket.create_server(("127.0.0.1", port)):
-        began = time.monotonic()
-        lighthouse.start()
-        assert 2.0 <= time.monotonic() - began < 10.0  # its predecessor may have had to release it first
-        moved = int(lighthouse.url.rpartition(":")[2])
-        assert moved != port
-        lighthouse.wait_for_line(f"port {port} is in use")
-        client = LighthouseClient(f"http://127.0.0.1:{moved}", timedelta(seconds=10))
-        assert client.quorum("a", PATIENCE, "", "", 1, 1, False).quorum_id == 1
-
-
 def test_a_request_that_comes_before_the_controllers_word_is_held(
     start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
 ) -> None:
@@ -361,7 +344,7 @@ def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., Lighthou
         assert codes <= {
             grpc.StatusCode.OK,
             grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.PERMISSION_DENIED,
+            grpc.StatusCode.FAILED_PRECONDITION,
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             grpc.StatusCode.UNIMPLEMENTED,
             grpc.StatusCode.DEADLINE_EXCEEDED,

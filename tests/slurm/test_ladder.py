@@ -220,7 +220,7 @@ def test_a_node_with_broken_hardware_is_left_out_at_once_and_told_everywhere(
     (ended,) = run.named("step_exited", group=1, attempt=0)
     error = str(ended["error"])
     assert ended["cause"] == "hardware"
-    assert error == f"GPU 0 (local rank 0): {ecc}"  # the guard's words have come with the exception
+    assert error == f"local rank 0: {ecc}"  # the guard's words have come with the exception
     broken = ended["node"]
     (excluded,) = run.named("node_excluded")
     assert (excluded["node"], excluded["group"]) == (broken, 1)

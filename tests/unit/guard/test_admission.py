@@ -303,15 +303,6 @@ def test_what_a_worker_asks_its_guard() -> None:
             gateway._ask("nonsense")
 
 
-def test_the_port_asked_for_is_had_or_said() -> None:
-    with guarded_network.asked(KEY) as gateway:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            with pytest.raises(OSError, match="in use"):
-                gateway.reserve(port)
-        assert gateway.reserve(port) == f"127.0.0.1:{port}"
-
-
 # --- what a worker asks its guard ----------------------------------------------------------------------------------
 
 

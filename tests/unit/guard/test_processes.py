@@ -17,44 +17,24 @@ THERE = [(1000 + pid, {"FTSLURM_STEP": step}) for pid, step in enumerate(STEPS)]
 
 
 @pytest.mark.parametrize(
-    ("step", "newer", "killed"),
+    ("step", "killed"),
     [
-        ("group-0001/2", 10, [1000]),
-        ("group-0001/10", None, [1000, 1001]),
-        ("group-0003/0", None, []),
-        ("standby-000/2", None, []),  # the earlier one may be a live group
-        ("group-0001", None, []),
+        ("group-0001/2", [1000]),
+        ("group-0001/10", [1000, 1001]),
+        ("group-0003/0", []),
+        ("standby-000/2", []),  # the earlier one may be a live group
+        ("group-0001", []),
     ],
 )
-def test_one_look_at_the_processes_shows_newer_attempts_and_what_earlier_ones_left(
-    step: str, newer: int | None, killed: list[int], monkeypatch: pytest.MonkeyPatch
+def test_what_earlier_attempts_have_left_is_ended_and_newer_ones_are_spared(
+    step: str, killed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: kills.append((pid, number)))
-    monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} is read again"))
-    environ = {"FTSLURM_STEP": step}
-    assert processes.newer_attempt(environ, THERE) == newer
-    processes.fence(environ, THERE)
+    monkeypatch.setattr(processes, "of_run", {"/run": THERE}.get)
+    processes.fence({"FTSLURM_STEP": step, "FTSLURM_RUN_DIR": "/run"})
+    processes.fence({"FTSLURM_STEP": step})  # it names no run
     assert kills == [(pid, signal.SIGKILL) for pid in killed]
-
-
-@pytest.mark.parametrize(
-    ("theirs", "killed"), [(("7", "3"), True), (("8", "4"), True), (("7", "4"), False), ((None, None), False)]
-)
-def test_the_same_attempt_in_another_slurm_step_is_ended_too(
-    theirs: tuple[str | None, str | None], killed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kills: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, _: kills.append(pid))
-    mine = {"FTSLURM_STEP": "group-0001/1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4"}
-    job, step = theirs
-    other = mine | {"SLURM_JOB_ID": job, "SLURM_STEP_ID": step}
-    processes.fence(mine, [(1, {name: value for name, value in other.items() if value is not None})])
-    assert kills == [1] * killed
-
-
-def test_beside_a_process_that_names_no_run_is_nothing() -> None:
-    assert processes.beside({}) == []
 
 
 def test_processes_whose_memory_is_locked_delay_the_look_at_the_others_by_a_moment(

@@ -53,7 +53,7 @@ def test_workers_start_in_the_image_and_the_lighthouse_outside_of_it() -> None:
 def test_the_interpreter_is_that_of_the_image() -> None:
     made = config()
     made.job.python = ["nice", "/opt/conda/bin/python"]
-    argv = step_command.command(made, launch("group-0000"), Path("/logs"), local=False, url=None)
+    argv = step_command.command(made, launch("group-0000"), Path("/logs"), local=False)
     assert argv[:3] == ["nice", "/opt/conda/bin/python", "/opt/ftslurm/ftslurm/worker/mounted.py"]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ftslurm.config.schema import Config
+from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Attach, Launch
 from ftslurm.core.state.model import Place, StepId
 from ftslurm.errors import EnvironmentProblem
@@ -72,7 +73,7 @@ def understood(argv: list[str]) -> Any:
 
 @pytest.mark.parametrize("here", [True, False])
 def test_a_worker_understands_its_command_line(here: bool) -> None:
-    argv = step_command.command(config(), group(), Path("/logs/a b"), local=here, url="http://n1:1")
+    argv = step_command.command(config(), group(), Path("/logs/a b"), local=here)
     assert argv[:4] == programs.module("ftslurm.worker")
     got = understood(argv)
     assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 1.0, 60.0, None)
@@ -83,37 +84,37 @@ def test_a_worker_understands_its_command_line(here: bool) -> None:
 def test_the_interpreter_may_have_a_prefix() -> None:
     made = config()
     made.job.python = ["apptainer", "exec", "img.sif", "python"]
-    argv = step_command.command(made, group(), Path("/logs"), local=False, url=None)
+    argv = step_command.command(made, group(), Path("/logs"), local=False)
     assert argv[:7] == programs.module("ftslurm.worker", python=made.job.python)
 
 
 def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> None:
     made = config(min=2)
     made.job.python = "/opt/other/python"
-    argv = step_command.command(made, LIGHTHOUSE, Path("/logs"), local=False, url=None)
+    argv = step_command.command(made, LIGHTHOUSE, Path("/logs"), local=False)
     assert argv[:4] == programs.module("ftslurm.lighthouse")
     assert json.loads(understood(argv).lighthouse) == {
-        "port": 0,
         "min_replicas": 2,
         "join_timeout_ms": 10_000,
         "kind": "ftslurm",
+        "attempt": 1,
+        "highest": 0,
         "heartbeat_timeout_ms": 3000,
         "quorum_tick_ms": 20,
     }
 
 
-def test_a_lighthouse_that_follows_another_takes_its_port() -> None:
+def test_a_lighthouse_knows_how_far_the_run_is() -> None:
     made = config()
-    settings = [
-        json.loads(understood(step_command.command(made, LIGHTHOUSE, Path("/l"), local=False, url=url)).lighthouse)
-        for url in (None, "http://n1:40123", "http://[fd00::1]:40124")
-    ]
-    assert [s["port"] for s in settings] == [0, 40123, 40124]
+    state = begin(made)
+    state = replace(state, lineage=replace(state.lineage, step=30))
+    argv = step_command.command(made, LIGHTHOUSE, Path("/l"), local=False, state=state)
+    assert json.loads(understood(argv).lighthouse)["highest"] == 29
 
 
 def test_groups_that_share_a_node_are_told_their_share_of_its_gpus() -> None:
     shares = [
-        understood(step_command.command(config(gpus=4), group(slot=slot), Path("/l"), local=False, url=None)).gpus
+        understood(step_command.command(config(gpus=4), group(slot=slot), Path("/l"), local=False)).gpus
         for slot in (0, 1)
     ]
     assert shares == ["0:4", "4:4"]
@@ -122,10 +123,10 @@ def test_groups_that_share_a_node_are_told_their_share_of_its_gpus() -> None:
 def test_workers_with_gpus_are_told_to_bind_themselves_and_how_many_share_them() -> None:
     made = config(workers=4, per_node=2, gpus=4, count=3, nodes=2)
     made.cluster.kind = "slurm"
-    assert understood(step_command.command(made, group(slot=1), Path("/l"), local=False, url=None)).bind == 4
-    assert understood(step_command.command(made, STANDBY, Path("/l"), local=False, url=None)).bind is None
+    assert understood(step_command.command(made, group(slot=1), Path("/l"), local=False)).bind == 4
+    assert understood(step_command.command(made, STANDBY, Path("/l"), local=False)).bind is None
     made.cluster.srun = ["--cpu-bind=cores"]
-    assert "--bind" not in " ".join(step_command.command(made, group(), Path("/l"), local=False, url=None))
+    assert "--bind" not in " ".join(step_command.command(made, group(), Path("/l"), local=False))
     made.cluster.srun, made.groups.bind = [], "none"
     assert step_command.bind(made) is None
     made.groups.gpus, made.groups.bind = 0, "auto"
@@ -136,11 +137,11 @@ def test_a_standby_is_a_worker_that_warms_up_and_learns_its_share_of_the_gpus_la
     made = config(gpus=4, workers=2)
     for imports in ([], ["transformers", "my.data"]):
         made.standby.imports = imports
-        argv = step_command.command(made, STANDBY, Path("/logs"), local=False, url="http://n1:1")
+        argv = step_command.command(made, STANDBY, Path("/logs"), local=False)
         assert argv[:4] == programs.module("ftslurm.worker")
         got = understood(argv)
         assert (got.standby, got.imports, got.gpus) == (True, ",".join(imports), None)
-    assert not understood(step_command.command(made, group(), Path("/logs"), local=False, url=None)).standby
+    assert not understood(step_command.command(made, group(), Path("/logs"), local=False)).standby
 
 
 # --- the environment -------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Task
 from ftslurm.lighthouse import server
-from ftslurm.lighthouse.output import Pulse, redirect
+from ftslurm.lighthouse.output import redirect
 from ftslurm.lighthouse.server import beat, listen_to
 from ftslurm.protocol import messages
 
@@ -72,34 +72,6 @@ def test_a_log_that_cannot_be_opened_leaves_the_output_where_it_is() -> None:
     redirect(task())
 
 
-CAPPED = """
-import argparse, os, sys, time
-from ftslurm.lighthouse import output
-from ftslurm.guard.gateway import Gateway, pair
-from ftslurm.guard.guard import Task
-output.LOOK_EVERY_S = 0.1
-output.redirect(Task(0, 0, "node", argparse.Namespace(log_dir=sys.argv[1], log_max_mb=1), Gateway(pair()[1])))
-output.log("serving")
-output.flush()
-for _ in range(3000):
-    os.write(2, b"x" * 1000 + b"\\n")  # as a library would
-until = time.monotonic() + 10
-while os.stat(sys.argv[1] + "/lighthouse.log").st_size >= 1 << 20:
-    assert time.monotonic() < until
-    time.sleep(0.01)
-output.log("still here")
-output.flush()
-"""
-
-
-def test_lighthouse_log_is_kept_below_its_cap_whoever_writes_there(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", CAPPED, str(tmp_path)], timeout=20, check=True)
-    lines = (tmp_path / "lighthouse.log").read_text().splitlines()
-    assert lines[0].endswith("serving")
-    assert lines[-1].endswith("still here")
-    assert [line for line in lines if line.endswith("bytes of this log were dropped here (logs.max_mb=1)")]
-
-
 def since(task: Task) -> float:
     place = task.position.read()
     assert place is not None
@@ -111,7 +83,7 @@ def test_the_pulse_stops_while_the_event_loop_stands_still(monkeypatch: pytest.M
     lighthouse = task()
 
     async def live() -> tuple[float, float]:
-        beats = asyncio.create_task(beat(Pulse(lighthouse.position)))
+        beats = asyncio.create_task(beat(lighthouse.position))
         await asyncio.sleep(0.4)
         alive = since(lighthouse)
         time.sleep(0.4)  # like a file system that does not answer
@@ -150,14 +122,16 @@ def feed(obey: Callable[[messages.ToWorker], None], lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ftslurm", "torchft"])
-def test_the_guard_tells_for_how_long_a_stopped_lighthouse_has_stood_still(tmp_path: Path, kind: str) -> None:
+def test_the_guard_tells_for_how_long_a_stopped_lighthouse_has_stood_still_and_limits_its_log(
+    tmp_path: Path, kind: str
+) -> None:
     if kind == "torchft" and not find_spec("torchft"):
         pytest.skip("torchft is not installed")
-    settings = {"kind": kind, "port": 0, "min_replicas": 1}
+    settings = {"kind": kind, "attempt": 0, "highest": 0, "min_replicas": 1}
     settings |= {"join_timeout_ms": 1000, "heartbeat_timeout_ms": 1000, "quorum_tick_ms": 5000}
-    argv = [f"--log-dir={tmp_path}", "--heartbeat-s=0.1", "--orphan-after-s=300", "--eof-ends"]  # nobody pings it
+    argv = [f"--log-dir={tmp_path}", "--log-max-mb=1", "--heartbeat-s=0.1", "--orphan-after-s=300"]  # nobody pings it
     process = subprocess.Popen(
-        [sys.executable, "-m", "ftslurm.lighthouse", *argv, f"--lighthouse={json.dumps(settings)}"],
+        [sys.executable, "-m", "ftslurm.lighthouse", *argv, "--eof-ends", f"--lighthouse={json.dumps(settings)}"],
         env=os.environ | {"FTSLURM_RUN_DIR": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -182,6 +156,14 @@ def test_the_guard_tells_for_how_long_a_stopped_lighthouse_has_stood_still(tmp_p
         still = until(lambda m: m["type"] == "alive" and m["state"] == "T" and m["since_s"] > 0.6)
         os.kill(worker, signal.SIGCONT)
         until(lambda m: m["type"] == "alive" and m["step"] > still["step"] and m["since_s"] < 0.5)
+        log = tmp_path / "lighthouse.log"
+        with log.open("ab") as file:
+            file.write((b"x" * 999 + b"\n") * 3000)  # as a library would
+        deadline = time.monotonic() + 20
+        while log.stat().st_size >= 1 << 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "bytes of this log were dropped here (logs.max_mb=1)" in log.read_text()
     finally:
         process.stdin.close()  # end-of-file ends the process, see --eof-ends
         process.wait(20)

@@ -61,8 +61,6 @@ def test_a_member_that_has_only_unknown_fields_is_read() -> None:
         (b"", "missing requester"),
         (b"\xff", "not a LighthouseQuorumRequest"),
         (b"\x0a\x05\x0a\x03\xff\xff\xff", "not a LighthouseQuorumRequest"),  # no UTF-8
-        (protobuf.write_request(Member("x" * 1025)), "replica_id of 1025 characters"),
-        (protobuf.write_request(Member("x", store_address="y" * 1025)), "store_address of 1025 characters"),
         (protobuf.write_request(Member("x", step=-1)), "step -1"),
     ],
 )

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from full_disk import fill, full_disk, make_room
 
 from ftslurm.lighthouse import protobuf
-from ftslurm.lighthouse.persistence import BLOCK, Keep
+from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.registry import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, Book, Memory, Refused, Taken, Unknown
+from ftslurm.lighthouse.registry import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, QUORUMS, Book, Refused
 from ftslurm.lighthouse.server import STRANGERS_TOLD, Server
 from ftslurm.protocol import messages
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)
 
 
-def book(memory: Memory | None = None, now: float = 0.0) -> Book:
-    return Book(RULES, memory or Memory(), now)
+def book() -> Book:
+    return Book(RULES, 0.0)
 
 
 def m(name: str, step: int = 0, failures: int = 0) -> Member:
@@ -43,6 +45,21 @@ def running(groups: str = "ab", at: int = 10) -> Book:
     step(it, 0.0, *(m(f"{g}1", at - 1) for g in groups))
     step(it, 1.0, *(m(f"{g}1", at) for g in groups))
     return it
+
+
+def refused(answer: object) -> Refused:
+    assert isinstance(answer, Refused)
+    return answer
+
+
+def unknown(answer: object) -> bool:
+    """Return whether a manager is refused because the controller has not announced its store."""
+    return isinstance(answer, Refused) and answer.for_now and "no attempt of this run" in answer.reason
+
+
+def taken(answer: object, holder: str) -> bool:
+    """Return whether a manager is refused because another one has its store."""
+    return isinstance(answer, Refused) and answer.for_now and f"({holder!r}) lives" in answer.reason
 
 
 def test_an_evicted_group_is_waited_for_no_longer() -> None:
@@ -121,11 +138,11 @@ def test_once_the_controller_has_told_of_any_attempt_there_are_no_others() -> No
     it = book()
     assert isinstance(it.ask(m("x1"), 0.0), Ask)  # nothing is announced yet: every member is accepted
     it = running("a")
-    assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")
-    assert it.memory.highest == 10
+    assert unknown(it.ask(m("x1", 99), 2.0))
+    assert it.highest == 10
     it.evict(0, 0)
-    assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")  # also when no member is left
-    assert it.ask(Member("y", step=99), 2.0) == Unknown("")
+    assert unknown(it.ask(m("x1", 99), 2.0))  # also when no member is left
+    assert unknown(it.ask(Member("y", step=99), 2.0))
 
 
 def test_a_fresh_group_alone_waits_for_somebody_to_heal_from() -> None:
@@ -147,9 +164,9 @@ def test_the_controller_may_allow_a_new_history() -> None:
     assert it.form(20.0) is None
     it.new_history(0)
     assert it.form(20.0) is not None
-    assert it.memory.highest == 8
-    ids = it.memory.last.id if it.memory.last else 0
-    assert ids == 2
+    assert it.highest == 8
+    assert it.last is not None
+    assert it.last.id == 2
 
 
 def test_ids_only_rise() -> None:
@@ -203,7 +220,7 @@ def test_a_step_that_nobody_can_have_reached_is_refused_and_not_remembered(absur
     assert refused.tell
     assert f"step {absurd}" in refused.reason
     assert step(it, 2.1, m("a1", 11)).ids == ("a1",)
-    assert it.memory.highest == 11
+    assert it.highest == 11
 
 
 def test_a_manager_that_committed_asks_with_one_more_and_others_with_fewer() -> None:
@@ -219,7 +236,7 @@ def test_the_first_quorum_may_be_at_the_step_of_any_checkpoint(first: int) -> No
     it.announce(0, 0, "host:a1")
     assert isinstance(it.ask(m("a1", MOST_STEPS), 0.0), Refused)
     assert step(it, 0.0, m("a1", first)).id == 1
-    assert it.memory.highest == first
+    assert it.highest == first
 
 
 def test_a_new_history_may_begin_beyond_the_checkpoint_that_the_controller_knows() -> None:
@@ -241,20 +258,20 @@ def test_a_step_beyond_the_run_is_refused_where_nobody_checks_stores_as_well() -
 def test_a_second_manager_with_the_same_store_waits_until_the_first_is_silent() -> None:
     it = running("ab")  # last heard at 1.0
     second = Member("a1-second", store_address="host:a1", step=11)
-    assert it.ask(second, 2.0) == Taken("host:a1", "a1")
+    assert taken(it.ask(second, 2.0), "a1")
     it.beat("a1", 3.0)
-    assert it.ask(second, 6.0) == Taken("host:a1", "a1")
+    assert taken(it.ask(second, 6.0), "a1")
     assert step(it, 6.1, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")  # it is not disturbed
     it.beat("b1", 10.0)
     assert step(it, 11.0, second, m("b1", 12)).ids == ("a1-second", "b1")
-    assert it.ask(m("a1", 12), 11.3) == Taken("host:a1", "a1-second")  # the first is not accepted beside it
+    assert taken(it.ask(m("a1", 12), 11.3), "a1-second")  # the first is not accepted beside it
 
 
 def test_a_manager_whose_request_waits_lives_however_long_it_is_silent() -> None:
     it = running("ab")
     waits = it.ask(m("a1", 11), 2.0)
     second = Member("a1-second", store_address="host:a1", step=11)
-    assert isinstance(it.ask(second, 50.0), Taken)
+    assert taken(it.ask(second, 50.0), "a1")
     assert isinstance(waits, Ask)
     it.withdraw(waits)
     assert isinstance(it.ask(second, 50.0), Ask)
@@ -275,18 +292,20 @@ def test_where_no_controller_tells_of_stores_they_may_be_the_same() -> None:
 
 
 def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are(tmp_path: Path) -> None:
-    it, told = running("ab"), []
+    it, told = running("ab"), list[Any]()
     it.announce(1, 1, "host:b2")
-    server = Server(it, Keep(str(tmp_path)), 1.0, told.append)
+    server = Server(it, LastQuorum(str(tmp_path)), 1.0, told.append)
     for number in range(10):
-        name = f"x{number}"
-        assert "lighthouse=torchft" in server._refusal(Unknown(f"host:{name}"), f"host:{name}").reason
+        store = f"host:x{number}"
+        server._tell(refused(it.ask(Member("x", store_address=store), 2.0)), store)
     assert len(told) == STRANGERS_TOLD
+    assert "lighthouse=torchft" in told[0].reason
     for number in range(10):  # also after many strangers
-        assert str(20 + number) in server._refusal(Refused(f"step {20 + number}", tell=True), "host:b2").reason
+        server._tell(Refused(f"step {20 + number}"), "host:b2")
     assert told[STRANGERS_TOLD:] == [messages.QuorumRefused("step 20", 10)]
-    assert "'a1'" in server._refusal(Taken("host:a1", "a1"), "host:a1").reason
-    assert server._refusal(Refused("this attempt is over"), "host:a0").reason == "this attempt is over"
+    server._tell(refused(it.ask(Member("a1-second", store_address="host:a1", step=11), 2.0)), "host:a1")
+    assert "'a1'" in told[-1].reason
+    server._tell(Refused("this attempt is over", tell=False), "host:a0")
     assert len(told) == STRANGERS_TOLD + 2
 
 
@@ -294,26 +313,28 @@ def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are(tmp_path: 
 
 
 @pytest.fixture
-def keep(tmp_path: Path) -> Keep:
-    return Keep(str(tmp_path))
+def file(tmp_path: Path) -> LastQuorum:
+    return LastQuorum(str(tmp_path))
 
 
-def killed_and_back(it: Book, keep: Keep, now: float, *, quorum_kept: bool = True) -> Book:
-    """Save the registry; return a successor, which knows only what is on disk."""
-    keep.write_state(keep.snapshot(it.memory))
-    if quorum_kept and it.memory.last is not None:
-        keep.write_quorum(protobuf.write_quorum(it.memory.last, 1.5))
-    return Book(RULES, Keep(str(Path(keep._state).parent)).load(), now)
+def killed_and_back(it: Book, file: LastQuorum, now: float, *, quorum_kept: bool = True) -> Book:
+    """Return the successor of a Lighthouse, which knows what is on disk, and what the controller tells it."""
+    if quorum_kept and it.last is not None:
+        file.write(protobuf.write_quorum(it.last, 1.5))
+    successor = Book(RULES, now, 1, 9, file.load())
+    for store, (group, attempt) in it.stores.items():
+        successor.announce(group, attempt, store)
+    return successor
 
 
-def test_the_successor_goes_on_with_the_same_id(keep: Keep) -> None:
-    it = killed_and_back(running("ab"), keep, 2.0)
+def test_the_successor_goes_on_with_the_same_id(file: LastQuorum) -> None:
+    it = killed_and_back(running("ab"), file, 2.0)
     assert step(it, 2.1, m("a1", 11), m("b1", 11)).id == 1
-    assert step(it, 2.2, m("a1", 12, failures=1), m("b1", 12)).id == 2
+    assert step(it, 2.2, m("a1", 12, failures=1), m("b1", 12)).id == QUORUMS + 1
 
 
-def test_the_first_to_come_back_waits_for_the_others(keep: Keep) -> None:
-    it = killed_and_back(running("abc"), keep, 2.0)
+def test_the_first_to_come_back_waits_for_the_others(file: LastQuorum) -> None:
+    it = killed_and_back(running("abc"), file, 2.0)
     it.ask(m("a1", 11), 2.1)
     it.ask(m("b1", 11), 2.1)
     assert it.form(2.0 + BACK_WITHIN_S - 0.1) is None
@@ -321,113 +342,118 @@ def test_the_first_to_come_back_waits_for_the_others(keep: Keep) -> None:
     assert it.form(2.2) is not None
 
 
-def test_who_has_not_dialled_a_successor_in_time_counts_no_longer(keep: Keep) -> None:
+def test_who_has_not_dialled_a_successor_in_time_counts_no_longer(file: LastQuorum) -> None:
     """Of four dead and two new members, the two are then the majority; before, they waited five seconds more."""
-    it = killed_and_back(running("abcd"), keep, 2.0)
+    it = killed_and_back(running("abcd"), file, 2.0)
     now = 2.0 + BACK_WITHIN_S + 0.1
     it.beat("a1", now)
     assert step(it, now, m("a1", 11)).ids == ("a1",)
 
 
-def test_who_missed_the_last_answer_gets_it_again(keep: Keep) -> None:
-    it = killed_and_back(running("ab"), keep, 2.0)
-    before = it.memory.last
+def test_who_missed_the_last_answer_gets_it_again(file: LastQuorum) -> None:
+    it = killed_and_back(running("ab"), file, 2.0)
+    before = it.last
     assert it.ask(m("b1", 10), 2.1) == before  # a1 has its answer and is in the step, without b1
     assert isinstance(it.ask(m("b1", 10), 2.2), Ask)  # once
 
 
 @pytest.mark.parametrize("again", [m("b1", 11), m("b1", 10, failures=1)])
-def test_who_has_taken_the_step_gets_no_old_answer(keep: Keep, again: Member) -> None:
-    assert isinstance(killed_and_back(running("ab"), keep, 2.0).ask(again, 2.1), Ask)
+def test_who_has_taken_the_step_gets_no_old_answer(file: LastQuorum, again: Member) -> None:
+    assert isinstance(killed_and_back(running("ab"), file, 2.0).ask(again, 2.1), Ask)
 
 
-def test_an_answer_with_a_dead_member_is_not_given_again(keep: Keep) -> None:
-    it = killed_and_back(running("ab"), keep, 2.0)
+def test_an_answer_with_a_dead_member_is_not_given_again(file: LastQuorum) -> None:
+    it = killed_and_back(running("ab"), file, 2.0)
     it.evict(0, 0)
     assert isinstance(it.ask(m("b1", 10), 2.1), Ask)
 
 
-def test_the_successor_knows_who_is_over_and_how_far_the_run_is(keep: Keep) -> None:
+def test_a_member_that_the_controller_does_not_announce_any_more_has_broken_the_last_quorum(file: LastQuorum) -> None:
     first = running("abc")
-    first.evict(2, 0)
-    it = killed_and_back(first, keep, 2.0)
-    assert isinstance(it.ask(m("c1", 11), 2.1), Refused)
-    assert isinstance(it.ask(m("x"), 2.1), Unknown)
-    assert it.memory.highest == 10
-    it.announce(2, 0, "host:c1")
-    assert isinstance(it.ask(m("c1", 11), 2.2), Refused)
+    del first.stores["host:c1"]  # it died with the first Lighthouse
+    it = killed_and_back(first, file, 2.0)
+    it.evict(2, 0)
+    assert it.broken() == 1
+    assert isinstance(it.ask(m("a1", 10), 2.1), Ask)
+    assert unknown(it.ask(m("c1", 10), 2.1))
 
 
-def test_without_a_trusted_quorum_ids_go_on_after_their_block(keep: Keep) -> None:
-    it = killed_and_back(running("ab"), keep, 2.0, quorum_kept=False)
-    assert step(it, 2.1, m("a1", 11), m("b1", 11)).id > BLOCK
+def test_nobody_is_let_in_before_the_controller_has_announced_it(file: LastQuorum) -> None:
+    it = Book(RULES, 2.0, 1, 9, file.load())
+    assert unknown(it.ask(m("a1", 11), 2.1))
+    it.announce(0, 0, "host:a1")
+    assert isinstance(it.ask(m("a1", 11), 2.1), Ask)
+
+
+def test_the_successor_knows_who_is_over_and_how_far_the_run_is(file: LastQuorum) -> None:
+    it = killed_and_back(running("ab"), file, 2.0)
+    assert unknown(it.ask(m("x"), 2.1))
+    assert it.highest == 10
+    it = killed_and_back(running("ab"), file, 2.0, quorum_kept=False)
+    it.evict(1, 0)
+    it.announce(1, 1, "host:b2")
+    it.ask(m("b2"), 2.1)
+    assert it.form(60.0) is None
+    assert it.highest == 10
+
+
+def test_without_a_trusted_quorum_the_ids_are_new_and_all_live_attempts_are_waited_for(file: LastQuorum) -> None:
+    it = killed_and_back(running("ab"), file, 2.0, quorum_kept=False)
+    it.ask(m("a1", 300), 2.1)  # what the controller knew may be seconds old
+    assert it.form(2.1) is None
+    quorum = step(it, 2.2, m("b1", 300))
+    assert (quorum.id, quorum.ids) == (QUORUMS + 1, ("a1", "b1"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 24, b"x" * 300])
-def test_a_damaged_quorum_file_is_no_quorum(keep: Keep, damage: bytes, tmp_path: Path) -> None:
-    killed_and_back(running("ab"), keep, 2.0)
+def test_a_damaged_quorum_file_is_no_quorum(file: LastQuorum, damage: bytes, tmp_path: Path) -> None:
+    killed_and_back(running("ab"), file, 2.0)
     (tmp_path / "lighthouse.quorum").write_bytes(damage)
-    memory = Keep(str(tmp_path)).load()
-    assert memory.last is None
-    assert memory.next_id > BLOCK
+    assert LastQuorum(str(tmp_path)).load() is None
 
 
-def test_every_cut_and_every_flipped_bit_of_the_quorum_file_is_seen(keep: Keep, tmp_path: Path) -> None:
-    killed_and_back(running("ab"), keep, 2.0)
-    file = tmp_path / "lighthouse.quorum"
-    whole = file.read_bytes()
+def test_every_cut_and_every_flipped_bit_of_the_quorum_file_is_seen(file: LastQuorum, tmp_path: Path) -> None:
+    killed_and_back(running("ab"), file, 2.0)
+    path = tmp_path / "lighthouse.quorum"
+    whole = path.read_bytes()
     damaged = [whole[:length] for length in range(len(whole))]
     damaged += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
     for data in damaged:
-        file.write_bytes(data)
-        assert keep.load().last is None
+        path.write_bytes(data)
+        assert file.load() is None
 
 
-def test_a_quorum_of_before_a_reboot_is_not_trusted(keep: Keep, tmp_path: Path) -> None:
-    killed_and_back(running("ab"), keep, 2.0)
-    other = Keep(str(tmp_path))
+def test_a_quorum_of_before_a_reboot_is_not_trusted(file: LastQuorum, tmp_path: Path) -> None:
+    killed_and_back(running("ab"), file, 2.0)
+    other = LastQuorum(str(tmp_path))
     other._boot = b"0123456789abcdef"
-    assert other.load().last is None
+    assert other.load() is None
 
 
-def test_a_quorum_file_that_a_later_life_knows_nothing_of_is_not_trusted(keep: Keep, tmp_path: Path) -> None:
-    it = running("ab")
-    killed_and_back(it, keep, 2.0)
-    elsewhere = Book(RULES, it.memory, 2.0)  # on another machine, whose quorums did not reach this one's disk
-    elsewhere.memory.next_id = 1500
-    step(elsewhere, 2.1, m("a1", 11, failures=1), m("b1", 11))
-    keep.write_state(keep.snapshot(elsewhere.memory))
-    memory = Keep(str(tmp_path)).load()
-    assert memory.last is None
-    assert memory.next_id > 1501
-    assert memory.highest == 11
+def test_a_poisoned_quorum_file_is_no_quorum(file: LastQuorum) -> None:
+    file.write(protobuf.write_quorum(Quorum(1, (m("a1", 2**62),)), 1.5))
+    assert file.load() is None
 
 
-def test_a_successor_that_knows_no_quorum_takes_the_run_as_far_as_it_is(keep: Keep) -> None:
-    it = killed_and_back(running("ab"), keep, 2.0, quorum_kept=False)
-    assert step(it, 2.1, m("a1", 300), m("b1", 300)).ids == ("a1", "b1")  # what is saved may be seconds old
+def test_a_quorum_that_did_not_fit_leaves_none_and_not_the_one_before(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "disk") as disk:
+        make_room(disk)
+        file = LastQuorum(str(disk))
+        file.write(protobuf.write_quorum(Quorum(5, (m("a1", 7),)), 0.0))
+        fill(disk)
+        last = LastQuorum(str(disk)).load()  # what is there can be read
+        assert last is not None
+        assert last.id == 5
+        file.write(protobuf.write_quorum(Quorum(6, tuple(m(f"a{n}", 7) for n in range(1000))), 0.0))
+        assert LastQuorum(str(disk)).load() is None
 
 
-@pytest.mark.parametrize("highest", [MOST_STEPS, 2**62, -1])
-def test_a_step_that_no_training_takes_is_damage(keep: Keep, highest: int) -> None:
-    memory = Memory(highest=highest)
-    keep.write_state(keep.snapshot(memory))
-    with pytest.raises(ValueError, match=rf"lighthouse.json is damaged .*{highest}"):
-        keep.load()
-
-
-def test_a_poisoned_quorum_file_is_no_quorum(keep: Keep) -> None:
-    it = running("ab")
-    keep.write_state(keep.snapshot(it.memory))
-    keep.write_quorum(protobuf.write_quorum(Quorum(1, (m("a1", 2**62),)), 1.5))
-    memory = keep.load()
-    assert (memory.last, memory.highest) == (None, 10)
-
-
-def test_a_damaged_state_is_an_error_and_not_a_fresh_start(keep: Keep, tmp_path: Path) -> None:
-    (tmp_path / "lighthouse.json").write_text('{"reserved": 5')
-    with pytest.raises(ValueError, match="damaged"):
-        keep.load()
+def test_a_lighthouse_without_room_for_the_file_goes_on_without(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "disk", inodes=2) as disk:  # the folder itself, and the filler
+        file = LastQuorum(str(disk))
+        file.write(protobuf.write_quorum(Quorum(5, (m("a1", 7),)), 0.0))
+        file.forget()
+        assert file.load() is None
 
 
 TIMEOUT = RULES.heartbeat_timeout_s

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.api import answers, ending
-from ftslurm.api.answers import Answer, Conversation, by_me
+from ftslurm.api.answers import Answer, Conversation
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.groups import ranks
 from ftslurm.core.lineage import rollover
@@ -14,7 +14,6 @@ from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.protocol.records import (
-    Command,
     CommandDone,
     CommandRefused,
     FaultInjected,
@@ -56,7 +55,7 @@ class Steered:
     files: RunDir
 
     def _ask(self, what: str, timeout_s: float | None = None, **fields: int | str | None) -> Answer[CommandDone]:
-        return Conversation(self.files).ask(what, CommandDone, CommandRefused, None, timeout_s, **fields)
+        return Conversation(self.files).ask(what, CommandDone, CommandRefused, timeout_s, **fields)
 
     def stop(self, save: bool = False) -> str:
         """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.
@@ -86,9 +85,7 @@ class Steered:
             return f"{name} is between two jobs: it stops as soon as the next one starts"
         if talk.status.started is None and config.cluster.kind != "local":
             return f"{name} had not started: Slurm job {run.job()} stops as soon as it starts"
-        if talk.status.started is not None and not talk.hears(
-            lambda one: isinstance(one, Command) and one.what == "stop"
-        ):
+        if talk.status.started is not None and not talk.stops():
             found = facts.look(config, run)  # the controller may have ended meanwhile
             if found.state == "lost":
                 return f"{name} cannot be stopped: {found.why}"
@@ -103,11 +100,7 @@ class Steered:
         talk = Conversation(self.files)
         if (why_not := why_not_as_many(groups, talk.config)) is not None:
             raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
-
-        def mine(answer: Scaled | ScaleRefused) -> bool:
-            return answer.groups == groups and by_me(answer)
-
-        return talk.ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)
+        return talk.ask("scale", Scaled, ScaleRefused, groups=groups)
 
     def restart(self, group: int) -> Answer[CommandDone]:
         """Have a group leave politely and start again as its next attempt, which counts against no budget."""
@@ -128,9 +121,9 @@ class Steered:
     def stacks(self, group: int, rank: int | None = None) -> list[Stacks]:
         """Take the stacks of a rank of a group now; with None, of all its ranks."""
         talk = Conversation(self.files)
-        asked = talk.ask("stacks", done=CommandDone, refused=CommandRefused, group=group, rank=rank)
+        asked = talk.ask("stacks", CommandDone, CommandRefused, group=group, rank=rank)
         wanted = {rank} if rank is not None else set(range(_size(talk.config)))
-        taken = talk.more(StacksTaken, lambda one: one.command == asked.record.command, len(wanted), STACKS_S)
+        taken = talk.stacks(asked.record.command, len(wanted), STACKS_S)
         if missing := wanted - {one.rank for one in taken}:
             raise NotDone(
                 f"no stacks of rank {listed(sorted(missing))} of group {group} within {STACKS_S:g} s: its guard does "
@@ -180,16 +173,8 @@ class Steered:
             raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         _check_number("group", group, most_groups(config))
         _check_number("rank", rank, _size(config))
-
-        def mine(answer: FaultInjected | FaultRefused) -> bool:
-            """Whether this answers this command, and not another drill."""
-            if answer.kind != fault or not by_me(answer):
-                return False
-            there = fault == "cancel" or answer.rank in (None, rank or 0)
-            return fault == "lighthouse" or (group in (None, answer.group) and there)
-
         ask = Conversation(self.files, config).ask
-        return ask("inject", FaultInjected, FaultRefused, mine=mine, fault=fault, group=group, rank=rank or 0)
+        return ask("inject", FaultInjected, FaultRefused, kind=fault, group=group, rank=rank or 0)
 
 
 def check_fault(fault: str) -> None:

@@ -134,7 +134,7 @@ The new run has its own directory and id, and names its parent. It is given the 
 saves into its own folder, so the parent can be resumed again, or deleted. Where checkpoint.dir was set, or the script
 saves in a format of its own, both use the same folder. A run that goes on by itself after its time limit is not over:
 it needs no resume. The code is the copy that the parent was submitted with (job.snapshot); after a correction take the
-present code with --new-code. Drills of faults.plan that the parent has done are not repeated.
+present code with --new-code. Drills of faults.plan are not repeated: name them again.
 """,
         args=(
             arg("overrides", nargs="*", metavar="OVERRIDE", help="changes, as for ftslurm run"),

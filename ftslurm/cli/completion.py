@@ -7,6 +7,7 @@ imported only where one is being typed.
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -72,10 +73,7 @@ def candidates(before: Sequence[str], prefix: str) -> Iterator[str]:
 def runs(before: Sequence[str]) -> Iterator[str]:
     """Generate the ids of the runs under --root."""
     root = Path(before[before.index("--root") + 1] if "--root" in before[:-1] else "runs")
-    try:
-        yield from (path.name for path in root.iterdir() if (path / "config.yaml").exists())
-    except OSError:
-        return
+    yield from (config.parent.name for config in root.glob("*/config.yaml"))
 
 
 def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
@@ -106,12 +104,8 @@ def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
 
 def paths(prefix: str) -> Iterator[str]:
     """Generate the folders and files whose path begins so."""
-    start = prefix[: prefix.rfind("/") + 1]
-    try:
-        for entry in os.scandir(os.path.expanduser(start) or "."):  # noqa: PTH111
-            yield f"{start}{entry.name}" + ("/" if entry.is_dir() else "")
-    except OSError:
-        return
+    for path in glob.iglob(f"{glob.escape(prefix)}*"):  # noqa: PTH207
+        yield f"{path}/" if Path(path).is_dir() else path
 
 
 def _presets(section: str, before: Sequence[str]) -> list[str]:

@@ -293,7 +293,7 @@ def test_plan_shows_the_nodes_of_groups_and_what_the_loss_of_a_node_would_do(hom
 def test_slurm_off_path_means_this_machine_for_auto_and_the_reason_is_told(home: Path) -> None:
     done = ftslurm("plan", "job.script=train.py", cwd=home, PATH=str(home / "no-slurm"))
     assert done.returncode == 0
-    assert done.stderr == "ftslurm: sbatch is not on PATH: running on this machine (cluster=local)\n"
+    assert done.stderr == "ftslurm: sbatch is not on PATH: cluster=local\n"
     assert "local0" in done.stdout
 
 

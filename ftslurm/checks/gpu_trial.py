@@ -20,7 +20,7 @@ from typing import Any
 from ftslurm.checks import gpu_verdicts
 from ftslurm.checks.finding import Finding, fail, ok
 from ftslurm.security import programs
-from ftslurm.words import plural
+from ftslurm.words import listed, plural
 
 SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
 BYTES = 64 << 20  # of the tensor that is summed
@@ -34,8 +34,7 @@ class Trial:
 
     tflops: Sequence[float] = ()  # of each GPU
     wrong: Sequence[str] = ()  # of each: what was wrong with a product, or ""
-    allreduce_gb_s: float | None = None  # None: there is one GPU, or it was left out
-    allreduce_problem: str = ""
+    allreduce: str | None = None  # what was wrong with the sum, or ""; None: there is one GPU, or it was left out
     problem: str = ""  # why there is no result
 
 
@@ -80,11 +79,11 @@ def judge(found: Trial) -> Iterator[Finding]:
     if found.tflops and not bad:
         count = plural(len(found.tflops), "GPU")
         yield ok("matmul", f"the products of {count} are right, {min(found.tflops):.3g} TFLOP/s or more")
-    if found.allreduce_problem:
+    if found.allreduce:
         fix = "see NCCL's words in the log of the check; NCCL_DEBUG=INFO tells more"
-        yield fail("allreduce", found.allreduce_problem, fix)
-    elif found.allreduce_gb_s is not None:
-        yield ok("allreduce", f"among the GPUs of the node: {found.allreduce_gb_s:.3g} GB/s")
+        yield fail("allreduce", found.allreduce, fix)
+    elif found.allreduce is not None:
+        yield ok("allreduce", "the sum over the GPUs of the node is right")
 
 
 def _products(torch: Any, device: Any, seconds: float, size: int) -> tuple[float, str]:
@@ -112,8 +111,8 @@ def _wait(torch: Any, device: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> float:
-    """Sum a tensor among all ranks; return GB/s on the bus.
+def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> None:
+    """Sum a tensor among all ranks.
 
     Raises:
         RuntimeError: the sum is wrong, or the backend has failed.
@@ -129,34 +128,21 @@ def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> float
     dist.all_reduce(tensor)
     if not bool((tensor == ranks * (ranks + 1) / 2).all()):
         raise RuntimeError(f"rank {rank}: the sum is wrong")
-    _wait(torch, tensor.device)
-    begun, rounds = time.monotonic(), 10
-    for _ in range(rounds):
-        dist.all_reduce(tensor)
-    _wait(torch, tensor.device)
-    took = time.monotonic() - begun
     dist.destroy_process_group()
-    moved = rounds * int(tensor.numel()) * 4 * 2 * (ranks - 1) / ranks
-    return moved / took / 1e9
 
 
-def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
-    """Sum a tensor with one process for each GPU. Return GB/s, or what went wrong."""
+def _allreduce(ranks: int, device: str) -> str:
+    """Sum a tensor with one process for each GPU. Return what went wrong, or ""."""
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         work = (json.dumps([rank, ranks, store, device]) for rank in range(ranks))
         there = [
-            subprocess.Popen(
-                programs.module("ftslurm.checks.gpu_trial", "reduce", one), stdout=subprocess.PIPE, env=env, text=True
-            )
+            subprocess.Popen(programs.module("ftslurm.checks.gpu_trial", "reduce", one), stdout=2, env=env)
             for one in work
         ]
-        said = [process.communicate()[0] for process in there]
-    failed = [rank for rank, process in enumerate(there) if process.returncode]
-    if failed:
-        return None, f"the allreduce has failed on GPU {', '.join(map(str, failed))}"
-    return min(float(text.split()[-1]) for text in said), ""
+        failed = [rank for rank, process in enumerate(there) if process.wait()]
+    return f"the allreduce has failed on GPU {listed(failed)}" if failed else ""
 
 
 def main(what: str, work: str) -> None:
@@ -164,7 +150,7 @@ def main(what: str, work: str) -> None:
     import torch
 
     if what == "reduce":
-        print(_reduce(torch, *json.loads(work)))
+        _reduce(torch, *json.loads(work))
         return
     skip, seconds, kind = json.loads(work)
     cuda = kind == "cuda"
@@ -177,8 +163,8 @@ def main(what: str, work: str) -> None:
         found = [_products(torch, device, seconds, SIZE if cuda else 64) for device in devices]
     if cuda:
         torch.cuda.empty_cache()
-    speed, problem = (None, "") if ranks < 2 or "allreduce" in skip else _allreduce(ranks, kind)
-    trial = Trial([tflops for tflops, _ in found], [wrong for _, wrong in found], speed, problem)
+    allreduce = None if ranks < 2 or "allreduce" in skip else _allreduce(ranks, kind)
+    trial = Trial([tflops for tflops, _ in found], [wrong for _, wrong in found], allreduce)
     print(RESULT + json.dumps(asdict(trial)), flush=True)
 
 

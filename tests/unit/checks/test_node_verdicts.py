@@ -15,7 +15,7 @@ from ftslurm.checks.node_facts import Facts, FolderFacts, Hardware, NodeFacts, r
 from ftslurm.checks.node_verdicts import check_node, check_reach
 
 XID = "[{}.5] NVRM: Xid (PCI:0000:3b:00): {}, pid=7"
-GPU = GpuReading(0, "GPU-a", "NVIDIA A100-SXM4-80GB", "550.54.15", 4, ecc=0, celsius=31)
+GPU = GpuReading(0, "GPU-a", "NVIDIA A100-SXM4-80GB", "550.54.15", 4, ecc=0)
 RANGES = {"torch": ">=2.8,<2.16", "torchft": ">=0.2,<0.3"}
 HARDWARE = Hardware(4, (GPU, replace(GPU, index=1, ecc=None)), [], 400_000.0)
 IMPORTS: dict[str, dict[str, Any]] = {

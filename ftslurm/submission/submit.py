@@ -54,11 +54,12 @@ _OF_A_NODE = re.compile(
 )
 
 
-def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -> RunDir:
+def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take, place: Path | None = None) -> RunDir:
     """Create the run directory and write the resolved configuration and the code into it.
 
     Args:
         give_code: puts the code there, instead of taking it from where it lies.
+        place: where it is made first; the caller renames it.
 
     Raises:
         EnvironmentProblem: the directory cannot be created, or exists.
@@ -67,20 +68,19 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = Path(config.run.root) / f"{config.run.name}-{stamp}-{secrets.token_hex(2)}"
-    run = RunDir(Path(config.run.dir) if config.run.dir else default)
+    root = Path(config.run.dir) if config.run.dir else default
+    run = RunDir(place or root)
     owned_files.check_way(run.root, config.run.trust)
     group, steer = (None, False) if config.run.share is None else sharing.parse(config.run.share)
     try:
         run.create(group, steer)
-        config.run.dir = str(run.root)
+        config.run.dir = str(root)
         replace_text(run.config, compose.dump(config))
     except FileExistsError as error:
-        raise EnvironmentProblem(
-            f"run.dir={run.root} exists already: every run needs a directory of its own"
-        ) from error
+        raise EnvironmentProblem(f"run.dir={root} exists already: every run needs a directory of its own") from error
     except OSError as error:
         raise EnvironmentProblem(
-            f"the run directory {run.root} cannot be created: {error.strerror}; choose a folder that you may write and "
+            f"the run directory {root} cannot be created: {error.strerror}; choose a folder that you may write and "
             f"all nodes share, with run.root=DIR"
         ) from error
     unless_refused(run, lambda: give_code(config, run))

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ftslurm.cli import option_types
@@ -33,11 +32,6 @@ class Arg:
     names: tuple[str, ...]
     options: Mapping[str, Any]  # of add_argument
 
-    @property
-    def dest(self) -> str:
-        """Return the name of its value."""
-        return max(self.names, key=len).lstrip("-").replace("-", "_")
-
 
 @dataclass(frozen=True)
 class Verb:
@@ -56,7 +50,7 @@ class Verb:
 
 def arg(*names: str, **options: Any) -> Arg:
     """Return an argument, as add_argument has it."""
-    return Arg(names, MappingProxyType(options))
+    return Arg(names, options)
 
 
 def flag(*names: str, help: str) -> Arg:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -119,20 +118,14 @@ class NodeSession:
         return hello
 
     def _share(self) -> float | None:
-        """Make the folder and a file, lock it, and have the program look at it; then make the new file.
+        """Make the folder and a file, and have the program write into it.
 
-        Return after how many seconds this machine sees what the node has appended.
+        Return after how many seconds this machine sees what the node has written.
         """
         self._here.parent.mkdir(mode=0o700, exist_ok=True)
-        with self._here.open("x") as here:
-            with suppress(OSError):  # the node cannot lock it either, or says that locks hold for one machine only
-                fcntl.lockf(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = self._here.stat().st_size
-            self._say("go")
-            if not self._answer()["shared"]:
-                return None
-            Path(f"{self._here}-new").touch(mode=0o600)
-            return wait_for(lambda: self._here.stat().st_size > size)
+        self._here.touch(mode=0o600)
+        self._say("go")
+        return wait_for(lambda: self._here.stat().st_size > 0) if self._answer()["shared"] else None
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

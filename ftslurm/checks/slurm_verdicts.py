@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftslurm.checks.finding import Finding, fail, ok, warn
-from ftslurm.slurm import offers
-from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_rows
+from ftslurm.slurm.parse import Partition, partition_names, read_rows
 
 OLDEST = (22, 5)
 ADMIN = "ask your Slurm administrator"
@@ -162,20 +161,9 @@ def _settings(facts: SlurmFacts) -> Iterator[Finding]:
 
 
 def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
-    rows = offers.meant(facts.rows, (facts.chosen or {}).get("PartitionName", "")).rows
-    where, most = offers.named(rows), max((row.gpus for row in rows), default=UNKNOWN)
-    if most == UNKNOWN:
-        yield warn("GRES", f"{where}: sinfo does not say what GPUs all of its nodes have", f"set groups.gpus; {ADMIN}")
-    elif not most:
-        none = f"Slurm knows no GPUs in {where}: groups train on CPUs there"
-        yield warn(
-            "GRES", none, f"choose another (cluster.partition), or set groups.gpus and {offers.UNKNOWN_TO_SLURM}"
-        )
+    if not any(row.gpus for row in facts.rows):
         return
-    else:
-        yield ok("GRES", ", ".join(f"{row.nodes} nodes with {row.gpus} GPUs in {row.name}" for row in rows))
-    devices = facts.value("ConstrainDevices")
-    task = facts.value("TaskPlugin")
+    devices, task = facts.value("ConstrainDevices"), facts.value("TaskPlugin")
     if "cgroup" not in task or devices == "no":
         why = f"TaskPlugin={task}, ConstrainDevices={devices or 'not set'}: jobs see the GPUs of other jobs"
         yield warn("cgroup", why, f"{ADMIN} for TaskPlugin=task/cgroup and ConstrainDevices=yes")

@@ -65,8 +65,7 @@ def test_this_machine_is_known_by_one_answer(tmp_path: Path) -> None:
     assert abs(node.ahead_s) < 5
     folder = node.folder
     assert folder is not None
-    assert (folder.shared, folder.exclusive, folder.locks, folder.problem) == (True, True, True, "")
-    assert folder.listing_s is not None
+    assert (folder.shared, folder.exclusive, folder.problem) == (True, True, "")
     assert folder.size_s is not None
     assert folder.fsync_longest_s >= folder.fsync_s > 0
     assert node.facts is not None

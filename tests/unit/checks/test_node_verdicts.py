@@ -26,7 +26,7 @@ IMPORTS: dict[str, dict[str, Any]] = {
 FACTS = Facts(
     *(HARDWARE, 4, "/opt/python", "3.11.7", IMPORTS, "10.0.0.1", {"eth0": "10.0.0.1"}, (), 28232, 1024, 64),
 )
-FOLDER = FolderFacts("/runs", True, 0.01, 0.01, True, True, 0.002, 0.01)
+FOLDER = FolderFacts("/runs", True, 0.01, True, 0.002, 0.01)
 NODE = NodeFacts("n1", "7", 1.0, folder=FOLDER, facts=FACTS, ahead_s=-0.01, tried={"step": "", "sbatch": ""})
 
 
@@ -65,7 +65,6 @@ def test_facts_are_the_same_after_their_way_through_the_pipe() -> None:
     [
         ({"readings": (replace(GPU, ecc=3),)}, ("memory", Level.FAIL)),
         ({"readings": (GPU, replace(GPU, index=1, problem="GPU is lost"))}, ("gpus", Level.FAIL)),
-        ({"readings": (replace(GPU, slowed=("heat",)),)}, ("speed", Level.WARN)),
         ({"readings": "Failed to initialize NVML"}, ("gpus", Level.FAIL)),
         ({"kernel": [XID.format(399_000, 79), XID.format(399_000, 31)]}, ("kernel", Level.FAIL)),
     ],
@@ -162,11 +161,9 @@ def test_a_node_behind_a_firewall_fails() -> None:
     [
         ({"shared": False}, [("folder", Level.FAIL)]),
         ({"problem": "no space"}, [("folder", Level.FAIL)]),
-        ({"listing_s": 31.0}, [("caching", Level.WARN)]),
-        ({"listing_s": None, "size_s": None}, [("caching", Level.WARN), ("caching", Level.WARN)]),
-        ({"exclusive": False}, [("locking", Level.FAIL)]),
-        ({"locks": False}, [("locking", Level.WARN)]),
-        ({"locks": None}, [("locking", Level.WARN)]),
+        ({"size_s": 31.0}, [("caching", Level.WARN)]),
+        ({"size_s": None}, [("caching", Level.WARN)]),
+        ({"exclusive": False}, [("folder", Level.FAIL)]),
         ({"fsync_s": 0.5}, [("latency", Level.WARN)]),
         ({}, []),
     ],

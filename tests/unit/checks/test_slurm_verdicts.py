@@ -15,7 +15,7 @@ from ftslurm.checks.slurm_verdicts import (
     read_records,
     read_settings,
 )
-from ftslurm.slurm.parse import UNKNOWN, Partition, read_partitions
+from ftslurm.slurm.parse import Partition, read_partitions
 
 CONFIG = """\
 Configuration data as of 2026-11-23T09:18:05
@@ -119,20 +119,11 @@ def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() ->
         assert [f.level for f in check_slurm(facts) if f.check == "PreemptMode"] == [level]
 
 
-@pytest.mark.parametrize("gpus", [0, UNKNOWN])
-def test_nodes_without_gpus_or_with_unknown_ones_are_a_warning(gpus: float) -> None:
-    facts = replace(GOOD, rows=[replace(GOOD.rows[0], gpus=gpus)])
-    (found,) = (f for f in check_slurm(facts) if f.check == "GRES")
-    assert found.level is Level.WARN
-    assert ("cluster.sbatch.gpus-per-node=false" in found.fix) is (gpus == 0)
-
-
 def test_a_cluster_where_the_site_chooses_the_partition_does_not_fail() -> None:
     rows = [replace(GOOD.rows[0], name=name, default=False) for name in ("a", "b")]
     found = {f.check: f for f in check_slurm(replace(GOOD, chosen=None, rows=rows))}
     assert found["partition"].level is Level.WARN
     assert "a, b" in found["partition"].fix
-    assert (found["GRES"].level, found["GRES"].what) == (Level.OK, "2 nodes with 4 GPUs in a, 2 nodes with 4 GPUs in b")
 
 
 @pytest.mark.parametrize("text", ["", "no = sense\n|||\n", "\x00=\n= =\n"])

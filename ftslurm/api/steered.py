@@ -166,7 +166,8 @@ class Steered:
     def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
         config = configuration.to_steer(self.files)
-        check_fault(fault)
+        if fault not in FAULTS:
+            raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
         if fault == "lighthouse" and (group is not None or rank is not None):
             raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
         if fault == "cancel" and rank is not None:
@@ -175,16 +176,6 @@ class Steered:
         _check_number("rank", rank, _size(config))
         ask = Conversation(self.files, config).ask
         return ask("inject", FaultInjected, FaultRefused, kind=fault, group=group, rank=rank or 0)
-
-
-def check_fault(fault: str) -> None:
-    """Refuse a fault that does not exist.
-
-    Raises:
-        EnvironmentProblem: it does not; the message names the nearest one.
-    """
-    if fault not in FAULTS:
-        raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
 
 
 def _check_number(what: str, number: int | None, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -66,3 +67,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
             yield node_verdicts.space("disk", path, LEAST_GB)
     if (there.gpus or args.gpus) and not {*TRIALS} <= {*args.skip}:
         yield from gpu_trial.judge(gpu_trial.run(args.skip))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -46,28 +46,24 @@ def candidates(before: Sequence[str], prefix: str) -> Iterator[str]:
         prefix: what of it is typed; candidates may begin in another way.
     """
     verb = VERBS.get(before[0] if before else "", VERBS["run"])
-    if before and (action := options(verb).get(before[-1])) is not None and action.nargs != 0:
-        yield from action.choices or (paths(prefix) if action.metavar in ("DIR", "FILE") else ())
-        return
-    if not before:
-        yield from VERBS
-    if prefix.startswith("-"):
-        yield from options(verb)
-    elif verb.settings:
-        yield from settings(prefix, before)
-    for action in positionals(verb) if "=" not in prefix else ():
+    awaited = options(verb).get(before[-1]) if before else None
+    if awaited is not None and awaited.nargs != 0:
+        actions = [awaited]
+    else:
+        actions = positionals(verb)
+        yield from () if before else VERBS
+        if prefix.startswith("-"):
+            yield from options(verb)
+        elif verb.settings:
+            yield from settings(prefix, before)
+    for action in actions if "=" not in prefix else ():
         yield from action.choices or ()
-        match action.metavar:
-            case "RUN":
-                yield from runs(before)
-            case "FAULT":
-                yield from FAULTS
-            case "DIR":
-                yield from paths(prefix)
-            case "PAGE":
-                from ftslurm.config.schema import shipped
-
-                yield from ("settings", *(page.stem for page in shipped("docs").glob("*.md")))
+        if action.metavar in ("DIR", "FILE"):
+            yield from paths(prefix)
+        elif action.metavar == "RUN":
+            yield from runs(before)
+        elif action.metavar == "FAULT":
+            yield from FAULTS
 
 
 def runs(before: Sequence[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from ftslurm.cli.run_verb import each, settle
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import ladder
-from ftslurm.config.process_groups import nccl_variables, process_group
+from ftslurm.config.process_groups import nccl_variables
 from ftslurm.config.schema import (
     Config,
     describe_job,
@@ -129,14 +129,11 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
     yield "job", describe_job(config)
     yield "code", code.sentence() + git
     if config.job.stage_python is not False:
-        place = config.job.stage_python if isinstance(config.job.stage_python, str) else "SLURM_TMPDIR, TMPDIR or /tmp"
-        yield "python", f"{staging.environment(config).sentence()}; archived in {staging.archives(config)},"
-        yield "", f"unpacked once on each node, in {place} (job.stage_python)"
+        yield "python", f"{staging.environment(config).sentence()}; unpacked once on each node (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
         yield "saved", f"nothing: {preflight.if_all_fail()}"
     yield from _allocation(config, run, jobs, nodes)
-    yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
 
 
 def _allocation(
@@ -247,14 +244,10 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
 
 def _without_controller(config: Config) -> str:
     who = "the controller is" if independent(config) else "the controller and the Lighthouse are"
-    ends = f"{who} there: all ends after {config.orphan_after_s:g} s (from health.lost_after_s)"
-    saves = not independent(config) and not preflight.saves_nothing(config)
-    if config.cluster.requeue and config.cluster.controller == "job" and saves:
-        return (
-            f"{ends}; if Slurm finds the node lost before (SlurmdTimeout), it requeues the job, and the run goes on "
-            "from its newest checkpoint, else after ftslurm resume"
-        )
-    return f"the run would end: {ends}"
+    return (
+        f"{who} there: all ends after {config.orphan_after_s:g} s (from health.lost_after_s). It goes on from its "
+        "newest checkpoint after ftslurm resume, or if Slurm finds the node lost before and requeues the job"
+    )
 
 
 def _training(state: RunState) -> RunState:

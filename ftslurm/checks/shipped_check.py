@@ -65,8 +65,8 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     for path in (os.environ.get("FTSLURM_RUN_DIR"), tempfile.gettempdir()):
         if path:
             yield node_verdicts.space("disk", path, LEAST_GB)
-    if (there.gpus or args.gpus) and not {*TRIALS} <= {*args.skip}:
-        yield from gpu_trial.judge(gpu_trial.run(args.skip))
+    if there.gpus and not {*TRIALS} <= {*args.skip}:
+        yield from gpu_trial.judge(gpu_trial.run(there.gpus, args.skip))
 
 
 if __name__ == "__main__":

@@ -66,11 +66,12 @@ def test_a_gpu_with_fewer_links_than_the_others_fails_and_none_at_all_is_fine() 
 
 
 def test_wrong_slow_and_failed_trials_are_told_apart() -> None:
-    fine = Trial((600.0, 590.0, 610.0), ("", "", ""), "")
+    fine = Trial([(600.0, ""), (590.0, ""), (610.0, "")], "")
     assert [one.split(":")[0] for one in words(gpu_trial.judge(fine))] == ["ok", "ok"]
-    slow = words(gpu_trial.judge(replace(fine, tflops=(600.0, 100.0, 610.0))))
+    slow = words(gpu_trial.judge(replace(fine, products=[(600.0, ""), (100.0, ""), (610.0, "")])))
     assert slow[0] == "fail: GPU 1 is slow: 100 TFLOP/s, the others 600"
-    wrong = words(gpu_trial.judge(replace(fine, wrong=("", "", "the same product was not the same twice"))))
+    broken = (610.0, "the same product was not the same twice")
+    wrong = words(gpu_trial.judge(replace(fine, products=[*fine.products[:2], broken])))
     assert wrong[0] == "fail: GPU 2 has computed a wrong product: the same product was not the same twice"
     split = replace(fine, allreduce="the allreduce has failed on GPU 1")
     assert words(gpu_trial.judge(split))[1] == "fail: the allreduce has failed on GPU 1"
@@ -79,9 +80,9 @@ def test_wrong_slow_and_failed_trials_are_told_apart() -> None:
 
 @pytest.mark.nightly
 def test_the_trial_multiplies_and_sums_with_real_processes() -> None:
-    found = gpu_trial.run([], 0.01, 200.0, device="cpu")  # gloo in the place of NCCL
-    assert (found.problem, found.allreduce, found.wrong) == ("", "", ["", ""])
+    found = gpu_trial.run(2, [], 0.01, 200.0, device="cpu")  # gloo in the place of NCCL
+    assert (found.problem, found.allreduce, [wrong for _, wrong in found.products]) == ("", "", ["", ""])
 
 
 def test_a_trial_that_takes_too_long_is_ended() -> None:
-    assert "within 0.01 s" in gpu_trial.run([], 0.01, 0.01, device="cpu").problem
+    assert "within 0.01 s" in gpu_trial.run(2, [], 0.01, 0.01, device="cpu").problem

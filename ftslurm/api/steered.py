@@ -81,10 +81,9 @@ class Steered:
             inbox.put(run.inbox, "stop")
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{error}. {by_hand}") from error
-        if last_event(run.events) == RunRequeued.event:
-            return f"{name} is between two jobs: it stops as soon as the next one starts"
-        if talk.status.started is None and config.cluster.kind != "local":
-            return f"{name} had not started: Slurm job {run.job()} stops as soon as it starts"
+        waits = talk.status.started is None and config.cluster.kind != "local"
+        if waits or last_event(run.events) == RunRequeued.event:
+            return f"{name} does not run now: it stops as soon as its Slurm job {run.job()} starts"
         if talk.status.started is not None and not talk.stops():
             found = facts.look(config, run)  # the controller may have ended meanwhile
             if found.state == "lost":
@@ -93,7 +92,7 @@ class Steered:
                 f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
                 f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
             )
-        return f"{name} is stopping{ending.kept(talk.status)}"
+        return f"{name} is stopping"
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile."""

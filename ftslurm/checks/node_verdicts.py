@@ -188,7 +188,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
     elif devices:
         yield ok("cuda", f"torch for {build} sees {plural(devices, 'GPU')} of {count or devices}")
     elif count and build:
-        yield warn("cuda", f"{has} for {build} sees none of them", "try --gpus 1, or a build that fits the driver")
+        yield warn("cuda", f"{has} for {build} sees none of them", "try a build that fits the driver")
     elif count and "version" in torch:
         yield warn("cuda", f"{has} is a CPU build: scripts would train on CPUs", BUILD)
 

@@ -51,17 +51,15 @@ def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
     return nodes
 
 
-def srun(slurm: SlurmFacts, node: str, gpus: int | None, extra: Sequence[str]) -> list[str]:
-    """Return the command line of the job on one node ("": any), without its program.
+def srun(slurm: SlurmFacts, node: str, extra: Sequence[str]) -> list[str]:
+    """Return the command line of the job on one node ("": any), with one GPU where Slurm knows GPUs.
 
     Args:
-        gpus: how many it asks for; None: one where Slurm knows GPUs.
         extra: further options.
     """
     name = (slurm.chosen or {}).get("PartitionName", "")
-    if gpus is None:
-        there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
-        gpus = int(any(read_gpus(one.gres) for one in there))
+    there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
+    gpus = int(any(read_gpus(one.gres) for one in there))
     return commands.srun_alone("ftslurm-doctor", name, node, gpus, extra)
 
 

@@ -57,7 +57,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     if partitions:
         slurm = slurm_facts.ask_slurm(args.partition, partitions)
         nodes = slurm_facts.known_nodes(args.nodes, slurm) if args.nodes else [""]
-        places = {node or "a node": slurm_facts.srun(slurm, node, args.gpus, args.srun) for node in nodes}
+        places = {node or "a node": slurm_facts.srun(slurm, node, args.srun) for node in nodes}
         yield from check_slurm(slurm)
     elif args.nodes or args.partition:
         raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")

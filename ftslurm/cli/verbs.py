@@ -16,7 +16,7 @@ from typing import Any
 
 from ftslurm.cli import option_types
 from ftslurm.cli.parser import Parser
-from ftslurm.protocol.run_states import FAULTS, STATES
+from ftslurm.protocol.run_states import FAULTS
 
 NEWEST, ONLY = "newest", "the only one that is going"  # the run that is meant without RUN; who steers must not guess
 DONE = (
@@ -168,7 +168,6 @@ you may not read)""",
         args=(
             ROOT,
             arg("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie"),
-            arg("--state", choices=STATES, action="append", help="only these; may be given several times"),
             arg("--sweep", metavar="NAME", help="only the runs of this sweep"),
             JSON,
         ),
@@ -438,7 +437,6 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
                 metavar="CMD",
                 help="the interpreter of your jobs (job.python)",
             ),
-            arg("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)"),
             arg(
                 "--srun",
                 type=shlex.split,

@@ -98,8 +98,6 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     Raises:
         EnvironmentProblem: sbatch refused the job; its message is passed on.
     """
-    token = run.submitit / "submitting"  # stays behind if this process is killed during the submission
-    token.touch()
     if config.cluster.kind == "local":
         job = _start_here(config, run)
     else:
@@ -114,7 +112,6 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
                 shutil.rmtree(run.root, ignore_errors=True)
             raise EnvironmentProblem(f"sbatch refused the job: {explained(error, parameters)}") from error
     replace_text(run.job_id, job)
-    token.unlink()
     return job
 
 

@@ -195,17 +195,13 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
 
 def _network(facts: Facts, several: bool) -> Finding:
     shown = ", ".join(f"{name} {ip}" for name, ip in facts.interfaces.items()) or "none but loopback"
-    fast = ", ".join(facts.infiniband)
-    shown += f"; InfiniBand or RoCE: {fast}" if fast else ""
-    fix = f"set cluster.interface to one of: {', '.join(facts.interfaces) or 'none is up'}"
-    if several and (not facts.address or is_loopback(facts.address)):
-        to = facts.address or "no address"
-        finding = warn if facts.interfaces else fail
-        return finding("network", f"its own name stands for {to}, so the route to the controller decides; {shown}", fix)
-    if len(facts.interfaces) < 2 or (facts.address in facts.interfaces.values() and not fast):
+    if facts.infiniband:
+        shown += f"; InfiniBand or RoCE: {', '.join(facts.infiniband)}"
+    if not several or (facts.address and not is_loopback(facts.address)):
         return ok("network", shown)
-    which = f"Gloo takes the interface of {facts.address}, NCCL the first that fits: name the one to use"
-    return warn("network", f"{which}; up are {shown}", fix)
+    what = f"its own name stands for {facts.address or 'no address'}, so the route to the controller decides; {shown}"
+    finding = warn if facts.interfaces else fail
+    return finding("network", what, f"set cluster.interface to one of: {', '.join(facts.interfaces) or 'none is up'}")
 
 
 def _limits(facts: Facts) -> Iterator[Finding]:

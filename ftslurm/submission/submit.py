@@ -21,7 +21,6 @@ from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
     Config,
-    Range,
     nodes_needed,
     sbatch_options,
 )
@@ -226,8 +225,9 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     more = sbatch_options(cluster)
     if alone:  # what groups need of a node is not for the controller
         more = {key: value for key, value in more.items() if not _OF_A_NODE.fullmatch(key)}
-        for own in _of_the_controller(config):
-            more |= sbatch_options(own)
+        for place in cluster.ranges:
+            if place.groups == CONTROLLER:
+                more |= sbatch_options(place)
     if group and str(more.get("segment")).isdecimal():
         more["segment"] = min(int(more["segment"]), groups.nodes)
     return {
@@ -246,11 +246,6 @@ def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
     gpus = any(key == "gres" or key.startswith("gpus") for key in more)  # with ours an error since Slurm 26.05
     ours = {key: value for key, value in options.items() if key != "gpus-per-node" or not gpus}
     return {key: value for key, value in {**ours, **more}.items() if value is not None and value is not False}
-
-
-def _of_the_controller(config: Config) -> list[Range]:
-    """Return what cluster.ranges says of the controller's job in array mode."""
-    return [one for one in config.cluster.ranges if one.groups == CONTROLLER]
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:

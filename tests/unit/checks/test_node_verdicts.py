@@ -78,7 +78,6 @@ def test_broken_hardware_is_found(changes: dict[str, Any], expected: tuple[str, 
     [
         ({"address": "127.0.1.1"}, ("network", Level.WARN)),
         ({"address": "127.0.1.1", "interfaces": {}}, ("network", Level.FAIL)),
-        ({"interfaces": {"eth0": "10.0.0.1", "ib0": "10.1.0.1"}, "address": "10.2.0.1"}, ("network", Level.WARN)),
         ({"infiniband": ["mlx5_0"]}, ("memlock", Level.WARN)),
         ({"ports": 100}, ("ports", Level.FAIL)),
         ({"files": 256}, ("files", Level.WARN)),

@@ -26,7 +26,7 @@ def page() -> str:
     for verb in VERBS.values():
         text += f"\n## ftslurm {verb.name}\n\n{described(parser_of(verb))}"
         if verb.name == "run":
-            text += f"\n```text\n{EXAMPLES.partition('options')[0].format(verb='run').strip()}\n```\n"
+            text += f"\n```text\n{EXAMPLES.format(verb='run').strip()}\n```\n"
     return text + "\n## ftslurm-preflight\n\n" + described(shipped_check.parser())
 
 

@@ -70,9 +70,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
-def meant(*names: str) -> str:
-    """Ask whether one of these is meant."""
-    return f"did you mean {listed(names, 'or')}?"
+def meant(name: str) -> str:
+    """Ask whether this is meant."""
+    return f"did you mean {name}?"
 
 
 def offer(word: str, known: Iterable[str]) -> str:

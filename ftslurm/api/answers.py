@@ -16,7 +16,7 @@ from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.story import Story
-from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalRecord, Scaled, ScaleRefused
+from ftslurm.protocol.records import Command, JournalRecord, StacksTaken
 from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
@@ -26,7 +26,6 @@ from ftslurm.security.terminal import readable
 ANSWER_S = 10.0  # longest wait for an answer; the controller reads its inbox four times a second
 POLL_S = 0.05
 Done = TypeVar("Done", bound=JournalRecord)
-Refused = TypeVar("Refused", bound=JournalRecord)
 
 
 @dataclass(frozen=True)
@@ -68,32 +67,29 @@ class Conversation:
         self,
         what: str,
         done: type[Done],
-        refused: type[Refused] | None = None,
-        mine: Callable[[Done | Refused], bool] | None = None,
+        refused: type[JournalRecord],
         timeout_s: float | None = None,
         **fields: object,
     ) -> Answer[Done]:
-        """Give the command, and wait for the answer.
+        """Give the command, and wait for the answer: the record that has its id, or says again what it has asked for.
 
         Args:
-            done: the record that says it is done. One with a field `command` answers only the command with that id.
+            done: the record that says it is done.
             refused: the record that refuses it.
-            mine: whether a record answers this command and not another, for records without such a field.
 
         Raises:
             EnvironmentProblem: as `check`.
             NotDone: the controller refuses, has not answered, or the run has ended meanwhile.
         """
         self.check()
-        command = inbox.put(self.run.inbox, what, **fields)
+        asked = {"command": inbox.put(self.run.inbox, what, **fields), "by": os.getuid(), **fields}
 
         def is_answer(record: JournalRecord) -> bool:
-            if not isinstance(record, done) and (refused is None or not isinstance(record, refused)):
-                return False
-            return getattr(record, "command", command) == command and (mine is None or mine(record))
+            same = (getattr(record, name, None) in (None, value) for name, value in asked.items() if value is not None)
+            return isinstance(record, (done, refused)) and all(same)
 
         wait_s = ANSWER_S if timeout_s is None else timeout_s
-        event = self._next(is_answer, wait_s, self._is_heard)
+        event = self._next(is_answer, wait_s)
         if event is None:
             raise NotDone(self._unanswered(wait_s))
         record, text = read(event), sentences.describe(event, self.status) or ""
@@ -101,40 +97,32 @@ class Conversation:
             raise NotDone(text)
         return Answer(record, text)
 
-    def more(self, kind: type[Done], mine: Callable[[Done], bool], count: int, timeout_s: float) -> list[Done]:
-        """Return further records of a command, in the order of the journal: at most `count`, fewer if time is up."""
-        found, deadline = list[Done](), time.monotonic() + timeout_s
+    def stacks(self, command: str, count: int, timeout_s: float) -> list[StacksTaken]:
+        """Return the stacks that a command has asked for: at most `count`, fewer if time is up."""
+        found = list[StacksTaken]()
 
-        def is_one(record: JournalRecord) -> bool:
-            return isinstance(record, kind) and mine(record)
+        def is_last(record: JournalRecord) -> bool:
+            if isinstance(record, StacksTaken) and record.command == command:
+                found.append(record)
+            return len(found) == count
 
-        while len(found) < count:
-            event = self._next(is_one, deadline - time.monotonic())
-            if event is None:
-                break
-            record = read(event)
-            assert isinstance(record, kind)
-            found.append(record)
+        self._next(is_last, timeout_s)
         return found
 
-    def hears(self, is_answer: Callable[[JournalRecord], bool]) -> bool:
-        """Wait for a record that answers a command without an id. Return whether it has come, or the run has ended."""
-        return self._next(is_answer, ANSWER_S) is not None or self.status.outcome != "running"
+    def stops(self) -> bool:
+        """Wait until the controller has read the command to stop. Return whether it has, or the run has ended."""
+        read_it = self._next(lambda one: isinstance(one, Command) and one.what == "stop", ANSWER_S)
+        return read_it is not None or self.status.outcome != "running"
 
-    def _next(
-        self, is_wanted: Callable[[JournalRecord], bool], wait_s: float, is_heard: Callable[[], bool] = lambda: True
-    ) -> Event | None:
+    def _next(self, is_wanted: Callable[[JournalRecord], bool], wait_s: float) -> Event | None:
         """Wait for a line of the journal, until the run has ended or is heard no more, or `wait_s` seconds have passed.
 
-        Args:
-            is_heard: whether the controller may still answer; asked once a second.
+        Whether it is heard is asked once a second.
         """
-        deadline, next_look = time.monotonic() + wait_s, time.monotonic() + 1.0
-        while self.status.outcome == "running" and time.monotonic() < deadline:
+        deadline, next_look, heard = time.monotonic() + wait_s, time.monotonic() + 1.0, True
+        while heard and self.status.outcome == "running" and time.monotonic() < deadline:
             if time.monotonic() >= next_look:
-                if not is_heard():
-                    break
-                next_look = time.monotonic() + 1.0
+                heard, next_look = self._is_heard(), time.monotonic() + 1.0
             for event in map(readable, self._reader.iter_new()):
                 self.status = fold(self.status, event)
                 if is_wanted(read(event)):
@@ -155,8 +143,3 @@ class Conversation:
             return f"{name} could not do that: {self._found.note}"
         log = self.run.controller_log
         return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
-
-
-def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:
-    """Return whether this user gave the command."""
-    return answer.by in (None, os.getuid())

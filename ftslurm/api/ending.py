@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ftslurm.config.schema import Config
-from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol import job_states
 from ftslurm.run import facts, inbox
 from ftslurm.run.directory import RunDir
@@ -61,12 +60,3 @@ def by_hand(config: Config, run: RunDir) -> str:
     """Return the command that ends a run whose controller reads no inbox."""
     job = run.job() if config.cluster.kind != "local" else None
     return f"scancel {job}" if job is not None else f"kill {(first_line(run.events) or {}).get('pid')}"
-
-
-def kept(status: RunStatus) -> str:
-    """Return what the journal tells of checkpoints, to follow "is stopping"; "" before the first step."""
-    if status.step == 0:
-        return ""
-    if status.checkpoint is None:
-        return f": no checkpoint is told of, at step {status.step}"
-    return f": the last checkpoint is of step {status.checkpoint}"

@@ -10,16 +10,12 @@ from pathlib import Path
 
 from ftslurm.checkpoint.handing_on import hand_on
 from ftslurm.config import compose
-from ftslurm.config.schema import Config, Fault, sbatch_options, set_sbatch_option
+from ftslurm.config.schema import Config
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.protocol.records import FaultInjected, FaultRefused
 from ftslurm.run import configuration, facts, stored_checkpoints
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader
-from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import newest_checkpoint
-from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, submit
 
 
@@ -100,14 +96,9 @@ def resume(
 
 def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:
     """Return the parent's configuration with the overrides, and without what belongs to the parent alone."""
-    before.run.dir, before.internal.parent = None, str(parent.root)
-    before.faults.plan = _not_yet_done(before.faults.plan, parent)
-    cluster = before.cluster
-    if cluster.controller == "here" and (job := before.internal.pilots or parent.job()) is not None:
-        for name, value in client.job_options(job).items():  # they stood in a script or on the line of sbatch
-            set_sbatch_option(cluster, name, sbatch_options(cluster).get(name) or value)
-    before.internal.pilots = None
-    cluster.controller = "job"  # the allocation in which the parent's has run is gone
+    before.run.dir, before.internal.parent, before.internal.pilots = None, str(parent.root), None
+    before.faults.plan = []
+    before.cluster.controller = "job"  # the allocation in which the parent's has run is gone
     return compose.to_config(compose.compose(overrides, before)[0])
 
 
@@ -142,17 +133,3 @@ def _check_saved(config: Config, run: RunDir, saved: Saved | None, anew: str) ->
     if saved is None and (found := facts.look(config, run)).never is not None:
         why = f"never started ({found.why}), so nothing is lost"
     raise EnvironmentProblem(f"{run.root.name} {why}; this begins the same training at step 0: {anew}")
-
-
-def _not_yet_done(plan: Sequence[Fault], run: RunDir) -> list[Fault]:
-    """Return the drills of a plan that the run has not done yet."""
-    left = list(plan)
-    for record in map(read, JournalReader(run.events).iter_new()) if plan else ():
-        if not isinstance(record, (FaultInjected, FaultRefused)) or record.by != "faults.plan":
-            continue
-        for fault in left:
-            same_group = record.group in (None, fault.group)
-            if fault.kind == record.kind and same_group and record.rank in (None, fault.rank):
-                left.remove(fault)
-                break
-    return left

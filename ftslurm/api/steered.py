@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.api import answers, ending
-from ftslurm.api.answers import Answer, Conversation, by_me
+from ftslurm.api.answers import Answer, Conversation
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.groups import ranks
 from ftslurm.core.lineage import rollover
@@ -14,7 +14,6 @@ from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.protocol.records import (
-    Command,
     CommandDone,
     CommandRefused,
     FaultInjected,
@@ -56,7 +55,7 @@ class Steered:
     files: RunDir
 
     def _ask(self, what: str, timeout_s: float | None = None, **fields: int | str | None) -> Answer[CommandDone]:
-        return Conversation(self.files).ask(what, CommandDone, CommandRefused, None, timeout_s, **fields)
+        return Conversation(self.files).ask(what, CommandDone, CommandRefused, timeout_s, **fields)
 
     def stop(self, save: bool = False) -> str:
         """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.
@@ -82,13 +81,10 @@ class Steered:
             inbox.put(run.inbox, "stop")
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{error}. {by_hand}") from error
-        if last_event(run.events) == RunRequeued.event:
-            return f"{name} is between two jobs: it stops as soon as the next one starts"
-        if talk.status.started is None and config.cluster.kind != "local":
-            return f"{name} had not started: Slurm job {run.job()} stops as soon as it starts"
-        if talk.status.started is not None and not talk.hears(
-            lambda one: isinstance(one, Command) and one.what == "stop"
-        ):
+        waits = talk.status.started is None and config.cluster.kind != "local"
+        if waits or last_event(run.events) == RunRequeued.event:
+            return f"{name} does not run now: it stops as soon as its Slurm job {run.job()} starts"
+        if talk.status.started is not None and not talk.stops():
             found = facts.look(config, run)  # the controller may have ended meanwhile
             if found.state == "lost":
                 return f"{name} cannot be stopped: {found.why}"
@@ -96,18 +92,14 @@ class Steered:
                 f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
                 f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
             )
-        return f"{name} is stopping{ending.kept(talk.status)}"
+        return f"{name} is stopping"
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile."""
         talk = Conversation(self.files)
         if (why_not := why_not_as_many(groups, talk.config)) is not None:
             raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
-
-        def mine(answer: Scaled | ScaleRefused) -> bool:
-            return answer.groups == groups and by_me(answer)
-
-        return talk.ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)
+        return talk.ask("scale", Scaled, ScaleRefused, groups=groups)
 
     def restart(self, group: int) -> Answer[CommandDone]:
         """Have a group leave politely and start again as its next attempt, which counts against no budget."""
@@ -128,9 +120,9 @@ class Steered:
     def stacks(self, group: int, rank: int | None = None) -> list[Stacks]:
         """Take the stacks of a rank of a group now; with None, of all its ranks."""
         talk = Conversation(self.files)
-        asked = talk.ask("stacks", done=CommandDone, refused=CommandRefused, group=group, rank=rank)
+        asked = talk.ask("stacks", CommandDone, CommandRefused, group=group, rank=rank)
         wanted = {rank} if rank is not None else set(range(_size(talk.config)))
-        taken = talk.more(StacksTaken, lambda one: one.command == asked.record.command, len(wanted), STACKS_S)
+        taken = talk.stacks(asked.record.command, len(wanted), STACKS_S)
         if missing := wanted - {one.rank for one in taken}:
             raise NotDone(
                 f"no stacks of rank {listed(sorted(missing))} of group {group} within {STACKS_S:g} s: its guard does "
@@ -173,33 +165,16 @@ class Steered:
     def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
         config = configuration.to_steer(self.files)
-        check_fault(fault)
+        if fault not in FAULTS:
+            raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
         if fault == "lighthouse" and (group is not None or rank is not None):
             raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
         if fault == "cancel" and rank is not None:
             raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         _check_number("group", group, most_groups(config))
         _check_number("rank", rank, _size(config))
-
-        def mine(answer: FaultInjected | FaultRefused) -> bool:
-            """Whether this answers this command, and not another drill."""
-            if answer.kind != fault or not by_me(answer):
-                return False
-            there = fault == "cancel" or answer.rank in (None, rank or 0)
-            return fault == "lighthouse" or (group in (None, answer.group) and there)
-
         ask = Conversation(self.files, config).ask
-        return ask("inject", FaultInjected, FaultRefused, mine=mine, fault=fault, group=group, rank=rank or 0)
-
-
-def check_fault(fault: str) -> None:
-    """Refuse a fault that does not exist.
-
-    Raises:
-        EnvironmentProblem: it does not; the message names the nearest one.
-    """
-    if fault not in FAULTS:
-        raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
+        return ask("inject", FaultInjected, FaultRefused, kind=fault, group=group, rank=rank or 0)
 
 
 def _check_number(what: str, number: int | None, count: int) -> None:

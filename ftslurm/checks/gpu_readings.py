@@ -14,13 +14,10 @@ from ftslurm.slurm import client
 FIELDS = (
     *("index", "uuid", "name", "driver_version", "memory.used", "ecc.errors.uncorrected.volatile.total"),
     *("remapped_rows.uncorrectable", "remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending"),
-    *("temperature.gpu", "clocks_throttle_reasons.active"),  # newer drivers take this name, too
 )
 GPUS = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
 LINKS = ("nvidia-smi", "nvlink", "--status")
-# Bits of the reasons: the hardware slows itself down because of heat, or of the power supply.
-SLOWED = {0x40: "heat", 0x80: "the power supply"}
 _LOST = re.compile(r"\[?([\w ]*(?:unknown error|lost|requires reset|err!)[\w ]*)\]?", re.IGNORECASE)
 
 ANSWER_S = 30.0
@@ -45,8 +42,6 @@ class GpuReading:
     is_pending: bool = False  # rows or pages of memory will be replaced at its next reset
     rows_failed: bool = False  # replacing one has failed
     links: int | None = None  # active NVLinks
-    celsius: int | None = None
-    slowed: tuple[str, ...] = ()  # why the hardware slows itself down now
     problem: str = ""  # why it could not be read
 
 
@@ -77,10 +72,9 @@ def _is(gpu: GpuReading, word: str) -> bool:
 
 def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
     index, uuid, name, driver, *told = (word.strip() for word in row)
-    used, ecc, rows, pending, failed, pages, celsius, reasons = told
+    used, ecc, rows, pending, failed, pages = told
     lost = _LOST.search(", ".join(told))
     pids = re.findall(rf"^{re.escape(uuid)}, (\d+)", processes, re.MULTILINE)
-    bits = _number(reasons) or 0
     return GpuReading(
         *(int(index), uuid, name, driver, _number(used)),
         processes=tuple(map(int, pids)),
@@ -89,14 +83,12 @@ def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
         is_pending="Yes" in (pending, pages),
         rows_failed=failed == "Yes",
         links=_active(links, uuid),
-        celsius=_number(celsius),
-        slowed=tuple(why for bit, why in SLOWED.items() if bits & bit),
         problem=lost[1].strip() if lost else "",
     )
 
 
 def _number(word: str) -> int | None:
-    return int(word, 0) if re.fullmatch(r"\d+|0x[0-9a-fA-F]+", word) else None
+    return int(word) if word.isdecimal() else None
 
 
 def _active(links: str, uuid: str) -> int | None:

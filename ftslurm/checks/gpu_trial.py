@@ -1,65 +1,70 @@
-"""Lets the GPUs of this node work: `python -m ftslurm.checks.gpu_trial all WORK`; prints a line of JSON.
+"""Lets the GPUs of this node work: `python -m ftslurm.checks.gpu_trial WORK`, a process for each GPU.
 
 Each GPU multiplies matrices for a second; a product is compared with itself and with the CPU's. Then all GPUs of the
-node sum a tensor, with one process for each. This is a process of its own, because a broken GPU can hang or crash it.
+node sum a tensor. Its own processes do that, because a broken GPU can hang or crash them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.checks import gpu_verdicts
 from ftslurm.checks.finding import Finding, fail, ok
 from ftslurm.security import programs
-from ftslurm.words import plural
+from ftslurm.words import listed, plural
 
 SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
 BYTES = 64 << 20  # of the tensor that is summed
 SLOW_SHARE = 0.7  # a GPU with less than this share of the median speed has failed
-RESULT = "trial: "  # begins the line of the result
 
 
 @dataclass(frozen=True)
 class Trial:
     """What the trial has shown."""
 
-    tflops: Sequence[float] = ()  # of each GPU
-    wrong: Sequence[str] = ()  # of each: what was wrong with a product, or ""
-    allreduce_gb_s: float | None = None  # None: there is one GPU, or it was left out
-    allreduce_problem: str = ""
+    products: Sequence[tuple[float, str]] = ()  # of each GPU its TFLOP/s, and what was wrong with a product, or ""
+    allreduce: str | None = None  # what was wrong with the sum, or ""; None: there is one GPU, or it was left out
     problem: str = ""  # why there is no result
 
 
-def run(skip: Sequence[str], seconds: float = 1.0, timeout_s: float = 80.0, device: str = "cuda") -> Trial:
-    """Run the trial in a process of its own, which writes its output to ours.
+def run(gpus: int, skip: Sequence[str], seconds: float = 1.0, timeout_s: float = 80.0, device: str = "cuda") -> Trial:
+    """Run the trial in processes of its own, which write their output to ours.
 
     Args:
         skip: may name matmul and allreduce.
         seconds: how long each GPU multiplies.
-        device: cpu only for tests: two processes with gloo.
+        device: cpu only for tests: with gloo.
     """
-    command = programs.module("ftslurm.checks.gpu_trial", "all", json.dumps([skip, seconds, device]))
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        said = child.communicate(timeout=timeout_s)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)  # with the processes of the allreduce
-        return Trial(problem=f"the GPUs have not finished their trial within {timeout_s:g} s")
-    for line in said.splitlines():
-        if line.startswith(RESULT):
-            return Trial(**json.loads(line.removeprefix(RESULT)))
-    return Trial(problem=f"the trial of the GPUs has ended without a result (exit code {child.returncode})")
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        work = [json.dumps([rank, gpus, folder, skip, seconds, device]) for rank in range(gpus)]
+        commands = [programs.module("ftslurm.checks.gpu_trial", one) for one in work]
+        children = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, env=env) for command in commands]
+        deadline, codes, products = time.monotonic() + timeout_s, list[int](), list[tuple[float, str]]()
+        for child in children:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+        for child in children:
+            child.kill()
+            codes.append(child.wait())
+        for rank, code in enumerate(codes):
+            try:
+                with open(os.path.join(folder, f"gpu-{rank}")) as file:
+                    products.append(json.load(file))
+            except OSError:
+                return Trial(problem=f"GPU {rank} has given no product within {timeout_s:g} s (exit code {code})")
+    failed = [rank for rank, code in enumerate(codes) if code]
+    allreduce = None if gpus < 2 or "allreduce" in skip else ""
+    return Trial(products, f"the allreduce has failed on GPU {listed(failed)}" if failed else allreduce)
 
 
 def judge(found: Trial) -> Iterator[Finding]:
@@ -67,9 +72,10 @@ def judge(found: Trial) -> Iterator[Finding]:
     if found.problem:
         yield fail("matmul", found.problem, "see the log of the check; compare the driver with torch's CUDA version")
         return
-    middle = sorted(found.tflops)[len(found.tflops) // 2] if found.tflops else 0.0
+    speeds = sorted(tflops for tflops, _ in found.products)
+    middle = speeds[len(speeds) // 2]
     bad = False
-    for index, (tflops, wrong) in enumerate(zip(found.tflops, found.wrong, strict=True)):
+    for index, (tflops, wrong) in enumerate(found.products):
         if wrong:
             bad = True
             yield fail("matmul", f"GPU {index} has computed a wrong product: {wrong}", gpu_verdicts.REPLACE)
@@ -77,14 +83,13 @@ def judge(found: Trial) -> Iterator[Finding]:
             bad = True
             what = f"GPU {index} is slow: {tflops:.3g} TFLOP/s, the others {middle:.3g}"
             yield fail("matmul", what, "see its clocks and temperature: nvidia-smi -q -d PERFORMANCE")
-    if found.tflops and not bad:
-        count = plural(len(found.tflops), "GPU")
-        yield ok("matmul", f"the products of {count} are right, {min(found.tflops):.3g} TFLOP/s or more")
-    if found.allreduce_problem:
+    if not bad:
+        yield ok("matmul", f"the products of {plural(len(speeds), 'GPU')} are right, {speeds[0]:.3g} TFLOP/s or more")
+    if found.allreduce:
         fix = "see NCCL's words in the log of the check; NCCL_DEBUG=INFO tells more"
-        yield fail("allreduce", found.allreduce_problem, fix)
-    elif found.allreduce_gb_s is not None:
-        yield ok("allreduce", f"among the GPUs of the node: {found.allreduce_gb_s:.3g} GB/s")
+        yield fail("allreduce", found.allreduce, fix)
+    elif found.allreduce is not None:
+        yield ok("allreduce", "the sum over the GPUs of the node is right")
 
 
 def _products(torch: Any, device: Any, seconds: float, size: int) -> tuple[float, str]:
@@ -92,14 +97,15 @@ def _products(torch: Any, device: Any, seconds: float, size: int) -> tuple[float
     make = torch.Generator().manual_seed(7)
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (torch.randn(size, size, generator=make).to(device, kind) for _ in range(2))
-    first = a @ b
-    _wait(torch, device)
-    begun, count, out = time.monotonic(), 0, first
-    while (took := time.monotonic() - begun) < seconds:
-        for _ in range(10 if device.type == "cuda" else 1):
+    out = first = a @ b
+    first[0, 0].item()  # waits for the GPU, as below
+    begun, count, took = time.monotonic(), 0, 0.0
+    while took < seconds:
+        for _ in range(10):
             out, count = a @ b, count + 1
-        _wait(torch, device)
-    tflops = count * 2 * size**3 / took / 1e12 if took else 0.0
+        out[0, 0].item()
+        took = time.monotonic() - begun
+    tflops = count * 2 * size**3 / took / 1e12
     if not torch.equal(first, out):
         return tflops, "the same product was not the same twice"
     rows = a[:4].double().cpu() @ b.double().cpu()
@@ -107,79 +113,38 @@ def _products(torch: Any, device: Any, seconds: float, size: int) -> tuple[float
     return tflops, "" if error < 0.1 else f"it differs from the CPU's by {error:.3g} of its size"
 
 
-def _wait(torch: Any, device: Any) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> float:
-    """Sum a tensor among all ranks; return GB/s on the bus.
+def _reduce(torch: Any, rank: int, ranks: int, store: str, device: Any) -> None:
+    """Sum a tensor among all ranks.
 
     Raises:
         RuntimeError: the sum is wrong, or the backend has failed.
     """
     from torch import distributed as dist
 
-    cuda = device == "cuda"
-    if cuda:
-        torch.cuda.set_device(rank)
+    cuda = device.type == "cuda"
     backend = dist.FileStore(store, ranks)  # no port for strangers to connect to
     dist.init_process_group("nccl" if cuda else "gloo", store=backend, rank=rank, world_size=ranks)
     tensor = torch.full((BYTES // 4 if cuda else 1 << 16,), float(rank + 1), device=device)
     dist.all_reduce(tensor)
     if not bool((tensor == ranks * (ranks + 1) / 2).all()):
         raise RuntimeError(f"rank {rank}: the sum is wrong")
-    _wait(torch, tensor.device)
-    begun, rounds = time.monotonic(), 10
-    for _ in range(rounds):
-        dist.all_reduce(tensor)
-    _wait(torch, tensor.device)
-    took = time.monotonic() - begun
     dist.destroy_process_group()
-    moved = rounds * int(tensor.numel()) * 4 * 2 * (ranks - 1) / ranks
-    return moved / took / 1e9
 
 
-def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
-    """Sum a tensor with one process for each GPU. Return GB/s, or what went wrong."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = os.path.join(folder, "store")
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        work = (json.dumps([rank, ranks, store, device]) for rank in range(ranks))
-        there = [
-            subprocess.Popen(
-                programs.module("ftslurm.checks.gpu_trial", "reduce", one), stdout=subprocess.PIPE, env=env, text=True
-            )
-            for one in work
-        ]
-        said = [process.communicate()[0] for process in there]
-    failed = [rank for rank, process in enumerate(there) if process.returncode]
-    if failed:
-        return None, f"the allreduce has failed on GPU {', '.join(map(str, failed))}"
-    return min(float(text.split()[-1]) for text in said), ""
-
-
-def main(what: str, work: str) -> None:
-    """Do the whole trial, or take part in the allreduce."""
+def main(work: str) -> None:
+    """Take part in the trial with one GPU."""
     import torch
 
-    if what == "reduce":
-        print(_reduce(torch, *json.loads(work)))
-        return
-    skip, seconds, kind = json.loads(work)
+    rank, ranks, folder, skip, seconds, kind = json.loads(work)
     cuda = kind == "cuda"
-    devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if cuda else [torch.device("cpu")] * 2
-    if not devices:
-        print(RESULT + json.dumps(asdict(Trial(problem="torch sees no GPU"))))
-        return
-    found, ranks = [], len(devices)
-    if "matmul" not in skip:
-        found = [_products(torch, device, seconds, SIZE if cuda else 64) for device in devices]
+    device = torch.device(kind, rank) if cuda else torch.device(kind)
     if cuda:
-        torch.cuda.empty_cache()
-    speed, problem = (None, "") if ranks < 2 or "allreduce" in skip else _allreduce(ranks, kind)
-    trial = Trial([tflops for tflops, _ in found], [wrong for _, wrong in found], speed, problem)
-    print(RESULT + json.dumps(asdict(trial)), flush=True)
+        torch.cuda.set_device(device)
+    found = (0.0, "") if "matmul" in skip else _products(torch, device, seconds, SIZE if cuda else 64)
+    with open(os.path.join(folder, f"gpu-{rank}"), "w") as file:
+        json.dump(found, file)
+    if ranks > 1 and "allreduce" not in skip:
+        _reduce(torch, rank, ranks, os.path.join(folder, "store"), device)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.checks.gpu_readings import GpuReading
 from ftslurm.checks.node_facts import Hardware
-from ftslurm.words import by_count, listed, plural
+from ftslurm.words import by_count, plural
 
 RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
 REPLACE = "drain the node; the GPU has to be replaced"
 
 
-def present(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[Finding]:
+def present(gpus: Sequence[GpuReading], expected: int) -> Iterator[Finding]:
     """Yield whether the GPUs are there that the run uses.
 
     Args:
-        files: how many device files there are.
         expected: how many the run uses on a node; 0: it does not say.
     """
     for gpu in gpus:
@@ -27,17 +26,10 @@ def present(gpus: Sequence[GpuReading], files: int, expected: int) -> Iterator[F
     answer = by_count(sound, "answers", "answer")
     if sound < expected:
         what = f"{sound} of the {plural(expected, 'GPU')} that the run uses on a node {answer}"
-        what += f"; there are {files} device files" if files != sound else ""
         yield fail("gpus", what, "see nvidia-smi on the node, and whether the job has asked for its GPUs")
     elif all(not gpu.problem for gpu in gpus):
-        names = dict.fromkeys(gpu.name for gpu in gpus)
-        kinds = ", ".join(names)
-        yield ok(
-            "gpus",
-            f"{plural(sound, 'GPU')} {answer} ({kinds}, driver {', '.join({gpu.driver for gpu in gpus})})",
-        )
-        if len(names) > 1:
-            yield warn("gpus", f"they are not all alike: {kinds}", "choose nodes with cluster.sbatch.constraint")
+        kinds = ", ".join({f"{gpu.name}, driver {gpu.driver}" for gpu in gpus})
+        yield ok("gpus", f"{plural(sound, 'GPU')} {answer} ({kinds})")
 
 
 def idle(gpus: Sequence[GpuReading], most_used_mb: int) -> Iterator[Finding]:
@@ -45,7 +37,7 @@ def idle(gpus: Sequence[GpuReading], most_used_mb: int) -> Iterator[Finding]:
     busy = False
     for gpu in gpus:
         pids = gpu.processes
-        fix = "end these processes, or ask for whole nodes (cluster.sbatch={exclusive: true}); or --allow-busy"
+        fix = "end these processes, or ask for whole nodes (cluster.sbatch={exclusive: true}); or --skip idle"
         if pids:
             busy = True
             who = ", ".join(map(str, pids[:4]))
@@ -95,15 +87,6 @@ def links(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
         yield ok("nvlink", f"{most} active NVLinks of each GPU")
 
 
-def speed(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
-    """Yield which GPUs slow themselves down."""
-    for gpu in gpus:
-        if gpu.slowed:
-            heat = "" if gpu.celsius is None else f" at {gpu.celsius} C"
-            what = f"GPU {gpu.index} slows itself down{heat} because of {listed(gpu.slowed)}"
-            yield warn("speed", what, "see the cooling and the power supply of the node")
-
-
 def state(there: Hardware, expected: int, most_used_mb: int | None) -> Iterator[Finding]:
     """Yield what is to be said of a node's GPUs.
 
@@ -117,8 +100,8 @@ def state(there: Hardware, expected: int, most_used_mb: int | None) -> Iterator[
         yield ok("gpus", "their state is not checked: there is no nvidia-smi here")
     elif there.gpus or expected:
         gpus = there.readings or []
-        yield from present(gpus, there.gpus, expected)
-        for check in (memory, links, speed):
+        yield from present(gpus, expected)
+        for check in (memory, links):
             yield from check(gpus)
         if most_used_mb is not None:
             yield from idle(gpus, most_used_mb)

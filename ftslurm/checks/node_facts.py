@@ -80,10 +80,8 @@ class FolderFacts:
 
     path: str = ""
     shared: bool = False
-    listing_s: float | None = None  # until the node lists a file that was made there; None: not within the limit
-    size_s: float | None = None  # until doctor's machine sees what the node has appended
+    size_s: float | None = None  # until doctor's machine sees what the node has written; None: not within the limit
     exclusive: bool = True  # whether a file that must not exist is refused to the node if it was made there
-    locks: bool | None = None  # whether a lock that is held there is held for the node; None: locking is an error
     fsync_s: float = 0.0  # the median
     fsync_longest_s: float = 0.0
     problem: str = ""
@@ -101,8 +99,6 @@ class NodeFacts:
     facts: Facts | None = None
     ahead_s: float = -3600.0  # its clock before ours, less the time that its quickest line took
     tried: Mapping[str, str] = field(default_factory=dict)  # what a run does there -> why it fails, "" if it does not
-    place: Sequence[Any] = ()  # host and free port
-    reached: Mapping[str, str] = field(default_factory=dict)  # another node -> why it was not reached, "" if it was
 
 
 def read_facts(raw: Mapping[str, Any]) -> Facts:

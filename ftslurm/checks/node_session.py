@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -82,7 +81,7 @@ class NodeSession:
             size_s = self._share()
             answer = self._answer()
             known.folder = FolderFacts(**{**answer["folder"], "size_s": size_s})
-            known.facts, known.tried, known.place = read_facts(answer["facts"]), answer["tried"], answer["place"]
+            known.facts, known.tried = read_facts(answer["facts"]), answer["tried"]
         except Silent as why:
             known.problem = str(why)
         except (KeyError, TypeError):
@@ -90,12 +89,6 @@ class NodeSession:
         except OSError as error:
             known.problem = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
         return known
-
-    def reach(self, other: NodeFacts) -> None:
-        """Have the node connect to the port of another one."""
-        with suppress(Silent):
-            self._say("{} {}".format(*other.place))
-            self.known.reached = {other.name: str(self._answer().get("why"))}
 
     def close(self) -> None:
         """End the program and its job."""
@@ -119,20 +112,14 @@ class NodeSession:
         return hello
 
     def _share(self) -> float | None:
-        """Make the folder and a file, lock it, and have the program look at it; then make the new file.
+        """Make the folder and a file, and have the program write into it.
 
-        Return after how many seconds this machine sees what the node has appended.
+        Return after how many seconds this machine sees what the node has written.
         """
         self._here.parent.mkdir(mode=0o700, exist_ok=True)
-        with self._here.open("x") as here:
-            with suppress(OSError):  # the node cannot lock it either, or says that locks hold for one machine only
-                fcntl.lockf(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = self._here.stat().st_size
-            self._say("go")
-            if not self._answer()["shared"]:
-                return None
-            Path(f"{self._here}-new").touch(mode=0o600)
-            return wait_for(lambda: self._here.stat().st_size > size)
+        self._here.touch(mode=0o600)
+        self._say("go")
+        return wait_for(lambda: self._here.stat().st_size > 0) if self._answer()["shared"] else None
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

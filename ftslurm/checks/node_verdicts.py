@@ -78,16 +78,6 @@ def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool) -> It
         yield fail("node", node.problem, "log in there and try it by hand, or leave it out (--nodes)")
 
 
-def check_reach(node: NodeFacts) -> Iterator[Finding]:
-    """Yield whether a node connects to the others that were tried."""
-    for other, why in node.reached.items():
-        if why:
-            closed = f"{node.name} cannot connect to a free port of {other}: {why}"
-            yield fail("ports", closed, f"{ADMIN} to open the ports between nodes to one another")
-        else:
-            yield ok("ports", f"{node.name} connects to a free port of {other}")
-
-
 def check_folder(facts: FolderFacts) -> Iterator[Finding]:
     """Yield what is wrong or well with the folder of runs."""
     if facts.problem:
@@ -97,25 +87,16 @@ def check_folder(facts: FolderFacts) -> Iterator[Finding]:
         yield fail("folder", f"{facts.path} is not the folder of this machine: runs need one that is shared", SHARED)
         return
     yield ok("folder", f"{facts.path} is the same as here")
-    for seconds, what, late in (
-        (facts.listing_s, "it sees a file that was made here", "commands reach a run so late"),
-        (facts.size_s, "what it has written is seen here", "`status` and `logs` are so late"),
-    ):
-        took = f"not within {PATIENCE_S:g} s" if seconds is None else f"after {seconds:.3f} s"
-        if seconds is None or seconds > SLOW_SEEN_S:
-            fix = "mount the folder with actimeo=1 (NFS), or set run.root to another shared folder"
-            yield warn("caching", f"{what} {took}: {late}", fix)
-        else:
-            yield ok("caching", f"{what} {took}")
+    seen = f"not within {PATIENCE_S:g} s" if facts.size_s is None else f"after {facts.size_s:.3f} s"
+    what = f"what it has written is seen here {seen}"
+    if facts.size_s is None or facts.size_s > SLOW_SEEN_S:
+        fix = "mount the folder with actimeo=1 (NFS), or set run.root to another shared folder"
+        yield warn("caching", f"{what}: `status` and `logs` are so late, and commands to a run", fix)
+    else:
+        yield ok("caching", what)
     if not facts.exclusive:
         twice = "two machines can create the same file, so two controllers could lead one run"
-        yield fail("locking", twice, f"{SHARED} and creates files exclusively (NFS 3 or newer, Lustre, GPFS)")
-    elif not facts.locks:
-        what = "fcntl locks are an error" if facts.locks is None else "fcntl locks hold for one machine only"
-        fix = "ftslurm needs none; if your scripts lock files there, mount with locks (Lustre: -o flock)"
-        yield warn("locking", what, fix)
-    else:
-        yield ok("locking", "exclusive creation and fcntl locks hold between machines")
+        yield fail("folder", twice, f"{SHARED} and creates files exclusively (NFS 3 or newer, Lustre, GPFS)")
     taken = f"a durable write takes {1000 * facts.fsync_s:.1f} ms, at most {1000 * facts.fsync_longest_s:.1f}"
     if facts.fsync_s > 0.1:
         slow = f"{taken}; the controller waits for one before each action"
@@ -207,24 +188,20 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
     elif devices:
         yield ok("cuda", f"torch for {build} sees {plural(devices, 'GPU')} of {count or devices}")
     elif count and build:
-        yield warn("cuda", f"{has} for {build} sees none of them", "try --gpus 1, or a build that fits the driver")
+        yield warn("cuda", f"{has} for {build} sees none of them", "try a build that fits the driver")
     elif count and "version" in torch:
         yield warn("cuda", f"{has} is a CPU build: scripts would train on CPUs", BUILD)
 
 
 def _network(facts: Facts, several: bool) -> Finding:
     shown = ", ".join(f"{name} {ip}" for name, ip in facts.interfaces.items()) or "none but loopback"
-    fast = ", ".join(facts.infiniband)
-    shown += f"; InfiniBand or RoCE: {fast}" if fast else ""
-    fix = f"set cluster.interface to one of: {', '.join(facts.interfaces) or 'none is up'}"
-    if several and (not facts.address or is_loopback(facts.address)):
-        to = facts.address or "no address"
-        finding = warn if facts.interfaces else fail
-        return finding("network", f"its own name stands for {to}, so the route to the controller decides; {shown}", fix)
-    if len(facts.interfaces) < 2 or (facts.address in facts.interfaces.values() and not fast):
+    if facts.infiniband:
+        shown += f"; InfiniBand or RoCE: {', '.join(facts.infiniband)}"
+    if not several or (facts.address and not is_loopback(facts.address)):
         return ok("network", shown)
-    which = f"Gloo takes the interface of {facts.address}, NCCL the first that fits: name the one to use"
-    return warn("network", f"{which}; up are {shown}", fix)
+    what = f"its own name stands for {facts.address or 'no address'}, so the route to the controller decides; {shown}"
+    finding = warn if facts.interfaces else fail
+    return finding("network", what, f"set cluster.interface to one of: {', '.join(facts.interfaces) or 'none is up'}")
 
 
 def _limits(facts: Facts) -> Iterator[Finding]:

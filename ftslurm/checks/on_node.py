@@ -1,16 +1,15 @@
 """Runs on a node for `ftslurm doctor`: `python -m ftslurm.checks.on_node HERE OPTIONS SUBMIT`.
 
-HERE is a file that doctor makes, locks and looks at; HERE-new one that it makes once the folder has been listed here.
+HERE is a file that doctor makes and looks at.
 OPTIONS are srun's, SUBMIT is a command that tries to submit a job (none: that is refused everywhere), both as JSON.
 
 It prints a line of JSON when it has begun, and waits for one on stdin: the folder is there now. It prints another one
-when it has looked into the folder, and one with all the rest. Then it connects to each HOST PORT that comes on stdin.
+when it has written into the folder, and one with all the rest.
 When stdin ends, because doctor has finished or was killed, it removes the folder and exits, whatever it is doing.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -20,8 +19,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 
 from ftslurm.checks import node_facts
@@ -31,7 +30,6 @@ from ftslurm.slurm import client, commands
 
 LIFE_S = 280
 TRY_S = 60.0
-SHORT_S = 10.0
 
 
 def wait_for(check: Callable[[], bool]) -> float | None:
@@ -42,36 +40,6 @@ def wait_for(check: Callable[[], bool]) -> float | None:
             return None
         time.sleep(0.002)
     return time.monotonic() - begun
-
-
-@contextmanager
-def _noting(found: FolderFacts) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        found.problem = f"{error.filename or 'it'}: {error.strerror}"
-
-
-def _touch(here: str, found: FolderFacts) -> None:
-    """Look for the file of the other side, list the folder, make the file again, lock it, append to it."""
-    found.shared = os.path.exists(here)
-    if not found.shared:
-        return
-    os.listdir(os.path.dirname(here))  # the listing is cached now
-    try:
-        os.close(os.open(here, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        found.exclusive = False
-    except FileExistsError:
-        pass
-    with open(here, "r+") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found.locks = False
-        except BlockingIOError:
-            found.locks = True
-        except OSError:
-            pass
-    _append(here, "seen\n")
 
 
 def _append(path: str, text: str) -> float:
@@ -85,13 +53,14 @@ def _append(path: str, text: str) -> float:
 
 
 def _look(here: str, found: FolderFacts) -> None:
-    """Wait for the new file of the other side; measure durable writes."""
-    if not found.shared or found.problem:
-        return
-    folder, name = os.path.split(here)
-    found.listing_s = wait_for(lambda: f"{name}-new" in os.listdir(folder))
-    taken = [_append(here, "x" * 200 + "\n") for _ in range(20)]
-    found.fsync_s, found.fsync_longest_s = statistics.median(taken), max(taken)
+    """Look for the file of the other side, make it again, append to it; measure durable writes."""
+    found.shared = os.path.exists(here)
+    if found.shared:
+        with suppress(FileExistsError):
+            open(here, "x").close()
+            found.exclusive = False
+        taken = [_append(here, "x" * 200 + "\n") for _ in range(20)]
+        found.fsync_s, found.fsync_longest_s = statistics.median(taken), max(taken)
 
 
 def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str) -> dict[str, str]:
@@ -111,14 +80,8 @@ def _say(**answer: object) -> None:
     print(json.dumps({"time": time.time(), **answer}), flush=True)
 
 
-def _serve(folder: str) -> None:
-    for line in sys.stdin:
-        host, port = line.split()
-        try:
-            socket.create_connection((host, int(port)), timeout=SHORT_S).close()
-            _say(why="")
-        except OSError as error:
-            _say(why=f"{type(error).__name__}: {error}"[:300])
+def _end_with_stdin(folder: str) -> None:
+    sys.stdin.read()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
@@ -131,21 +94,15 @@ def main(here: str, options: str, submit: str) -> None:
     node, job = processes.node_of(os.environ) or socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
     _say(node=node, job=job)
     sys.stdin.readline()
-    threading.Thread(target=_serve, args=[folder], daemon=True).start()
-    with _noting(found):
-        _touch(here, found)
-    _say(shared=found.shared)
-    with _noting(found):
+    threading.Thread(target=_end_with_stdin, args=[folder], daemon=True).start()
+    try:
         _look(here, found)
+    except OSError as error:
+        found.problem = f"{error.filename or 'it'}: {error.strerror}"
+    _say(shared=found.shared)
     there = node_facts.of_node()
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    # The other nodes only connect, so that nothing needs to be accepted.
-    with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as server:
-        place = [socket.gethostname(), server.getsockname()[1]]
-        tried = _as_a_run(json.loads(options), json.loads(submit), job, node) if job else {}
-        _say(folder=asdict(found), facts=asdict(there), place=place, tried=tried)
-        signal.pause()
+    tried = _as_a_run(json.loads(options), json.loads(submit), job, node) if job else {}
+    _say(folder=asdict(found), facts=asdict(there), tried=tried)
 
 
 if __name__ == "__main__":

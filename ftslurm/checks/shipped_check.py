@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
 from ftslurm.checks import gpu_trial, gpu_verdicts, node_facts, node_verdicts
 from ftslurm.checks.finding import Finding, Level
 
-CHECKS = ("gpus", "idle", "memory", "nvlink", "speed", "kernel", "shm", "disk", "matmul", "allreduce")
+CHECKS = ("gpus", "idle", "memory", "nvlink", "kernel", "shm", "disk", "matmul", "allreduce")
 MOST_USED_MB = 2048  # memory in use of an idle GPU
+LEAST_GB = 1.0  # free space
 TRIALS = ("matmul", "allreduce")
 _EPILOG = """\
 Exit code 0: the node is sound, warnings included. 1: a check has failed. The last line sums up.
@@ -32,10 +34,6 @@ def parser() -> argparse.ArgumentParser:
     used = os.environ.get("FTSLURM_PREFLIGHT_GPUS") or "0"
     must = "GPUs that must be there; default: those that the run uses on a node"
     add("--gpus", type=int, default=used, metavar="N", help=must)
-    add("--allow-busy", action="store_true", help="others may use the GPUs")
-    add("--min-shm-gb", type=float, default=1.0, metavar="GB", help="free space in /dev/shm (default 1)")
-    free = "free space; default: the run and /tmp, 1 each"
-    add("--min-disk-gb", action="append", type=_disk, metavar="PATH:GB", help=free)
     return made
 
 
@@ -61,23 +59,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     there = node_facts.of_hardware(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    yield from gpu_verdicts.state(there, args.gpus, None if args.allow_busy else MOST_USED_MB)
+    yield from gpu_verdicts.state(there, args.gpus, MOST_USED_MB)
     yield from node_verdicts.kernel(there)
-    yield node_verdicts.space("shm", "/dev/shm", args.min_shm_gb)  # noqa: S108 its free space is read
-    run = os.environ.get("FTSLURM_RUN_DIR")
-    usual = [(path, 1.0) for path in (run, tempfile.gettempdir()) if path]
-    yield from (node_verdicts.space("disk", path, least) for path, least in args.min_disk_gb or usual)
-    if (there.gpus or args.gpus) and not {*TRIALS} <= {*args.skip}:
-        yield from gpu_trial.judge(gpu_trial.run(args.skip))
+    yield node_verdicts.space("shm", "/dev/shm", LEAST_GB)  # noqa: S108 its free space is read
+    for path in (os.environ.get("FTSLURM_RUN_DIR"), tempfile.gettempdir()):
+        if path:
+            yield node_verdicts.space("disk", path, LEAST_GB)
+    if there.gpus and not {*TRIALS} <= {*args.skip}:
+        yield from gpu_trial.judge(gpu_trial.run(there.gpus, args.skip))
 
 
-def _disk(word: str) -> tuple[str, float]:
-    """Read PATH:GB."""
-    path, _, least = word.rpartition(":")
-    try:
-        gb = float(least)
-    except ValueError:
-        gb = -1.0
-    if not path or not gb >= 0:
-        raise argparse.ArgumentTypeError(f"{word}: must be PATH:GB, as /scratch:20")
-    return path, gb
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
-import grp
-import os
-import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
-from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_nodes, read_records, read_settings
+from ftslurm.checks.slurm_verdicts import SlurmFacts, read_nodes, read_records, read_settings
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import Partition, read_gpus
 from ftslurm.words import offer
-
-ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
 
 def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
@@ -36,10 +29,8 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     nodes = read_nodes(_answer(*commands.nodes()))
     return SlurmFacts(
-        *(config, nodes, chosen[0] if chosen else None, rows, took, _accounts(config)),
+        *(config, nodes, chosen[0] if chosen else None, rows, took),
         read_records(client.call(commands.records("reservation")).out),
-        getpass.getuser(),
-        frozenset(map(_group, os.getgroups())),
     )
 
 
@@ -60,17 +51,15 @@ def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
     return nodes
 
 
-def srun(slurm: SlurmFacts, node: str, gpus: int | None, extra: Sequence[str]) -> list[str]:
-    """Return the command line of the job on one node ("": any), without its program.
+def srun(slurm: SlurmFacts, node: str, extra: Sequence[str]) -> list[str]:
+    """Return the command line of the job on one node ("": any), with one GPU where Slurm knows GPUs.
 
     Args:
-        gpus: how many it asks for; None: one where Slurm knows GPUs.
         extra: further options.
     """
     name = (slurm.chosen or {}).get("PartitionName", "")
-    if gpus is None:
-        there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
-        gpus = int(any(read_gpus(one.gres) for one in there))
+    there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
+    gpus = int(any(read_gpus(one.gres) for one in there))
     return commands.srun_alone("ftslurm-doctor", name, node, gpus, extra)
 
 
@@ -79,18 +68,3 @@ def _answer(*command: str) -> str:
     if not answer.ok:
         raise EnvironmentProblem(f"{' '.join(command)}: {answer.text}")
     return answer.out
-
-
-def _accounts(config: Mapping[str, str]) -> list[dict[str, str]]:
-    if config.get("AccountingStorageType") != "accounting_storage/slurmdbd" or not shutil.which("sacctmgr"):
-        return []
-    fields = f"format={','.join(f'{name}%200' for name in ACCOUNT)}"
-    command = f"sacctmgr --parsable2 --noheader show association where user={getpass.getuser()} {fields}"
-    answer = client.call(command.split())
-    return read_accounts(answer.out, ACCOUNT) if answer.ok else []
-
-
-def _group(number: int) -> str:
-    with suppress(KeyError):
-        return grp.getgrgid(number).gr_name
-    return str(number)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftslurm.checks.finding import Finding, fail, ok, warn
-from ftslurm.slurm import offers
-from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_rows
+from ftslurm.slurm.parse import Partition, partition_names, read_rows
 
 OLDEST = (22, 5)
 ADMIN = "ask your Slurm administrator"
@@ -39,10 +38,7 @@ class SlurmFacts:
     chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
     rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
-    accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
     reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
-    user: str = ""
-    groups: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def one_machine(self) -> bool:
@@ -71,11 +67,6 @@ def read_nodes(text: str) -> list[Node]:
     return [Node(*row) for row in read_rows(text, len(Node._fields))[0]]
 
 
-def read_accounts(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
-    """Parse `sacctmgr --parsable2 --noheader show association` with these fields."""
-    return [dict(zip(fields, row, strict=True)) for row in read_rows(text, len(fields))[0]]
-
-
 def check_slurm(facts: SlurmFacts) -> list[Finding]:
     """Return the findings of all checks."""
     return [finding for check in CHECKS for finding in check(facts)]
@@ -100,8 +91,6 @@ def _version(facts: SlurmFacts) -> Iterator[Finding]:
         yield warn("reach", slow, f"{ADMIN} whether slurmctld is overloaded; poll it less (no `watch squeue`)")
     else:
         yield ok("reach", f"slurmctld answers in {facts.answer_s:.2f} s")
-    if facts.user == "root" and facts.value("DisableRootJobs") == "Yes":
-        yield fail("user", "DisableRootJobs=Yes: root may not submit", "use an ordinary account")
 
 
 def _partition(facts: SlurmFacts) -> Iterator[Finding]:
@@ -127,9 +116,6 @@ def _partition(facts: SlurmFacts) -> Iterator[Finding]:
             f"MaxTime={part.get('MaxTime')}, DefaultTime={part.get('DefaultTime')}, MaxNodes={part.get('MaxNodes')}"
         )
         yield ok("partition", f"{name}: {shown}; {limits}")
-    allowed = part.get("AllowGroups", "ALL")
-    if allowed != "ALL" and not facts.groups & set(allowed.split(",")) and facts.user != "root":
-        yield fail("partition", f"{name} is only for the groups {allowed}", "set cluster.partition to another")
 
 
 def _limits(facts: SlurmFacts) -> Iterator[Finding]:
@@ -139,16 +125,6 @@ def _limits(facts: SlurmFacts) -> Iterator[Finding]:
         yield fail("limits", few, f"{ADMIN} for Slurm's default, 40000; until then set cluster=array")
     elif steps is not None:
         yield ok("limits", f"MaxStepCount={steps} steps a job; MaxArraySize={tasks} (cluster=array: groups a run)")
-    for one in facts.accounts:
-        said = ", ".join(f"{key} {value}" for key, value in one.items() if value and key != "Account")
-        yield ok("limits", f"account {one.get('Account')}: {said or 'no limit of its own'}")
-        if (_number(one.get("MaxSubmit", "")) or 99) < 3:
-            few = f"account {one['Account']}: MaxSubmitJobs={one['MaxSubmit']}, so no job can replace a lost node"
-            yield warn("limits", few, f"{ADMIN} for more, or set cluster.spare_nodes=1")
-    enforced = facts.value("AccountingStorageEnforce")
-    if "associations" in enforced and not facts.accounts:
-        none = f"AccountingStorageEnforce={enforced} and you have no account: sbatch will refuse your jobs"
-        yield fail("limits", none, f"{ADMIN} for an account, then set cluster.account")
     if ports := re.fullmatch(r"([1-9]\d{0,4})-(\d{1,5})", facts.value("SrunPortRange")):
         most = (int(ports[2]) - int(ports[1]) + 1) // PORTS_OF_SRUN
         if most < 50:
@@ -185,20 +161,9 @@ def _settings(facts: SlurmFacts) -> Iterator[Finding]:
 
 
 def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
-    rows = offers.meant(facts.rows, (facts.chosen or {}).get("PartitionName", "")).rows
-    where, most = offers.named(rows), max((row.gpus for row in rows), default=UNKNOWN)
-    if most == UNKNOWN:
-        yield warn("GRES", f"{where}: sinfo does not say what GPUs all of its nodes have", f"set groups.gpus; {ADMIN}")
-    elif not most:
-        none = f"Slurm knows no GPUs in {where}: groups train on CPUs there"
-        yield warn(
-            "GRES", none, f"choose another (cluster.partition), or set groups.gpus and {offers.UNKNOWN_TO_SLURM}"
-        )
+    if not any(row.gpus for row in facts.rows):
         return
-    else:
-        yield ok("GRES", ", ".join(f"{row.nodes} nodes with {row.gpus} GPUs in {row.name}" for row in rows))
-    devices = facts.value("ConstrainDevices")
-    task = facts.value("TaskPlugin")
+    devices, task = facts.value("ConstrainDevices"), facts.value("TaskPlugin")
     if "cgroup" not in task or devices == "no":
         why = f"TaskPlugin={task}, ConstrainDevices={devices or 'not set'}: jobs see the GPUs of other jobs"
         yield warn("cgroup", why, f"{ADMIN} for TaskPlugin=task/cgroup and ConstrainDevices=yes")

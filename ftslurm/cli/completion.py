@@ -7,6 +7,7 @@ imported only where one is being typed.
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,37 +46,30 @@ def candidates(before: Sequence[str], prefix: str) -> Iterator[str]:
         prefix: what of it is typed; candidates may begin in another way.
     """
     verb = VERBS.get(before[0] if before else "", VERBS["run"])
-    if before and (action := options(verb).get(before[-1])) is not None and action.nargs != 0:
-        yield from action.choices or (paths(prefix) if action.metavar in ("DIR", "FILE") else ())
-        return
-    if not before:
-        yield from VERBS
-    if prefix.startswith("-"):
-        yield from options(verb)
-    elif verb.settings:
-        yield from settings(prefix, before)
-    for action in positionals(verb) if "=" not in prefix else ():
+    awaited = options(verb).get(before[-1]) if before else None
+    if awaited is not None and awaited.nargs != 0:
+        actions = [awaited]
+    else:
+        actions = positionals(verb)
+        yield from () if before else VERBS
+        if prefix.startswith("-"):
+            yield from options(verb)
+        elif verb.settings:
+            yield from settings(prefix, before)
+    for action in actions if "=" not in prefix else ():
         yield from action.choices or ()
-        match action.metavar:
-            case "RUN":
-                yield from runs(before)
-            case "FAULT":
-                yield from FAULTS
-            case "DIR":
-                yield from paths(prefix)
-            case "PAGE":
-                from ftslurm.config.schema import shipped
-
-                yield from ("settings", *(page.stem for page in shipped("docs").glob("*.md")))
+        if action.metavar in ("DIR", "FILE"):
+            yield from paths(prefix)
+        elif action.metavar == "RUN":
+            yield from runs(before)
+        elif action.metavar == "FAULT":
+            yield from FAULTS
 
 
 def runs(before: Sequence[str]) -> Iterator[str]:
     """Generate the ids of the runs under --root."""
     root = Path(before[before.index("--root") + 1] if "--root" in before[:-1] else "runs")
-    try:
-        yield from (path.name for path in root.iterdir() if (path / "config.yaml").exists())
-    except OSError:
-        return
+    yield from (config.parent.name for config in root.glob("*/config.yaml"))
 
 
 def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
@@ -106,12 +100,8 @@ def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
 
 def paths(prefix: str) -> Iterator[str]:
     """Generate the folders and files whose path begins so."""
-    start = prefix[: prefix.rfind("/") + 1]
-    try:
-        for entry in os.scandir(os.path.expanduser(start) or "."):  # noqa: PTH111
-            yield f"{start}{entry.name}" + ("/" if entry.is_dir() else "")
-    except OSError:
-        return
+    for path in glob.iglob(f"{glob.escape(prefix)}*"):  # noqa: PTH207
+        yield f"{path}/" if Path(path).is_dir() else path
 
 
 def _presets(section: str, before: Sequence[str]) -> list[str]:

@@ -57,7 +57,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     if partitions:
         slurm = slurm_facts.ask_slurm(args.partition, partitions)
         nodes = slurm_facts.known_nodes(args.nodes, slurm) if args.nodes else [""]
-        places = {node or "a node": slurm_facts.srun(slurm, node, args.gpus, args.srun) for node in nodes}
+        places = {node or "a node": slurm_facts.srun(slurm, node, args.srun) for node in nodes}
         yield from check_slurm(slurm)
     elif args.nodes or args.partition:
         raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")
@@ -83,15 +83,10 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
 def _look(
     sessions: Sequence[NodeSession], wait_s: float, pool: ThreadPoolExecutor, slurm: SlurmFacts | None
 ) -> Iterator[Finding]:
-    """Yield what is found on each node, and whether each reaches the one before it."""
+    """Yield what is found on each node."""
     ranges = dict[str, str]()
     with suppress(metadata.PackageNotFoundError):
         ranges = {one.name: str(one.specifier) for one in map(Requirement, metadata.requires("ftslurm") or [])}
     several, tell = slurm is not None and not slurm.one_machine, partial(print, file=sys.stderr, flush=True)
     for node in pool.map(lambda session: session.look(wait_s, tell), sessions):
         yield from node_verdicts.check_node(node, ranges, several)
-    there = [session for session in sessions if session.known.place]
-    for i, session in enumerate(there):
-        if there[i - 1] is not session:
-            session.reach(there[i - 1].known)
-            yield from node_verdicts.check_reach(session.known)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,11 +27,10 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
         The exit code: 0 the run succeeded, 1 it failed or lost its controller, 130 interrupted.
     """
     console = table.console()
-    watcher, local = Watcher(config, run), config.cluster.kind == "local"
-    show = partial(follow, run, watcher, console=console, poll_s=0.2 if local else 0.5)
+    show = partial(follow, config, run, console=console)
     try:
         interrupts.heed()
-        status = _shown(config, run, watcher, show)
+        status = _shown(show)
     except (KeyboardInterrupt, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EIO:
             raise
@@ -40,22 +38,24 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
     if status.outcome == "running":
         closed_output.say(f"ftslurm: {state.no_verdict(config, run)}", sys.stderr)
         return 1
-    if local:
+    if config.cluster.kind == "local":
         state.wait_for_exit(run)
     console.print(summary.summary(status, run, followed=True))
     return 0 if status.outcome == "succeeded" else 1
 
 
-def follow(run: RunDir, watcher: Watcher, **options: Any) -> RunStatus:
-    """Show a run until it ends or nothing can come any more (table.follow)."""
+def follow(config: Config, run: RunDir, **options: Any) -> RunStatus:
+    """Show a run, also while it waits for its start, until it ends or nothing can come any more (table.follow)."""
+    watcher = Watcher(config, run)
 
     def note() -> str | None:
-        return watcher.look().note if run.events.exists() else None  # that it starts is no problem
+        starts, found = config.cluster.kind == "local" and not run.events.exists(), watcher.look()
+        return None if starts or found.never is not None else found.note  # that it starts is no problem
 
     return table.follow(run, until=lambda: not watcher.there(), note=note, **options)
 
 
-def _shown(config: Config, run: RunDir, watcher: Watcher, show: Callable[..., RunStatus]) -> RunStatus:
+def _shown(show: Callable[..., RunStatus]) -> RunStatus:
     """Show the run, on even if nobody reads the output any more: its exit code is still needed.
 
     Raises:
@@ -63,8 +63,6 @@ def _shown(config: Config, run: RunDir, watcher: Watcher, show: Callable[..., Ru
         OSError: with EIO, the terminal is gone.
     """
     try:
-        if config.cluster.kind != "local":
-            wait_for_start(run, watcher)
         return show()
     except BrokenPipeError:
         closed_output.discard()
@@ -85,14 +83,3 @@ def _interrupted(config: Config, run: RunDir, console: Console, show: Callable[.
         closed_output.discard()
         console.print(summary.summary(show(history=0), run))
     return 130
-
-
-def wait_for_start(run: RunDir, watcher: Watcher) -> None:
-    """Print why the job waits in the queue, until its controller has begun the journal, or never will."""
-    printed = None
-    while not run.events.exists() and watcher.there():
-        note = watcher.look().note
-        if note != printed and not run.events.exists():
-            printed = note
-            print(note, flush=True)
-        time.sleep(0.2)

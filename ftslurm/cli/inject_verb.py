@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ftslurm.api import steered
 from ftslurm.cli.run_argument import agreed, find_run
 from ftslurm.errors import NotDone
 
 
 def main(args: argparse.Namespace) -> int:
     """Inject one fault."""
-    steered.check_fault(args.fault)
     run = find_run(args)
     if not args.yes and sys.stdin.isatty():
         whom = "the lowest group that runs" if args.group is None else f"group {args.group}"

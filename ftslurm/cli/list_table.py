@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import RenderableType
@@ -47,37 +47,36 @@ def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, li
         "user": len({row.user for row in rows}) > 1,
         "note": width >= WIDE,
     }
-    names = [name for name in _COLUMNS if told.get(name, True)]
+    texts = {row.dir: _texts(row) for row in rows}
+    names = [name for name in next(iter(texts.values()), {}) if told.get(name, True)]
     cells = {
         row.dir: [
-            Text(visible(_COLUMNS[name](row)), _STYLES.get(row.state, "") if name == "state" else "") for name in names
+            Text(visible(texts[row.dir][name]), _STYLES.get(row.state, "") if name == "state" else "") for name in names
         ]
         for row in rows
     }
     return names, cells
 
 
-def _step(row: Brief) -> str:
-    step = "-" if row.step is None else str(row.step)
-    return step if row.step is None or row.total_steps is None else f"{step}/{row.total_steps}"
+def _texts(row: Brief) -> dict[str, str]:
+    """Return what stands in each column."""
+    step, groups = _known(row.step), _known(row.groups)
+    at_work = row.groups_at_work if row.state == "running" else None
+    return {
+        "run": row.id,
+        "state": row.state,
+        "step": step if row.step is None or row.total_steps is None else f"{step}/{row.total_steps}",
+        "rate": "-" if row.steps_per_s is None else speed(row.steps_per_s),
+        "groups": groups if at_work is None else f"{at_work}/{groups}",
+        "restarts": _known(row.restarts),
+        "job": "local" if row.cluster == "local" else row.job or "-",
+        "age": about(time.time() - row.created) if row.created else "-",
+        "value": " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
+        "sweep": row.sweep or "",
+        "user": row.user,
+        "note": row.note or "",
+    }
 
 
-def _groups(row: Brief) -> str:
-    groups = "-" if row.groups is None else str(row.groups)
-    return f"{row.groups_at_work}/{groups}" if row.state == "running" and row.groups_at_work is not None else groups
-
-
-_COLUMNS: Mapping[str, Callable[[Brief], str]] = {
-    "run": lambda row: row.id,
-    "state": lambda row: row.state,
-    "step": _step,
-    "rate": lambda row: "-" if row.steps_per_s is None else speed(row.steps_per_s),
-    "groups": _groups,
-    "restarts": lambda row: "-" if row.restarts is None else str(row.restarts),
-    "job": lambda row: "local" if row.cluster == "local" else row.job or "-",
-    "age": lambda row: about(time.time() - row.created) if row.created else "-",
-    "value": lambda row: " ".join("-" if one is None else f"{one:.6g}" for one in row.value or [None]),
-    "sweep": lambda row: row.sweep or "",
-    "user": lambda row: row.user,
-    "note": lambda row: row.note or "",
-}
+def _known(number: int | None) -> str:
+    return "-" if number is None else str(number)

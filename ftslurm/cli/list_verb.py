@@ -15,8 +15,7 @@ from ftslurm.monitor import table
 def main(args: argparse.Namespace) -> int:
     """Print the runs below a folder, or of a user of the cluster."""
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
-    wanted = (row for row in rows if args.state is None or row.state in args.state)
-    shown = [row for row in wanted if args.sweep in (None, row.sweep)]
+    shown = [row for row in rows if args.sweep in (None, row.sweep)]
     if args.json:
         print(json.dumps({"runs": [asdict(row) for row in shown]}, indent=2))
         return 0

@@ -86,6 +86,6 @@ def _do(verb: Verb, args: Any) -> int:
         code: int = import_module(f"ftslurm.cli.{verb.name}_verb").main(args)
         return code
     run = import_module("ftslurm.cli.run_argument").find_run(args)
-    names = [one.dest for one in verb.args]  # type: ignore[union-attr] # none of these exclude each other
-    print(getattr(run, verb.method)(**{name: getattr(args, name) for name in names}))
+    given = {name: value for name, value in vars(args).items() if name not in ("run", "root", "only")}
+    print(getattr(run, verb.method)(**given))
     return 0

@@ -17,7 +17,7 @@ from ftslurm.cli.run_verb import each, settle
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import ladder
-from ftslurm.config.process_groups import nccl_variables, process_group
+from ftslurm.config.process_groups import nccl_variables
 from ftslurm.config.schema import (
     Config,
     describe_job,
@@ -55,9 +55,8 @@ from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
-from ftslurm.words import few, plural, rest
+from ftslurm.words import few, plural
 
-GROUPS, STEPS = 4, 3  # that are shown
 WITHOUT_CONTROLLER = (
     "if the controller's node died   the groups wait at their next quorum until another process leads the run, and go "
     "on (ftslurm help controller)"
@@ -98,19 +97,16 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     launches = [action for action in actions if isinstance(action, Launch)]
     nodes = tuple(node for job in jobs for node in job.nodes) or allocation.nodes
 
-    for name, text in _facts(config, run, jobs, nodes):
-        yield f"{name:<12} {text}"
     warm = ((one.id.unit, f"on {few(one.place.nodes)}") for one in launches if is_standby(one))
-    for name, where in (*_groups(config, launches), *alike(warm)):
-        yield f"{name:<12} {where}"
-    steps = [f"  {one.id.unit}: {shlex.join(_command(scheduler, run, one))}" for one in launches]
-    others = [f"  {rest(steps, STEPS)}, alike"] if len(steps) > STEPS else []
-    losses = alike((f"if {node} died", _if_lost(config, state, node)) for node in nodes)
+    for name, text in (*_facts(config, run, jobs, nodes), *alike((*_groups(config, launches), *warm))):
+        yield f"{name:<12} {text}"
+    steps = alike((str(one.id.unit), shlex.join(_command(scheduler, run, one))) for one in launches)
+    losses = alike((node, _if_lost(config, state, node)) for node in nodes)
     for block in (
         *(() if here else _sbatch_scripts(config, run, jobs)),
-        ["steps" if here else "steps, each with a clean environment", *steps[:STEPS], *others],
+        ["steps" if here else "steps, each with a clean environment", *(f"  {unit}: {line}" for unit, line in steps)],
         _time_outs(config, kill_wait_s),
-        [*([WITHOUT_CONTROLLER] if jobs else []), *(f"{name}   {text}" for name, text in losses)],
+        [*([WITHOUT_CONTROLLER] if jobs else []), *(f"if {node} died   {text}" for node, text in losses)],
     ):
         yield ""
         yield from block
@@ -122,8 +118,7 @@ def alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     for name, text in told:
         same.setdefault(re.sub(r"\d+", "", text), []).append((name, text))
     for (name, text), *others in same.values():
-        like = few(tuple(other.removeprefix("if ").removesuffix(" died") for other, _ in others))
-        yield name, f"{text} (likewise {like})" if others else text
+        yield name, f"{text} (likewise {few([other for other, _ in others])})" if others else text
 
 
 def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -134,14 +129,11 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
     yield "job", describe_job(config)
     yield "code", code.sentence() + git
     if config.job.stage_python is not False:
-        place = config.job.stage_python if isinstance(config.job.stage_python, str) else "SLURM_TMPDIR, TMPDIR or /tmp"
-        yield "python", f"{staging.environment(config).sentence()}; archived in {staging.archives(config)},"
-        yield "", f"unpacked once on each node, in {place} (job.stage_python)"
+        yield "python", f"{staging.environment(config).sentence()}; unpacked once on each node (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
         yield "saved", f"nothing: {preflight.if_all_fail()}"
     yield from _allocation(config, run, jobs, nodes)
-    yield "averaging", f"{process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
 
 
 def _allocation(
@@ -191,27 +183,21 @@ def pretend_jobs(config: Config) -> tuple[Job, ...]:
     sizes = Counter(pool_of(group, config) for group in range(config.groups.count))
     sizes[0] += fixed_standbys(config)
     jobs: list[Job] = []
-    for pool in sorted(pool for pool in sizes if sizes[pool]):
-        array_name = "PILOTS" if pool == 0 else f"PILOTS{pool + 1}"
-        for task in range(sizes[pool]):
-            first, count = len(jobs) * config.groups.nodes + 1, config.groups.nodes
-            nodes = tuple(f"node{n}" for n in range(first, first + count))
-            name = f"{array_name}_{task}" if sizes[pool] > 1 else array_name
-            jobs.append(Job(name, pool, "RUNNING", name, nodes))
+    for number, pool in enumerate(sorted(sizes.elements())):
+        first, count = number * config.groups.nodes + 1, config.groups.nodes
+        name = f"PILOT{number}"
+        jobs.append(Job(name, pool, "RUNNING", name, tuple(f"node{n}" for n in range(first, first + count))))
     return tuple(jobs)
 
 
 def _groups(config: Config, launches: list[Launch]) -> Iterator[tuple[str, str]]:
-    """Yield for the first groups their role, their nodes, and their ranks, which are numbered node by node."""
-    workers = config.groups.workers
-    size = f"{plural(workers, 'rank')} on each" if config.groups.nodes > 1 else plural(workers, "rank")
-    groups = [launch for launch in launches if launch.group is not None]
-    for launch in groups[:GROUPS]:
-        role = role_of(config.groups.roles, launch.group or 0)
-        what = "" if role is None else f"{role.name}, "
-        yield f"group {launch.group}", f"{what}on {few(launch.place.nodes)}, {size}"
-    if len(groups) > GROUPS:
-        yield "", f"{rest(groups, GROUPS)} groups, alike"
+    """Yield for each group its role, its nodes, and its ranks, which are numbered node by node."""
+    size = plural(config.groups.workers, "rank") + (" on each" if config.groups.nodes > 1 else "")
+    for launch in launches:
+        if launch.group is not None:
+            role = role_of(config.groups.roles, launch.group)
+            what = "" if role is None else f"{role.name}, "
+            yield f"group {launch.group}", f"{what}on {few(launch.place.nodes)}, {size}"
 
 
 def _command(scheduler: Scheduler, run: RunDir, launch: Launch) -> list[str]:
@@ -258,14 +244,10 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
 
 def _without_controller(config: Config) -> str:
     who = "the controller is" if independent(config) else "the controller and the Lighthouse are"
-    ends = f"{who} there: all ends after {config.orphan_after_s:g} s (from health.lost_after_s)"
-    saves = not independent(config) and not preflight.saves_nothing(config)
-    if config.cluster.requeue and config.cluster.controller == "job" and saves:
-        return (
-            f"{ends}; if Slurm finds the node lost before (SlurmdTimeout), it requeues the job, and the run goes on "
-            "from its newest checkpoint, else after ftslurm resume"
-        )
-    return f"the run would end: {ends}"
+    return (
+        f"{who} there: all ends after {config.orphan_after_s:g} s (from health.lost_after_s). It goes on from its "
+        "newest checkpoint after ftslurm resume, or if Slurm finds the node lost before and requeues the job"
+    )
 
 
 def _training(state: RunState) -> RunState:

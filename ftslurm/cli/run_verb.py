@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from ftslurm.api import submitting
@@ -29,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
         return each(args, start)
     from ftslurm.cli.sweep import Sweep
 
-    sweep = Sweep(partial(start, told=set()))
+    sweep = Sweep(start)
     return each(args, sweep.run, sweep)
 
 
@@ -75,7 +74,6 @@ def start(
     sweep: bool = False,
     create: Callable[[Config], RunDir] = submit.create,
     judge: bool = True,
-    told: set[str] | None = None,
 ) -> int:
     """Submit one run and follow it. Return its exit code.
 
@@ -83,7 +81,6 @@ def start(
         sweep: others follow.
         create: creates the run directory.
         judge: as for ftslurm.api.submitting.settle.
-        told: what has been said of the checkpoints of earlier runs of the sweep, and need not be said again.
 
     Raises:
         FtslurmError: it cannot be started.
@@ -100,20 +97,16 @@ def start(
     if here:
         return _control_here(config, create)
     with Interrupts() as interrupts:
-        return _launch_and_follow(config, create, sweep, interrupts, set() if told is None else told)
+        return _launch_and_follow(config, create, sweep, interrupts)
 
 
-def _launch_and_follow(
-    config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts, told: set[str]
-) -> int:
+def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts) -> int:
     """Start the controller, and follow the run if the user wants that. Return the exit code."""
     local = config.cluster.kind == "local"
     if local:  # sbatch may take long
         interrupts.hold()
     run = submitting.launch(config, create)
-    notes = [note for note in preflight.notes(config) if note not in told]
-    _tell(notes)
-    told.update(notes)
+    _tell(preflight.notes(config))
     say(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"))
     follow = config.follow
     if follow is None:

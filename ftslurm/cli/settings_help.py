@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from textwrap import fill, indent
 
-from ftslurm.cli.verbs import VERBS, options
+from ftslurm.cli.verbs import VERBS, parser_of
 from ftslurm.config.described import Setting, described
 from ftslurm.config.schema import shipped
 from ftslurm.config.setting_names import no_setting, within
@@ -25,19 +25,14 @@ examples
   ftslurm {verb} job=ddp job.secrets=[HF_TOKEN]           with a variable of this environment, written to no file
   ftslurm {verb} job=ddp job.args.lr=0.001,0.003 -m       a sweep: one run for each value
   ftslurm {verb} --config-dir my_conf job=mine            your own my_conf/job/mine.yaml
-
-options
 """
 END = "\nEvery setting: ftslurm help settings [SECTION]. Present values: --cfg job. What would happen: ftslurm plan."
 
 
 def of_verb(verb: str) -> str:
     """Return the help of `run` or `plan`."""
-    known = {one.key: one for one in described()}
-    text = f"usage: ftslurm {verb} [SETTING...]\n\n{VERBS[verb].about}\n\n{EXAMPLES.format(verb=verb)}"
-    for one in dict.fromkeys(options(VERBS[verb]).values()):
-        text += f"  {', '.join(one.option_strings)} {one.metavar or ''}".ljust(32) + f"{one.help}\n"
-    text += "\npresets, as section=preset\n"
+    known, parser = {one.key: one for one in described()}, parser_of(VERBS[verb])
+    text = f"{EXAMPLES.format(verb=verb)}\npresets, as section=preset\n"
     for section in sorted(path for path in shipped("conf").iterdir() if path.is_dir()):
         if names := sorted(path.stem for path in section.glob("*.yaml")):
             text += f"  {section.name:<12}{', '.join(names)}\n"
@@ -45,7 +40,8 @@ def of_verb(verb: str) -> str:
     for key in FIRST:
         sentence = re.split(r"(?<=[.;])\s|:\s", known[key].meaning)[0].rstrip(".;")
         text += f"  {_head(known[key]):<30}{sentence}\n"
-    return text + END
+    parser.epilog = text + END
+    return parser.format_help()
 
 
 def pages(wanted: str | None) -> Iterator[str]:

@@ -13,7 +13,6 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor import status_json, summary, table
 from ftslurm.run.directory import RunDir
-from ftslurm.run.facts import Watcher
 
 HISTORY_LINES = 10  # of the journal, above the live table
 
@@ -49,13 +48,11 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
 
 def show_live(run: RunDir) -> None:
     """Show a run until it ends."""
-    config = compose.load(run.config, own=False)
-    watcher, console = Watcher(config, run), table.console()
-    if config.cluster.kind != "local":
-        following.wait_for_start(run, watcher)
-    if watcher.look().never is not None:
-        return _show_once(config, run, as_json=False)
+    config, console = compose.load(run.config, own=False), table.console()
     with Interrupts() as interrupts:
         interrupts.heed()  # so that the terminal is as before
-        following.follow(run, watcher, console=console, history=HISTORY_LINES)
-    return console.print(summary.summary(look(config, run).status, run))
+        following.follow(config, run, console=console, history=HISTORY_LINES)
+    seen = look(config, run)
+    if seen.status.started is None:
+        return _show_once(config, run, as_json=False)
+    return console.print(summary.summary(seen.status, run))

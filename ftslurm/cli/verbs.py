@@ -12,12 +12,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ftslurm.cli import option_types
 from ftslurm.cli.parser import Parser
-from ftslurm.protocol.run_states import FAULTS, STATES
+from ftslurm.protocol.run_states import FAULTS
 
 NEWEST, ONLY = "newest", "the only one that is going"  # the run that is meant without RUN; who steers must not guess
 DONE = (
@@ -32,11 +31,6 @@ class Arg:
 
     names: tuple[str, ...]
     options: Mapping[str, Any]  # of add_argument
-
-    @property
-    def dest(self) -> str:
-        """Return the name of its value."""
-        return max(self.names, key=len).lstrip("-").replace("-", "_")
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Verb:
 
 def arg(*names: str, **options: Any) -> Arg:
     """Return an argument, as add_argument has it."""
-    return Arg(names, MappingProxyType(options))
+    return Arg(names, options)
 
 
 def flag(*names: str, help: str) -> Arg:
@@ -134,7 +128,7 @@ The new run has its own directory and id, and names its parent. It is given the 
 saves into its own folder, so the parent can be resumed again, or deleted. Where checkpoint.dir was set, or the script
 saves in a format of its own, both use the same folder. A run that goes on by itself after its time limit is not over:
 it needs no resume. The code is the copy that the parent was submitted with (job.snapshot); after a correction take the
-present code with --new-code. Drills of faults.plan that the parent has done are not repeated.
+present code with --new-code. Drills of faults.plan are not repeated: name them again.
 """,
         args=(
             arg("overrides", nargs="*", metavar="OVERRIDE", help="changes, as for ftslurm run"),
@@ -174,7 +168,6 @@ you may not read)""",
         args=(
             ROOT,
             arg("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie"),
-            arg("--state", choices=STATES, action="append", help="only these; may be given several times"),
             arg("--sweep", metavar="NAME", help="only the runs of this sweep"),
             JSON,
         ),
@@ -183,7 +176,7 @@ you may not read)""",
         "top",
         "[RUN]",
         "runs, groups, logs on one screen with keys",
-        "Show all runs on one screen, or RUN: sort them, open them, read their logs.",
+        "Show all runs on one screen, or RUN: open them, read the logs of groups, those with trouble first.",
         run="all runs",
     ),
     Verb(
@@ -444,7 +437,6 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
                 metavar="CMD",
                 help="the interpreter of your jobs (job.python)",
             ),
-            arg("--gpus", type=int, metavar="N", help="GPUs of the job (default: 1 where Slurm knows GPUs)"),
             arg(
                 "--srun",
                 type=shlex.split,

@@ -100,8 +100,8 @@ def asked(command: Mapping[str, Any]) -> events.Event | None:
             return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
         case "scale" if is_whole(command.get("groups")):
             return events.ScaleAsked(command["groups"], by)
-        case "inject" if (fault := command.get("fault")) in (*FAULTS,):
-            return events.InjectAsked(str(fault), group, rank or 0, by)
+        case "inject" if (kind := command.get("kind")) in (*FAULTS,):
+            return events.InjectAsked(str(kind), group, rank or 0, by)
         case "restart" | "stacks" if group is not None:
             return events.Asked(what, by, number, group=group, rank=rank)
         case "drain" | "undrain" if isinstance(node, str):

@@ -100,7 +100,8 @@ def pass_or_end(task: Task, say: Callable[[messages.Report], None]) -> None:
     environ = secret_variables.without(os.environ.get(secret_variables.NAMES, "").split(","), os.environ)
     environ |= {"FTSLURM_NODE": task.node, "FTSLURM_PREFLIGHT_GPUS": str(wanted["gpus"])}
     commands = [
-        programs.module("ftslurm.checks", *words[1:]) if words[0] == SHIPPED else words for words in wanted["commands"]
+        programs.module("ftslurm.checks.shipped_check", *words[1:]) if words[0] == SHIPPED else words
+        for words in wanted["commands"]
     ]
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
     failed = run(commands, environ, log, file, task.options.log_max_mb)

@@ -25,7 +25,6 @@ from ftslurm.slurm.parse import (
     plain,
     read_gpus_of_job,
     read_partitions,
-    read_rows,
     read_state,
     read_topology,
 )
@@ -38,7 +37,6 @@ PATIENCE_S, AGAIN_S = 10.0, 1.0  # slurmctld is away for seconds when it is rest
 PROGRAMS = ("sbatch", "srun", "sinfo")
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
 DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TOPO_LEN", sbatch_variables.PREFIX)
-_UNSET = ("NOT_SET", "Partition_Limit", "INVALID", "UNLIMITED")  # what squeue and sacct print instead of a time limit
 
 
 class Failure(Enum):
@@ -121,17 +119,6 @@ def job_state(job: str) -> tuple[str, str]:
         return ("" if "Invalid job id" in answer.err else UNKNOWN_STATE), ""
     state, _, reason = read_state(answer.out)
     return state, reason
-
-
-def job_options(job: str) -> dict[str, str]:
-    """Return the partition, account, qos and time limit of a job, as far as Slurm still knows them."""
-    for command in (commands.job_options(job), commands.past_job_options(job)):
-        answer = call(command, 30.0)
-        rows, _ = read_rows(answer.out, 4)
-        if answer.ok and rows:
-            known = zip(("partition", "account", "qos", "time"), rows[0], strict=True)
-            return {name: value for name, value in known if value and "(null)" not in value and value not in _UNSET}
-    return {}
 
 
 def job_gpus(job: str) -> float:

@@ -190,17 +190,6 @@ def job_state(job: str) -> list[str]:
     ]
 
 
-def job_options(job: str) -> list[str]:
-    """Ask for a job's partition, account, QOS and time limit, also of one that has ended some minutes ago."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--format=%P|%a|%q|%l"]
-
-
-def past_job_options(job: str) -> list[str]:
-    """Ask the accounting for the same; it knows every job, where a site has it."""
-    fields = "--format=Partition,Account,QOS,Timelimit"
-    return ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", fields]
-
-
 def job_nodes(job: str) -> list[str]:
     """Ask for the present nodes of a job, as a host list."""
     return [*_SQUEUE, f"--jobs={job}", "--format=%i|%N|%T"]

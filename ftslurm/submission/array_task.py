@@ -12,16 +12,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ftslurm.config import compose
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import configuration
-from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import PART
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm.commands import job_name
-from ftslurm.submission import code_of_run, pilots, submit
+from ftslurm.submission import pilots, submit
 
 
 def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
@@ -87,24 +86,15 @@ def join(config: Config) -> RunDir:
     root = Path(config.run.dir or Path(config.run.root) / f"{config.run.name}-{array}")
     run = RunDir(root)
     owned_files.check_way(root, config.run.trust)
-    try:
-        if not run.config.exists():
-            made = RunDir(root.with_name(f".{root.name}.{secrets.token_hex(4)}{PART}"))
-            made.create()
-            config.run.dir = str(root)
-            replace_text(made.config, compose.dump(config))
-            submit.unless_refused(made, lambda: code_of_run.take(config, made))
-            try:
-                made.root.rename(root)  # fails if another task has created a run directory there
-            except OSError:
-                shutil.rmtree(made.root, ignore_errors=True)
-                if not run.config.exists():
-                    raise
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the run directory {root} cannot be made: {error.strerror}; choose a place you may write, and that all "
-            f"nodes see, with run.root=DIR"
-        ) from error
+    if not run.config.exists():
+        config.run.dir = str(root)
+        made = submit.create(config, place=root.with_name(f".{root.name}.{secrets.token_hex(4)}{PART}"))
+        try:
+            made.root.rename(root)
+        except OSError as error:
+            shutil.rmtree(made.root, ignore_errors=True)
+            if not run.config.exists():  # else another task has been faster
+                raise EnvironmentProblem(f"the run directory {root} cannot be made: {error.strerror}") from error
     if configuration.of_run(run).internal.pilots != array:
         raise EnvironmentProblem(f"run.dir={root} exists already: every run needs a directory of its own")
     return run

@@ -33,6 +33,7 @@ from ftslurm.launchers import container
 from ftslurm.slurm import client, commands, offers, sbatch_variables
 from ftslurm.slurm.offers import UNKNOWN_TO_SLURM, Offer
 from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_gpus
+from ftslurm.words import few
 from ftslurm.worker import patch_fit
 
 ASK_S = 10.0  # for srun --help
@@ -61,8 +62,9 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
                 set_sbatch_option(cluster, key, told)
         notes += sbatch_variables.take(config, os.environ)
         if not here and (job := os.environ.get("SLURM_JOB_ID")):
-            its = "cluster.controller=here uses its nodes"
-            notes.append(f"this is in Slurm job {job}, and another one is asked for; {its}")
+            notes.append(
+                f"this is in Slurm job {job}, and another one is asked for (cluster.controller=here: its nodes)"
+            )
     if slurm and here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
     elif slurm and partitions:
@@ -75,13 +77,14 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
         if preview:
             return notes
     else:
-        _check_drills(config)
-        notes.append(_share_local_gpus(config))
+        if "cancel" in fault_kinds(config):
+            raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
+        notes += _share_local_gpus(config)
     _check_process_group(config)
     _check_container(config)
     if is_url(config.checkpoint.dir or ""):
-        _check_store(config.checkpoint.dir or "")
-    return list(dict.fromkeys(filter(None, notes)))
+        Bucket(config.checkpoint.dir or "")  # refuses one for which a package is missing
+    return list(dict.fromkeys(notes))
 
 
 def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, list[str]]:
@@ -102,18 +105,8 @@ def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, l
         if not partitions and asked:
             raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
         cluster.kind = "slurm" if partitions else "local"
-        doing = "run would submit to it" if preview else "submitting to it"
-        doing = "running in this allocation" if cluster.controller == "here" else doing
-        notes += [f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"]
+        notes.append("Slurm answers: cluster=slurm" if partitions else f"{why_not}: cluster=local")
     return partitions, why_not, notes
-
-
-def _check_store(url: str) -> None:
-    """Refuse an object store for which a package is missing."""
-    try:
-        Bucket(url)
-    except EnvironmentProblem as error:
-        raise EnvironmentProblem(f"checkpoint.dir: {error} (for s3:// pip install 'ftslurm[s3]')") from error
 
 
 def _check_container(config: Config) -> None:
@@ -133,12 +126,6 @@ def _check_container(config: Config) -> None:
                 f"cluster.container_image: {path} has to be mounted into the container, and pyxis takes no spaces, "
                 f"commas or colons in such a path; rename the folder, or start the run in another one"
             )
-
-
-def _check_drills(config: Config) -> None:
-    """Refuse drills that need a Slurm step, for a run on this machine."""
-    if "cancel" in fault_kinds(config):
-        raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
 
 
 def _check_process_group(config: Config) -> None:
@@ -200,42 +187,29 @@ def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool
     groups = config.groups
     if groups.gpus is not None:
         return []
-    need, most = groups.workers * groups.per_node, max(counts)
+    need = groups.workers * groups.per_node
     groups.gpus = groups.workers if any(need <= count < UNKNOWN for count in counts) else 0
-    few = "does not say what GPUs it has" if most == UNKNOWN else f"has at most {most} GPUs on a node, and needs {need}"
-    line = f"training on CPUs: {where} {few if most else 'has no GPUs'}; groups.gpus=N asks for GPUs"
+    line = f"training on CPUs: {where} shows too few GPUs for all workers; groups.gpus=N asks for GPUs"
     return [line] if told and not groups.gpus else []
 
 
 def _too_much(config: Config, offer: Offer) -> str:
     """Say what the request has too much of for every partition that it can mean, or ""."""
     name, groups, array = offers.named(offer.rows), config.groups, config.cluster.kind == "array"
-    most_gpus, most_cpus = max(row.gpus for row in offer.rows), max(row.cpus for row in offer.rows)
     gpus, cpus = gres_per_node(config), cpus_per_node(config)
-
     need, has = groups.nodes if array else nodes_needed(config), offer.nodes(cpus, gpus)
-    each = f"{cpus} CPUs and {gpus} GPUs"
     if not any(row.up for row in offer.rows):
         return f"{name} is not up: choose another (cluster.partition) or ask its admin"
-    if gpus > most_gpus:
-        without = "" if most_gpus else f", {UNKNOWN_TO_SLURM}"
-        return (
-            f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus} GPUs on a node, the nodes "
-            f"of {name} have at most {most_gpus}: lower one of them, or choose another partition (groups.gpus=0: no "
-            f"GPUs{without})"
-        )
-    if cpus > most_cpus:
-        return (
-            f"groups.workers={groups.workers} x groups.cpus_per_worker={groups.cpus_per_worker} x groups.per_node="
-            f"{groups.per_node} asks for {cpus} CPUs on a node, the nodes of {name} have at most {most_cpus}: lower "
-            f"one of them"
-        )
     if need <= has:
         return ""
+    kinds = few([f"{row.nodes} nodes of {row.cpus} CPUs and {row.gpus} GPUs" for row in offer.rows])
+    unknown = "" if any(row.gpus for row in offer.rows) else f" ({UNKNOWN_TO_SLURM})"
     return (
         f"groups.count={groups.count}, groups.nodes={groups.nodes}, groups.per_node={groups.per_node}, "
-        f"cluster.spare_nodes={config.cluster.spare_nodes} need {need} nodes with {each} each; {name} has {has}: lower "
-        f"groups.count, {SHARE}, or choose another partition"
+        f"groups.workers={groups.workers}, groups.cpus_per_worker={groups.cpus_per_worker}, groups.gpus={groups.gpus}, "
+        f"cluster.spare_nodes={config.cluster.spare_nodes} need {need} nodes with {cpus} CPUs and {gpus} GPUs each; "
+        f"{name} has {has} of these: {kinds.replace('inf', '?')}. Lower one of them, {SHARE}, or choose another "
+        f"partition{unknown}"
     )
 
 
@@ -252,8 +226,6 @@ def _share_gpus_of_allocation(config: Config, rows: Sequence[Partition]) -> list
     have, groups = gpus_of_allocation(os.environ), config.groups
     told = "SLURM_JOB_ID" in os.environ and any(row.gpus for row in rows)
     notes = _choose_gpus(config, "the allocation", [have], told)
-    if gres_per_node(config) and have == UNKNOWN:
-        return ["how many GPUs this allocation has is not known, so it is not checked"]
     if gres_per_node(config) > have:
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus_per_node(config)} GPUs on a "
@@ -279,20 +251,17 @@ def cpus_per_node(config: Config) -> int:
     return groups.workers * groups.cpus_per_worker * groups.per_node
 
 
-def _share_local_gpus(config: Config) -> str:
-    """Set groups.gpus from the GPUs of this machine. Return a line about it, or ""."""
+def _share_local_gpus(config: Config) -> list[str]:
+    """Set groups.gpus from the GPUs of this machine. Return a line if there are too few."""
     groups = config.groups
     from ftslurm.launchers.local import visible_gpus
 
     have = len(visible_gpus(os.environ)[1])
     pairs = most_groups(config) * groups.nodes
-    if groups.gpus is None:
-        wanted = pairs * groups.workers
-        groups.gpus = groups.workers if have >= wanted else 0
-        return "" if have == 0 or groups.gpus else f"{wanted} workers, {have} GPUs on this machine: training on CPUs"
-    if groups.gpus * pairs > have:
+    notes = _choose_gpus(config, "this machine", [have // pairs * groups.per_node], told=have > 0)
+    if (groups.gpus or 0) * pairs > have:
         raise EnvironmentProblem(
-            f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for {groups.gpus * pairs} GPUs, this machine "
+            f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for more GPUs than this machine "
             f"shows {have}: lower groups.gpus (0: none) or groups.count"
         )
-    return ""
+    return notes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from ftslurm.code import module_file
 from ftslurm.config.schema import Config, interpreter
 from ftslurm.errors import ConfigError
 
@@ -25,7 +25,10 @@ def check_script(config: Config) -> None:
         return
     if job.module is not None and (config.cluster.setup or "PYTHONPATH" in job.env):
         return  # it may be found only there
-    if said := _complaint(job.script, job.module or ""):
+    path = job.script or module_file.find(config)
+    if path is None:
+        raise ConfigError(f"job.module={job.module}: no module named {job.module!r}, seen from {Path.cwd()}")
+    if said := _complaint(path):
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
 
 
@@ -50,13 +53,8 @@ def saves_nothing(config: Config) -> bool:
     return not kept and config.lighthouse.kind != "none"  # without a Lighthouse there is no state in common
 
 
-def _complaint(script: str | None, module: str) -> str:
-    """Return what is wrong with the script, or with the module; "": nothing is."""
-    path, missing = (script, "") if script is not None else _file_of(module)
-    if missing:
-        return f"no module named {missing!r}, seen from {Path.cwd()}"
-    if script is None and not path.endswith(".py"):
-        return ""  # compiled code
+def _complaint(path: str) -> str:
+    """Return what is wrong with the script, or with the file of the module; "": nothing is."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,26 +67,3 @@ def _complaint(script: str | None, module: str) -> str:
     except (OSError, RecursionError, MemoryError):
         pass
     return ""
-
-
-def _file_of(module: str) -> tuple[str, str]:
-    """Return the file that `python -m MODULE` runs, and the module that is missing, without importing anything."""
-    places, name = [str(Path.cwd()), *sys.path], ""
-    spec: ModuleSpec | None = None
-    for part in module.split("."):
-        name = f"{name}.{part}".lstrip(".")
-        spec = _find(name, places)
-        if spec is None:
-            return "", name
-        places = list(spec.submodule_search_locations or [])
-    if places:
-        name += ".__main__"
-        spec = _find(name, places)
-    return ("", name) if spec is None else (spec.origin or "", "")
-
-
-def _find(name: str, places: list[str]) -> ModuleSpec | None:
-    spec = PathFinder.find_spec(name, places)
-    for finder in sys.meta_path if spec is None else ():  # those of editable installations
-        spec = spec or finder.find_spec(name, places if "." in name else None)
-    return spec

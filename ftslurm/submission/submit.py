@@ -20,7 +20,6 @@ from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
     Config,
-    Range,
     nodes_needed,
     sbatch_options,
 )
@@ -53,11 +52,12 @@ _OF_A_NODE = re.compile(
 )
 
 
-def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -> RunDir:
+def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take, place: Path | None = None) -> RunDir:
     """Create the run directory and write the resolved configuration and the code into it.
 
     Args:
         give_code: puts the code there, instead of taking it from where it lies.
+        place: where it is made first; the caller renames it.
 
     Raises:
         EnvironmentProblem: the directory cannot be created, or exists.
@@ -66,20 +66,19 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = Path(config.run.root) / f"{config.run.name}-{stamp}-{secrets.token_hex(2)}"
-    run = RunDir(Path(config.run.dir) if config.run.dir else default)
+    root = Path(config.run.dir) if config.run.dir else default
+    run = RunDir(place or root)
     owned_files.check_way(run.root, config.run.trust)
     group, steer = (None, False) if config.run.share is None else sharing.parse(config.run.share)
     try:
         run.create(group, steer)
-        config.run.dir = str(run.root)
+        config.run.dir = str(root)
         replace_text(run.config, compose.dump(config))
     except FileExistsError as error:
-        raise EnvironmentProblem(
-            f"run.dir={run.root} exists already: every run needs a directory of its own"
-        ) from error
+        raise EnvironmentProblem(f"run.dir={root} exists already: every run needs a directory of its own") from error
     except OSError as error:
         raise EnvironmentProblem(
-            f"the run directory {run.root} cannot be created: {error.strerror}; choose a folder that you may write and "
+            f"the run directory {root} cannot be created: {error.strerror}; choose a folder that you may write and "
             f"all nodes share, with run.root=DIR"
         ) from error
     unless_refused(run, lambda: give_code(config, run))
@@ -96,8 +95,6 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     Raises:
         EnvironmentProblem: sbatch refused the job; its message is passed on.
     """
-    token = run.submitit / "submitting"  # stays behind if this process is killed during the submission
-    token.touch()
     if config.cluster.kind == "local":
         job = _start_here(config, run)
     else:
@@ -112,7 +109,6 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
                 shutil.rmtree(run.root, ignore_errors=True)
             raise EnvironmentProblem(f"sbatch refused the job: {explained(error, parameters)}") from error
     replace_text(run.job_id, job)
-    token.unlink()
     return job
 
 
@@ -191,7 +187,7 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY[option]}={options[option]}" for option in meant]
     if POLICY in words:
-        named.append("ftslurm doctor shows the limits of your account; with groups.min fewer groups train meanwhile")
+        named.append("sacctmgr has the limits of your account; with groups.min fewer groups train meanwhile")
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
     partition, rows = options.get("partition", "*"), client.call(commands.offers()).out.splitlines()
@@ -227,8 +223,9 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     more = sbatch_options(cluster)
     if alone:  # what groups need of a node is not for the controller
         more = {key: value for key, value in more.items() if not _OF_A_NODE.fullmatch(key)}
-        for own in _of_the_controller(config):
-            more |= sbatch_options(own)
+        for place in cluster.ranges:
+            if place.groups == CONTROLLER:
+                more |= sbatch_options(place)
     if group and str(more.get("segment")).isdecimal():
         more["segment"] = min(int(more["segment"]), groups.nodes)
     return {
@@ -247,11 +244,6 @@ def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
     gpus = any(key == "gres" or key.startswith("gpus") for key in more)  # with ours an error since Slurm 26.05
     ours = {key: value for key, value in options.items() if key != "gpus-per-node" or not gpus}
     return {key: value for key, value in {**ours, **more}.items() if value is not None and value is not False}
-
-
-def _of_the_controller(config: Config) -> list[Range]:
-    """Return what cluster.ranges says of the controller's job in array mode."""
-    return [one for one in config.cluster.ranges if one.groups == CONTROLLER]
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:

@@ -122,8 +122,6 @@ def questions(to: Recorder) -> None:
     to.ask("queue", commands.queue())
     to.ask("jobs_of_users", commands.jobs_of_users(getpass.getuser()))
     to.ask("job_found", commands.job_found(known["array"]))
-    to.ask("job_options", commands.job_options(known["running"]))
-    to.ask("past_job_options", commands.past_job_options(known["failed"]))
     to.ask("job_nodes", commands.job_nodes(known["running"]))
     to.cluster.run(["scontrol", "update", "nodename=n4", "state=drain", "reason=fan broken | see ticket 7"])
     to.ask("node_states", commands.node_states())

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.light
 
 
 def test_this_machine_is_checked_with_the_shipped_check(local: Backend) -> None:
-    words = "ftslurm-preflight,--skip,kernel,--skip,shm,--min-disk-gb,/:0"
+    words = "ftslurm-preflight,--skip,shm,--skip,disk"
     run = local.start("groups.count=2", f"health.preflight=[[{words}]]", args={"steps": 3})
     run.finish()
     assert {e["node"] for e in run.named("node_check_passed")} == {"local0", "local1"}

@@ -128,4 +128,4 @@ def test_a_duration_in_its_largest_unit() -> None:
 def test_what_is_meant() -> None:
     assert words.offer("KILL9", ["kill", "term"]) == "did you mean kill? There are: kill, term"
     assert words.offer("x", ["kill", "term"]) == "there are: kill, term"
-    assert words.meant("a", "b", "c") == "did you mean a, b or c?"
+    assert words.meant("a") == "did you mean a?"

@@ -33,12 +33,10 @@ def parent(folder: Path, *lines: ex.Line, **checkpoint: object) -> RunDir:
     return run
 
 
-def test_drills_that_the_parent_has_done_or_refused_are_left_out(tmp_path: Path) -> None:
-    done = [ex.injected(3, "kill", 1, by="faults.plan"), ex.injected(4, "kill", 0, by=1000)]
-    refused = ex.event(5, "fault_refused", kind="lighthouse", group=None, rank=0, reason="?", by="faults.plan")
-    run = parent(tmp_path, *done, refused)
+def test_drills_of_the_parents_plan_are_not_repeated_unless_they_are_named(tmp_path: Path) -> None:
+    run = parent(tmp_path)
     save(run.checkpoints, 10)
-    assert [(f.kind, f.group, f.at) for f in resume(run).config.faults.plan] == [("kill", 0, 3), ("kill", 1, 8)]
+    assert resume(run).config.faults.plan == []
     assert len(resume(run, ["faults.plan=[{kind: term, group: 0, at: 3}]"]).config.faults.plan) == 1
 
 

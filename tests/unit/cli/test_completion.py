@@ -58,7 +58,6 @@ def offered(*words: str) -> set[str]:
         (("logs", "--fol"), {"--follow"}),
         (("resume", "ddp-1", "job.args"), {"job.args="}),
         (("inject", "ddp-1", "k"), {"kill"}),
-        (("help", "tr"), {"trackers"}),
         (("completion", ""), {"bash", "zsh", "fish"}),
     ],
 )

@@ -67,16 +67,16 @@ def test_it_tells_what_the_controller_did(run: RunDir, answering: Any, capsys: p
     assert told.out == "drill: SIGSTOP of rank 1 of group 1 at step 61\n"
     assert told.err == ""
     (command,) = taken
-    assert command.items() >= {"what": "inject", "fault": "stop", "group": 1, "rank": 1, "by": os.getuid()}.items()
+    assert command.items() >= {"what": "inject", "kind": "stop", "group": 1, "rank": 1, "by": os.getuid()}.items()
 
 
 def test_what_is_left_open_the_controller_chooses(
     run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = answering(lambda command: [ex.injected(21, command["fault"], 2, step=61)])
+    taken = answering(lambda command: [ex.injected(21, command["kind"], 2, step=61)])
     assert main(["inject", "kill", "--root", str(run.root.parent)]) == 0
     assert capsys.readouterr() == ("drill: SIGKILL of rank 0 of group 2 at step 61\n", "")
-    assert taken[0].items() >= {"fault": "kill", "group": None, "rank": 0}.items()
+    assert taken[0].items() >= {"kind": "kill", "group": None, "rank": 0}.items()
 
 
 def test_a_refusal_is_told_and_is_a_failure(run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]) -> None:

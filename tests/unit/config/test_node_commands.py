@@ -23,8 +23,8 @@ def config(*entries: Any, kind: str = "slurm") -> Config:
 
 
 def test_commands_are_lists_of_words_and_the_shipped_one_needs_no_path() -> None:
-    made = config(["ftslurm-preflight", "--min-shm-gb", "1"], "check", ["/opt/site/check", "--quick"])
-    shipped = ("ftslurm-preflight", "--min-shm-gb", "1")
+    made = config(["ftslurm-preflight", "--gpus", "1"], "check", ["/opt/site/check", "--quick"])
+    shipped = ("ftslurm-preflight", "--gpus", "1")
     assert commands(made) == [shipped, ("check",), ("/opt/site/check", "--quick")]
     check(made)
 

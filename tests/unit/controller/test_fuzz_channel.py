@@ -154,7 +154,7 @@ def test_a_line_without_an_end_fills_no_memory_and_what_follows_is_heard() -> No
 @tried(150)
 @given(
     what=st.sampled_from(["stop", "scale", "inject", "restart", "stacks", "save", "drain", "undrain", "pilot", ""]),
-    command=spoilt({"fault": "kill", "group": 0, "rank": 0, "groups": 2, "node": "n1", "id": "7", "by": 1000}),
+    command=spoilt({"kind": "kill", "group": 0, "rank": 0, "groups": 2, "node": "n1", "id": "7", "by": 1000}),
 )
 def test_a_command_from_the_inbox_is_one_or_none(what: str, command: dict[str, Any]) -> None:
     event = asked({**command, "what": what})

@@ -113,8 +113,8 @@ def test_without_a_log_the_check_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_shipped_check_needs_no_path_and_what_a_check_leaves_is_no_child_of_the_worker(tmp_path: Path) -> None:
-    words = [word for name in shipped_check.CHECKS if name != "shm" for word in ("--skip", name)]
-    assert check(tmp_path, ["ftslurm-preflight", "--min-shm-gb=0", *words])["error"] is None
+    words = [word for name in shipped_check.CHECKS for word in ("--skip", name)]
+    assert check(tmp_path, ["ftslurm-preflight", *words])["error"] is None
     assert check(tmp_path, shell("setsid sleep 600 & exit 0"))["error"] is None
     assert [name for _, environ in processes.of_run(str(tmp_path)) for name in environ if name == "FTSLURM_NODE"] == []
 

@@ -31,7 +31,7 @@ def test_groups_that_need_too_many_nodes_are_told_that_they_may_share_them(confi
     programs.add("sinfo", body="echo 'gpu*|up|2|4|(null)'")
     config.cluster.kind, config.groups.count = "slurm", 6
     with pytest.raises(
-        EnvironmentProblem, match=r"has 2: lower groups.count, .*\(groups.per_node\), or choose another"
+        EnvironmentProblem, match=r"has 2 of these: .*Lower one of them, .*\(groups.per_node\), or choose another"
     ):
         resolve(config)
 

@@ -44,9 +44,9 @@ def test_a_syntax_error_has_its_file_line_and_place_and_leaves_no_file(tmp_path:
         ("pkg", None),
         ("json.tool", None),
         ("pkg.gone", "job.module=pkg.gone: no module named 'pkg.gone', seen from"),
-        ("gone.train", "job.module=gone.train: no module named 'gone', seen from"),
+        ("gone.train", "job.module=gone.train: no module named 'gone.train', seen from"),
         ("pkg.train.more", "no module named 'pkg.train.more'"),
-        ("pkg.sub", "no module named 'pkg.sub.__main__'"),
+        ("pkg.sub", "no module named 'pkg.sub'"),
         ("pkg.broken", "broken.py: line 3: "),
     ],
 )

@@ -111,7 +111,7 @@ def test_slurm_that_comes_back_within_seconds_is_used(slurm: Programs, capsys: p
     with (slurm.folder / "sinfo").open("a") as file:
         file.write("echo 'gpu*|up|4|8|(null)'\n")
     assert main(["plan", "job.script=train.py"]) == 0
-    assert capsys.readouterr().err.startswith("ftslurm: Slurm answers: run would submit to it\n")
+    assert capsys.readouterr().err.startswith("ftslurm: Slurm answers: cluster=slurm\n")
     assert len(slurm.calls("sinfo")) == 2
 
 

@@ -90,15 +90,6 @@ class Slow(Value):
         return (self.own_s - self.others_s) / self.step_s * (self.end - self.begin) if self.step_s else 0.0
 
 
-class NodeHistory(Value):
-    """A node of the run: intervals of time, merged and in order."""
-
-    node: str
-    held: tuple[tuple[float, float], ...] = ()  # it belonged to an allocation of the run
-    standby: tuple[tuple[float, float], ...] = ()  # a warm standby was on it
-    excluded: int = 0  # how often it was excluded
-
-
 class History(Value):
     """The history of a run."""
 
@@ -119,7 +110,6 @@ class History(Value):
     groups: tuple[GroupHistory, ...] = ()
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
     slow: tuple[Slow, ...] = ()  # in the order of time
-    nodes: tuple[NodeHistory, ...] = ()
     quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
     reached: tuple[tuple[float, int], ...] = ()  # (when, step): at most one a second; goes back after a full restart
     checkpoints: int = 0  # number of saved checkpoints

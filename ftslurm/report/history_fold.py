@@ -11,7 +11,7 @@ from statistics import median
 from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
+from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.report.history import (
@@ -25,7 +25,6 @@ from ftslurm.report.history import (
     History,
     Slow,
 )
-from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.timeline import Timeline, stalled
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import Fold
@@ -51,7 +50,6 @@ class HistoryFold(Fold):
         self._answered: set[int] = set()  # indices of failures after which the unit was launched again
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
         self._slow: list[Slow] = []
-        self._nodes = NodeIntervals()
         self._quorum: list[tuple[float, int]] = []
         self._quorum_id = -1
         self._reached: list[tuple[float, int]] = []
@@ -62,7 +60,6 @@ class HistoryFold(Fold):
     def take(self, record: records.JournalRecord, time: float | None) -> None:
         """Take in the record of the next line."""
         super().take(record, self._last if time is None else time)
-        self._nodes.take(record, self.time)
         self._last = max(self.now, self._last)
 
     def history(self, now: float | None = None) -> History:
@@ -84,7 +81,6 @@ class HistoryFold(Fold):
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
             slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
-            nodes=self._nodes.histories(end),
             quorum=tuple(self._quorum),
             reached=tuple(self._reached),
             steps=self._step,
@@ -99,7 +95,6 @@ class HistoryFold(Fold):
         self._none_trains(self.now)
         for line in self._lines:
             line.leave(self.now, QUEUED)
-        self._nodes.end_jobs(self.now, own=True)
 
     def run_finished(self, record: records.RunFinished) -> None:
         self._ended = self.now
@@ -109,7 +104,6 @@ class HistoryFold(Fold):
         for line in self._lines:
             line.leave(self.now, FINISHED)
             line.stopped()
-        self._nodes.end_jobs(self.now)
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
@@ -134,8 +128,6 @@ class HistoryFold(Fold):
         self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin, record.roles)
-        if record.after is None and again:
-            self._nodes.end_jobs(self._last, own=True)
         if record.after is not None:
             silent, host = self._last, record.host or None
             lost = Failure(silent, "controller", None, None, "controller_lost", record.after, host)
@@ -167,14 +159,10 @@ class HistoryFold(Fold):
         self._answered.update(self._open.get(record.unit, ()))
         if record.unit == LIGHTHOUSE:
             self._quorum_id = -1  # torchft's own counts from 0 again
-        elif record.unit.startswith(STANDBY):
-            self._nodes.standby(record.unit, self.now, record.nodes)
         elif (line := self._line(record.group)) is not None:
             if line.trains:  # its exit was not recorded
                 self._training -= 1
             line.launched(self.now, record.attempt, record.nodes)
-            if record.standby is not None:
-                self._nodes.standby(record.standby.partition("/")[0], self.now)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if (line := self._current(record)) is not None:
@@ -192,9 +180,7 @@ class HistoryFold(Fold):
 
     def step_exited(self, record: records.StepExited) -> None:
         line, noticed = self._current(record), min(self.now, record.noticed or self.now)
-        if record.unit.startswith(STANDBY):
-            self._nodes.standby(record.unit, self.now)
-        elif record.unit == LIGHTHOUSE or line is not None:
+        if record.unit == LIGHTHOUSE or line is not None:
             if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
                 self._open.setdefault(record.unit, []).append(len(self._failures))
                 self._failures.append(

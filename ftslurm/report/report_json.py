@@ -114,21 +114,6 @@ class SlowJson(TypedDict):
     lost_s: float  # how long the run waited for it in all
 
 
-class NodeJson(TypedDict):
-    """One node."""
-
-    node: str
-    held_s: float  # it belonged to the run
-    group_s: float  # a group was on it
-    standby_s: float  # only a warm standby was on it
-    idle_s: float  # nothing of the run was on it
-    failures: int
-    causes: list[str]  # of its failures, the most frequent first
-    lost_s: float  # seconds of groups that its failures cost
-    mttf_s: float | None
-    excluded: int  # how often it was excluded
-
-
 class ReportJson(TypedDict):
     """The report of a run."""
 
@@ -150,7 +135,6 @@ class ReportJson(TypedDict):
     failures: list[FailureJson]
     groups: list[GroupReportJson]
     slow: list[SlowJson]
-    nodes: list[NodeJson]  # those with the most failures first
     checkpoints: int  # number of saved checkpoints
     checkpoint_s: float  # time that saving them took
 

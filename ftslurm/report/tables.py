@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ftslurm.monitor.sentences import ended, run_name, short_log, unit_called
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value
-from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
+from ftslurm.report.accounting import Account, Accounts, Weight
 from ftslurm.report.history import Failure, History, Slow
 from ftslurm.words import few, plural, seconds
 
@@ -90,7 +90,7 @@ def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
             weight,
         ),
     )
-    tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history), _nodes(accounts))
+    tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history))
     return Sheet(
         history.run_id,
         ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
@@ -204,15 +204,3 @@ def _slow(history: History) -> Listing:
     return Listing(
         "Slow groups, newest first", columns, tuple(map(row, reversed(history.slow))), frozenset(range(3, 7)), 8
     )
-
-
-def _nodes(accounts: Accounts) -> Listing:
-    def row(node: NodeScore) -> tuple[Cell, ...]:
-        notes = [few([words_of(cause) for cause in node.causes])] if node.causes else []
-        notes += [f"MTTF {seconds(node.mttf_s)}"] if node.failures else []
-        notes += [f"excluded {plural(node.excluded, 'time')}"] if node.excluded else []
-        times = (seconds(s) if s else "-" for s in (node.held_s, node.group_s, node.standby_s, node.idle_s))
-        return tuple(map(Cell, (node.node, *times, str(node.failures), "; ".join(notes))))
-
-    columns = ("node", "held", "at work", "standby", "idle", "failures", "causes")
-    return Listing("Nodes", columns, tuple(map(row, accounts.nodes)), frozenset(range(1, 6)), 8)

@@ -32,8 +32,6 @@ def check_that_it_adds_up(history: History) -> None:
     for split in (accounts.by_cause, accounts.by_phase, accounts.by_node, accounts.by_group):
         assert sum(one.seconds for one in split) == pytest.approx(accounts.lost_s, abs=0.01)
     assert {one.name for one in accounts.by_phase} <= set(PHASES)
-    for node in accounts.nodes:
-        assert node.group_s + node.standby_s + node.idle_s == pytest.approx(node.held_s, abs=0.01)
 
 
 @pytest.mark.parametrize("seed", numbers(10, 40))
@@ -69,14 +67,12 @@ def test_a_kill_costs_the_time_until_the_first_step_of_the_next_attempt() -> Non
     assert {one.name: one.seconds for one in accounts.by_node}["n2"] == pytest.approx(by_cause["killed"].seconds)
     assert {one.name: one.seconds for one in accounts.by_phase}["import"] == pytest.approx(4 * 0.9)
     assert accounts.goodput == pytest.approx(accounts.trained_s / (accounts.trained_s + accounts.lost_s))
-    assert accounts.nodes[0].node == "n2"
+    assert {one.name: one.failures for one in accounts.by_node}["n2"] == 1
 
 
 def test_the_time_before_a_lost_node_is_noticed_is_lost() -> None:
     history = fold_history(ex.lost_node())
     assert {one.name: one.seconds for one in account(history).by_phase}["detect"] == pytest.approx(11.2)
-    node = next(node for node in account(history).nodes if node.node == "n4")
-    assert (node.group_s, node.standby_s) == (pytest.approx(0.25), pytest.approx(25.45))
 
 
 def test_the_wait_for_the_first_nodes_is_no_lost_time() -> None:
@@ -133,7 +129,6 @@ def test_a_requeued_run_waits_for_its_nodes_and_has_moved() -> None:
     assert (accounts.failures, accounts.moves, history.starts) == (0, 3, 2)
     assert {one.name for one in accounts.by_cause} == {"first_start", "time_limit"}
     assert {one.name for one in accounts.by_node} == {""}, "a time limit is no fault of a node"
-    assert next(node for node in accounts.nodes if node.node == "n1").held_s == pytest.approx(10.4 + 3)
 
 
 def test_groups_of_a_scaled_run_count_while_they_belong_to_it() -> None:

@@ -12,7 +12,6 @@ from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
-from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.run.journal_lines import Fold
 from ftslurm.run.replay import Reading
 
@@ -25,10 +24,11 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.StacksTaken, records.HangFound, records.QuorumRefused, records.CheckpointFailed),
         *(records.FaultInjected, records.CheckpointsDistrusted),
     },
-    (HistoryFold, NodeIntervals): {
+    (HistoryFold,): {
         *(*ANSWERS, records.ControllerLeft, records.ControllerError, records.Command, records.RollOver, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationRequeued, records.PilotRestarted, records.NodeSilent),
+        *(records.AllocationGranted, records.AllocationLost, records.NodeExcluded, records.NodeCheckFailed),
         *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned),
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),

@@ -80,7 +80,6 @@ class GroupStatus(Value):
         None  # how many times as long as the others it needs for its own part of a step; None: not slow
     )
     joined: bool = False  # the current or last attempt has committed a step
-    longest_gap_s: float | None = None  # between two of its own commits, over a restart only if no other group trained
     stepped: float | None = None  # when its step last rose
     still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
     role: str | None = None  # in a run of groups that differ
@@ -212,11 +211,6 @@ class RunStatus(Value):
         """Return how long no group has committed a step; None: a group steps, or none is expected to."""
         still = [g.still_s for g in self.groups if g.still_s is not None]
         return min(still) if still and not any(g.stepping and g.step is not None for g in self.groups) else None
-
-    @property
-    def longest_gap(self) -> tuple[float, int] | None:
-        """Return the longest time between two commits of a group, in seconds, and the group."""
-        return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 
 def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:

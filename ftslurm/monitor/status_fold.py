@@ -17,7 +17,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import Fold
-from ftslurm.run.journal_writer import TOLD_EVERY_S, longest
+from ftslurm.run.journal_writer import TOLD_EVERY_S
 from ftslurm.run.run_reader import RATE_WINDOW_S
 
 Key = TypeVar("Key")
@@ -312,7 +312,6 @@ class StatusFold(Fold):
             quorum_id=None,
             **_OUT,
             stepped=None,
-            longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
         at_work = group.joined or LIGHTHOUSE not in self._units
@@ -331,17 +330,11 @@ class StatusFold(Fold):
         first_step = record.step if self._run.first_step is None else self._run.first_step
         self._set(first_step=first_step, no_step=None)
         self._time_recovery(record, record.recovery_s)
-        gap = group.longest_gap_s
-        if self._is_alone(group):  # no group has trained since it failed
-            gap = longest(gap, record.recovery_s)
-        joined = replace(group, phase=Phase.RUNNING, joined=True, longest_gap_s=gap)
-        self._progressed(joined, record, self.time)
+        self._progressed(replace(group, phase=Phase.RUNNING, joined=True), record, self.time)
 
     def progress(self, record: records.Progress) -> None:
         if (group := self._current(record)) is not None:
-            gap = longest(group.longest_gap_s, record.longest_gap_s) if group.joined else group.longest_gap_s
-            time = self.time if record.at is None else record.at
-            self._progressed(replace(group, longest_gap_s=gap), record, time)
+            self._progressed(group, record, self.time if record.at is None else record.at)
 
     def serving(self, record: records.Serving | records.SessionOpened) -> None:
         """Mark a group as running: its parameter server is up, or it has a session with one."""

@@ -58,7 +58,6 @@ class GroupJson(TypedDict):
     restarts: int  # number of its restarts
     steps_per_s: float | None  # over the last 10 s; null: not known, or it commits no step
     still_s: float | None  # how long it has committed no step; null: it commits steps
-    longest_gap_s: float | None  # longest time between two committed steps of one attempt
     slow: float | None  # its own part of a step, in times of the other groups'; null: it is not slow
     last_error: str | None  # its last failure, for a person
     last_evidence: list[str]  # signs by which the cause of that failure was decided
@@ -114,7 +113,6 @@ class StatusJson(TypedDict):
     updated: float | None  # time of the journal's last line
     finished: float | None  # when the run finished
     restarts: int  # number of restarts of groups
-    longest_gap_s: float | None  # longest time between two committed steps of one attempt of a group
     excluded_nodes: list[str]  # nodes that get no step for now
     unfit_nodes: dict[str, str]  # those of them that have failed health.preflight -> why
     drained_nodes: list[str]  # nodes that a user drains (`ftslurm drain`): they get no step
@@ -144,13 +142,12 @@ def to_json(status: RunStatus, now: float, note: str | None = None, state: str |
         state: how the run stands, as in a list of runs; None: as the journal says.
     """
     status = aged(status, now)
-    limit, gap = status.hang_limit, status.longest_gap
+    limit = status.hang_limit
     return packed(
         StatusJson,
         status,
         state=state or status.outcome,
         job_starts=status.starts,
-        longest_gap_s=None if gap is None else gap[0],
         warnings=status.cautions,
         groups=[_group(group, status) for group in status.groups],
         hang_limit_s=None if limit is None else limit.in_step_s,

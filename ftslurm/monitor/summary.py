@@ -64,9 +64,6 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
         facts.add_row("job starts", f"{status.starts}, the last of Slurm job {status.job_id}")
     if status.checkpoint is not None:
         facts.add_row("checkpoint", f"step {status.checkpoint}")
-    if status.longest_gap is not None:
-        gap, group = status.longest_gap
-        facts.add_row("longest gap", f"{seconds(gap)} between two commits (group {group})")
     if status.excluded_nodes:
         facts.add_row("nodes left out", few(tuple(status.excluded_nodes), 8))
     for words in sentences.unfit(status):

@@ -466,7 +466,6 @@ class StepExited(StepEvent):
     traceback: str | None  # the end of the script's traceback; of several ranks, each below `rank N:`
     phases: Phases  # as in group_joined, of an attempt that never committed a step; else null
     log: str | None = None  # log of the rank that failed first
-    longest_gap_s: float | None = None  # longest time without a commit, of an attempt that has joined
 
 
 class StepRecalled(StepEvent):
@@ -553,7 +552,6 @@ class Progress(TrainingEvent):
     aborted: int | None  # steps aborted since the last line
     gap_s: float | None  # longest time between two commits since the last line
     at: float | None = None  # when the group has reported it, if that was before `time`
-    longest_gap_s: float | None = None  # longest time between two commits of the attempt so far
 
 
 class Serving(TrainingEvent):

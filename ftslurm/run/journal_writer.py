@@ -14,11 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from ftslurm.protocol.records import JournalRecord, Progress, StepExited
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, number
+from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import is_whole, read_object
@@ -28,20 +27,6 @@ RETRY_S, CALM_S = 1.0, 5.0
 TOLD_EVERY_S = 1.0  # groups report their steps once a second (large runs write fewer lines)
 _UNSYNCED = 1 << 16  # bytes that are written without being synced
 _WRITE = os.O_RDWR | os.O_APPEND
-
-
-class Reached(NamedTuple):
-    """How far an attempt of a group has come."""
-
-    attempt: int
-    step: int | None
-    since: float  # when its step last rose
-    longest_gap_s: float | None  # between two commits
-
-
-def longest(*gaps: float | None) -> float | None:
-    """Return the longest of the times that are known; None: none is."""
-    return max((gap for gap in gaps if gap is not None), default=None)
 
 
 class Journal:
@@ -76,10 +61,10 @@ class Journal:
         # What to tell of lines that a file system has lost in a crash.
         self.damage = f"lines {missing[0]} to {missing[-1]} of {run.events} are lost" if missing else ""
         self._seq = max(self._events.seq, self._progress.seq)
-        self._reached = dict[int, Reached]()
+        self._reached = dict[int, tuple[int, int | None]]()  # group -> its attempt, and the last step of that
         for line in recent:
             if isinstance(record := read(line), Progress):
-                self._measured(record, number(line, "time") or 0.0)
+                self._note(record)
 
     @property
     def error(self) -> OSError | None:
@@ -106,33 +91,24 @@ class Journal:
         """Add a record to those that the next flush writes, and return its line as readers see it."""
         now, file = self._clock(), self._events
         if isinstance(record, Progress):
-            record, file = self._measured(record, now), self._progress
+            self._note(record)
+            file = self._progress
         else:
             self._seq += 1
-            record = self._closed(record, now) if isinstance(record, StepExited) else record
+            record = self._closed(record) if isinstance(record, StepExited) else record
         line = {"seq": self._seq, "time": now, "event": record.event} | record.fields
         file.append(line)
         return line
 
-    def _measured(self, record: Progress, time: float) -> Progress:
-        """Return a line of progress with the longest gap so far."""
-        reached, at = self._reached.get(record.group), time if record.at is None else record.at
-        if reached is None or reached.attempt != record.attempt:
-            reached = Reached(record.attempt, None, at, None)
-        gap_s = longest(reached.longest_gap_s, record.longest_gap_s, record.gap_s)
-        if record.committed and record.step is not None and (reached.step is None or record.step > reached.step):
-            reached = reached._replace(step=record.step, since=at)
-        self._reached[record.group] = reached._replace(longest_gap_s=gap_s)
-        return replace(record, longest_gap_s=gap_s)
+    def _note(self, record: Progress) -> None:
+        """Note how far an attempt has come."""
+        if record.committed:
+            self._reached[record.group] = record.attempt, record.step
 
-    def _closed(self, record: StepExited, time: float) -> StepExited:
-        """Return the end of an attempt with its last step and its longest gap, which may last until its end."""
-        reached = None if record.group is None else self._reached.pop(record.group, None)
-        if reached is None or reached.attempt != record.attempt or reached.step is None:
-            return record
-        still = 0.0 if record.cause == "ok" else round(time - reached.since - TOLD_EVERY_S, 3)
-        gap_s = max(still, reached.longest_gap_s or 0.0) or None
-        return replace(record, step=reached.step if record.step is None else record.step, longest_gap_s=gap_s)
+    def _closed(self, record: StepExited) -> StepExited:
+        """Return the end of an attempt with its last step."""
+        attempt, step = (None, None) if record.group is None else self._reached.pop(record.group, (None, None))
+        return replace(record, step=step) if record.step is None and attempt == record.attempt else record
 
     def flush(self, sync: bool = True) -> bool:
         """Write the collected lines; with `sync` those of events are on disk when this returns True.

@@ -63,7 +63,6 @@ def joined(time: float, group: int, step: int, attempt: int = 0, participants: i
 
 def progress(time: float, group: int, step: int, attempt: int = 0, participants: int = 3, **fields: Any) -> Line:
     known: Line = {"quorum_id": 1, "committed": step, "aborted": 0, "gap_s": 0.22, **fields}
-    known = {"longest_gap_s": known["gap_s"], **known}
     return event(time, "progress", group=group, attempt=attempt, step=step, participants=participants, **known)
 
 

@@ -67,15 +67,8 @@ def test_the_example_run_ends_well() -> None:
     status = play(*ex.one_kill())
     assert phases(status) == [Phase.SUCCEEDED] * 3
     assert (status.outcome, status.step, status.total_steps, status.restarts) == ("succeeded", 120, 120, 1)
-    assert status.longest_gap == (0.31, 2)
     assert status.started == ex.START
     assert status.finished == ex.START + 27.6
-
-
-@pytest.mark.parametrize(("cause", "gap"), [("cancelled", 29.0), ("ok", 0.22)])
-def test_a_standstill_that_lasts_to_the_end_is_a_gap_too(cause: str, gap: float, tmp_path: Path) -> None:
-    lines = [ex.started(1), ex.launched(1, 0), ex.joined(4, 0, 1), ex.progress(5, 0, 5), ex.exited(35, 0, cause=cause)]
-    assert Story(write(RunDir(tmp_path / "run"), lines)).status.longest_gap == (gap, 0)
 
 
 def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
@@ -328,7 +321,6 @@ def test_the_json_has_stable_keys() -> None:
             "updated",
             "finished",
             "restarts",
-            "longest_gap_s",
             "drained_nodes",
             "draining_nodes",
             "excluded_nodes",
@@ -354,7 +346,6 @@ def test_the_json_has_stable_keys() -> None:
         "steps_per_s": None,
         "still_s": None,
         "slow": None,
-        "longest_gap_s": 0.21,
         **dict.fromkeys(("waits_for", "since", "limit_s", "setting", "last_line", "waiting_for")),
         "last_error": "killed (signal 9) on n2",
         "last_evidence": ["the guard of task 0: signal 9"],
@@ -417,7 +408,6 @@ def test_a_line_that_comes_late_tells_when_its_step_was(tmp_path: Path) -> None:
     status = Story(run).status
     assert status.groups[0].stepped == ex.START + 5
     assert status.updated == ex.START + 20
-    assert Story(write(run, [ex.exited(20, 0)])).status.groups[0].longest_gap_s == 14.0  # it made no step until its end
 
 
 def test_groups_of_a_large_run_do_not_stand_still_between_two_of_their_lines() -> None:
@@ -445,13 +435,3 @@ def test_a_restart_on_request_is_no_first_failure_and_drained_nodes_are_named() 
     status = fold(status, ex.exited(6, 0, cause="requested", error="n1 is drained"))
     assert (status.groups[0].first, status.groups[0].down) == (None, False)
     assert fold(status, ex.event(7, "node_undrained", node="n1")).drained_nodes == {}
-
-
-@pytest.mark.parametrize(("other_trains", "gap"), [(True, 0.31), (False, 2.9)])
-def test_the_longest_gap_spans_a_restart_while_which_no_group_trained(other_trains: bool, gap: float) -> None:
-    lines = [ex.started(2), *(ex.launched(1, g) for g in range(2)), *(ex.joined(2, g, 1) for g in range(2))]
-    lines += [ex.progress(5, g, 30, gap_s=0.31) for g in range(2)]
-    down = (1,) if other_trains else (0, 1)
-    lines += [line for g in down for line in (ex.exited(6, g), ex.launched(6.1, g, 1))]
-    lines += [ex.joined(8.9, 1, 31, attempt=1, recovery_s=2.9)]
-    assert (play(*lines).longest_gap or (0, 0))[0] == gap

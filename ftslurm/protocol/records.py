@@ -99,10 +99,8 @@ class RunStarted(RunEvent):
     name: str  # run.name
     job_id: str | None  # Slurm job of the controller
     requeues: int | None  # how often Slurm has requeued that job (SLURM_RESTART_COUNT)
-    versions: dict[str, str]  # versions of Python and of the packages
     groups: int  # number of replica groups
     workers: int | None  # number of workers of each group
-    min_groups: int | None  # groups.min
     roles: dict[str, int]  # groups.roles: number of groups of each role
     lighthouse: str  # lighthouse.kind; none: groups without a quorum
     mode: str  # how groups get nodes: steps (of one Slurm job), array (a job for each group), or local

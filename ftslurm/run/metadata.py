@@ -1,4 +1,4 @@
-"""Build the run_started record: the run's main settings, the versions of its packages and its controller's node."""
+"""Build the run_started record: the run's main settings and its controller's node; and what this node has for GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ from ftslurm.run.directory import RunDir
 
 if TYPE_CHECKING:  # a submission, which needs the rest of this module, is faster without the core
     from ftslurm.core.state.past import Past
-
-_PACKAGES = ("ftslurm", "torch", "torchft", "submitit", "hydra-core")
 
 
 def run_started(
@@ -38,10 +35,8 @@ def run_started(
         name=config.run.name,
         job_id=job,
         requeues=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
-        versions=_versions(),
         groups=past.groups if past is not None and past.groups is not None else groups.count,  # `ftslurm scale`
         workers=groups.nodes * groups.workers,
-        min_groups=groups.min,
         roles=dict(groups.roles),
         lighthouse=config.lighthouse.kind,
         mode="steps" if config.cluster.kind == "slurm" else config.cluster.kind,
@@ -59,17 +54,6 @@ def run_started(
         parent=config.internal.parent,
         sweep=config.internal.sweep,
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed here"
-    own = {"torch_cuda": torch_cuda(), "nvidia_driver": nvidia_driver()}
-    return found | {name: text for name, text in own.items() if text is not None}
 
 
 def nvidia_driver() -> str | None:

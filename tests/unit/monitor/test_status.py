@@ -254,7 +254,7 @@ def test_a_journal_of_an_older_version_is_read_as_before(journal: list[ex.Line])
         {"event": "fault_refused", "kind": 3},
         {"event": "group_joined", "group": 77, "attempt": 3},
         {"event": ["?"]},
-        {"event": "run_started", "groups": None, "versions": 3},
+        {"event": "run_started", "groups": None, "roles": 3},
         {"event": "command", "what": None},
         {},
     ],

@@ -14,7 +14,6 @@ import example_journal as ex
 import pytest
 from rich.console import Console, RenderableType
 
-from ftslurm.code.record import CodeRecord, write
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
@@ -339,19 +338,6 @@ def test_the_summary_of_a_script_with_wrong_arguments_says_how_they_are_changed(
     failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
     said = drawn(summary(failed, run), 200)[-2]
     assert said.startswith("mend: its arguments; resume takes job.args.NAME=VALUE")
-
-
-def test_the_summary_of_a_script_that_failed_names_the_file_to_mend(tmp_path: Path) -> None:
-    run = ex.new_run(tmp_path)
-    trace = (
-        f'  File "{run.code}/lib/model.py", line 7, in forward\n    x / 0\n  File "/x/torch/nn.py", line 3, in call\n'
-    )
-    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="user_error", traceback=trace)]
-    failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
-    assert not any("mend" in line for line in drawn(summary(failed, run), 200))  # of a run without a record
-    write(run.root, CodeRecord("copy", "/home/me/proj"))
-    said = drawn(summary(failed, run), 200)[-2]
-    assert said == "mend: /home/me/proj/lib/model.py, line 7 (the traceback names the run's copy)"
 
 
 def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None:

@@ -221,7 +221,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
                 return None  # the line of the launch follows at once
             return f"{_who(record, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
         case records.GroupWaits():
-            if status.mode == "array" or status.jobs_asked:
+            if status.mode == "array" or status.jobs:
                 return None  # the lines about jobs show what groups wait for
             return f"{_who(record, status)} waits for {record.reason or 'a node'}"
         case records.GroupGivenUp():

@@ -118,7 +118,6 @@ class JobStatus(Value):
     nodes: tuple[str, ...] = ()  # empty: it waits in Slurm's queue
     reason: str | None = None  # Slurm's reason why it waits
     ends: float | None = None  # end of its time limit, in unix time
-    leaving: str | None = None  # why its group leaves it: preempted, time_limit
 
     def left(self, now: float) -> float | None:
         """Return the seconds until its time limit; None: it has none (or one beyond NEVER_S)."""
@@ -142,8 +141,6 @@ class RunStatus(Value):
     standbys: tuple[UnitStatus, ...] = ()  # by name
     jobs: tuple[JobStatus, ...] = ()  # those that give groups their nodes, oldest first
     jobs_refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
-    jobs_asked: int = 0  # number of jobs that were requested
-    jobs_lost: int = 0  # number of those that were taken away, or that a group had to leave
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
@@ -153,7 +150,7 @@ class RunStatus(Value):
     finished: float | None = None
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
-    full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: (step reached, step of the checkpoint)
+    full_restarts: int = 0
     # They get no Slurm step -> why, of those that have failed their check.
     excluded_nodes: Mapping[str, str] = field(default_factory=dict)
     drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user drains them: they get no Slurm step

@@ -160,9 +160,6 @@ class StatusFold(Fold):
     def node_undrained(self, record: records.NodeUndrained) -> None:
         self._set(drained_nodes=_without(self._run.drained_nodes, record.node))
 
-    def allocation_requested(self, record: records.AllocationRequested) -> None:
-        self._set(jobs_asked=self._run.jobs_asked + record.count)
-
     def allocation_refused(self, record: records.AllocationRefused) -> None:
         self._set(jobs_refused={**self._run.jobs_refused, record.pool: record.reason or "no reason given"})
 
@@ -181,17 +178,11 @@ class StatusFold(Fold):
         if record.allocation in self._jobs:
             self._put_job(replace(self._jobs[record.allocation], ends=record.ends))
 
-    def allocation_leaving(self, record: records.AllocationLeaving) -> None:
-        self._put_job(replace(self._job(record.allocation), leaving=record.cause or None))
-
     def allocation_lost(self, record: records.AllocationLost) -> None:
-        old, requeued = self._job(record.allocation), record.state == "PENDING"
-        if requeued:
-            self._put_job(JobStatus(old.name, old.pool))
-        else:
-            self._jobs.pop(old.name, None)
-        taken_away = requeued or bool(old.nodes and record.state)
-        self._set(jobs_lost=self._run.jobs_lost + taken_away)
+        old = self._job(record.allocation)
+        self._jobs.pop(old.name, None)
+        if record.state == "PENDING":  # Slurm has requeued it
+            self._jobs[old.name] = JobStatus(old.name, old.pool)
 
     def _job(self, name: str, pool: int | None = None) -> JobStatus:
         return self._jobs.get(name) or JobStatus(name, pool or 0)
@@ -354,8 +345,8 @@ class StatusFold(Fold):
     checkpoint_restored = checkpoint_saved
 
     def full_restart(self, record: records.FullRestart) -> None:
-        back, restarts = record.checkpoint_step, (*self._run.full_restarts, (record.step or 0, record.checkpoint_step))
-        self._set(checkpoint=back, full_restarts=restarts, no_step=None)
+        restarts = self._run.full_restarts + 1
+        self._set(checkpoint=record.checkpoint_step, full_restarts=restarts, no_step=None)
 
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:
         if record.equal == 0:  # else groups end for it

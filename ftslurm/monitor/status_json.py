@@ -41,7 +41,6 @@ class JobJson(TypedDict):
     nodes: list[str]  # empty: the job waits in Slurm's queue
     reason: str | None  # Slurm's reason why it waits
     ends: float | None  # when its time limit ends it
-    leaving: str | None  # why its group leaves it: preempted, time_limit, cancelled
 
 
 class GroupJson(TypedDict):
@@ -67,7 +66,6 @@ class GroupJson(TypedDict):
     limit_s: float | None  # how long it may, counted from `since`; null: as long as it takes
     setting: str | None  # the setting of that limit: health.start_timeout_s
     last_line: str | None  # the last line that it has printed, while it starts
-    waiting_for: str | None  # the same as waits_for
     job: str | None  # the Slurm job of its nodes, or that it waits for; null: the controller's
 
 
@@ -123,8 +121,6 @@ class StatusJson(TypedDict):
     standbys: list[StandbyJson]  # the warm standbys, by name
     jobs: list[JobJson]  # Slurm jobs that give groups their nodes, without the controller's
     jobs_refused: dict[str, str]  # pool -> why sbatch refuses its jobs
-    jobs_asked: int  # number of jobs that were asked for
-    jobs_lost: int  # number of those that were taken away, or had to be left
     groups: list[GroupJson]  # the replica groups, by number
     recoveries: list[RecoveryJson]  # restarts of groups, oldest first
     hang_limit_s: float | None  # learnt limit for a group that stands still in a step; null: not learnt
@@ -166,5 +162,4 @@ def _group(group: GroupStatus, status: RunStatus) -> GroupJson:
         last_evidence=() if last is None else last.evidence,
         last_traceback=None if last is None else last.traceback,
         waits_for=wait.what or None,
-        waiting_for=wait.what or None,
     )

@@ -51,13 +51,8 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     if status.parent is not None:
         facts.add_row("resumes", status.parent)
     facts.add_row("restarts", str(status.restarts))
-    undone = [(step, back) for step, back in status.full_restarts if back is None or back < step]  # else: a new job
-    for step, back in undone[-_FAILURES_SHOWN:]:
-        to = "" if back is None else f" of step {back}"
-        facts.add_row("full restart", f"of all groups, at step {step}, from the checkpoint{to}")
-    if status.jobs_asked:
-        lost = f", {status.jobs_lost} taken away" if status.jobs_lost else ""
-        facts.add_row("jobs", f"{status.jobs_asked} asked for{lost}")
+    if status.full_restarts:
+        facts.add_row("full restarts", str(status.full_restarts))
     if status.starts > 1 and status.job_id is not None:
         facts.add_row("job starts", f"{status.starts}, the last of Slurm job {status.job_id}")
     if status.checkpoint is not None:

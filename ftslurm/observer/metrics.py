@@ -98,7 +98,7 @@ METRICS = (
         lambda s: _counted(Counter(r.cause for r in s.recoveries)),
         ("cause",),
     ),
-    Described("ftslurm_full_restarts_total", "Restarts of all groups.", lambda s: len(s.full_restarts)),
+    Described("ftslurm_full_restarts_total", "Restarts of all groups.", lambda s: s.full_restarts),
     Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", lambda s: len(s.excluded_nodes)),
     Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", lambda s: len(s.draining_nodes)),
     Described(

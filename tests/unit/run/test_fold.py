@@ -20,6 +20,7 @@ ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, re
 IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (StatusFold,): {
         *(*ANSWERS, records.ControllerLeft, records.RollOver, records.PilotRestarted, records.AllocationRequeued),
+        *(records.AllocationRequested, records.AllocationLeaving),
         *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
         *(records.StacksTaken, records.HangFound, records.QuorumRefused, records.CheckpointFailed),
         *(records.FaultInjected, records.CheckpointsDistrusted),

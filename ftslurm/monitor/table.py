@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -116,7 +115,7 @@ def follow(
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    screen: _Screen = _Table(console, clock, run) if live else Lines(console, plain_every_s)
+    screen: _Table | Lines = _Table(console, clock, run) if live else Lines(console, plain_every_s)
     with screen.live:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
@@ -135,22 +134,10 @@ def follow(
             sleep(poll_s)
 
 
-class _Screen(ABC):
-    """An output for a run that is followed."""
+class Lines:
+    """Output to a file or a pipe: a line for each event, and a line about the progress every `every_s` seconds."""
 
     live: AbstractContextManager[object] = nullcontext()
-
-    @abstractmethod
-    def line(self, event: Event, folding: StatusFold) -> str | None:
-        """Return the line for an event that `folding` has applied; None: it has no line."""
-
-    @abstractmethod
-    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        """Print the new lines and show the status; `note` is a problem of the run."""
-
-
-class Lines(_Screen):
-    """Output to a file or a pipe: a line for each event, and a line about the progress every `every_s` seconds."""
 
     def __init__(self, console: Console, every_s: float = 60.0, known: RunStatus | None = None) -> None:
         """Begin. `known`: continue from this status, another controller has shown the earlier events."""
@@ -168,6 +155,7 @@ class Lines(_Screen):
             self.show([(event, line)], self.folding.status)
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
+        """Return the line for an event that `folding` has applied; None: it has no line."""
         if event.get("event") == records.FullRestart.event:
             self._last = None
         if event.get("event") != records.Progress.event:
@@ -183,6 +171,7 @@ class Lines(_Screen):
         return f"step {sentences.of_total(status.step, status)}, {plural(status.at_work, 'group')}{rate}"
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
+        """Print the new lines; `note` is a problem of the run."""
         for event, line in lines:
             # Not wrapped, so that grep finds whole lines.
             self._console.print(Text(f"{_stamp(event)} {line}"), soft_wrap=True, highlight=False)
@@ -191,7 +180,7 @@ class Lines(_Screen):
         self._noted = note is not None
 
 
-class _Table(_Screen):
+class _Table:
     """Output to a terminal: events scroll by above a table of the groups."""
 
     def __init__(self, console: Console, clock: Callable[[], float], run: RunDir) -> None:
@@ -201,9 +190,11 @@ class _Table(_Screen):
         self._drawn: object = None  # the values that the table on the screen was drawn from
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
+        """Return the line for an event that `folding` has applied; None: it has no line."""
         return None if event.get("event") in _IN_THE_TABLE else sentences.describe(event, folding.status)
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
+        """Print the new lines and show the status; `note` is a problem of the run."""
         for event, line in lines:
             style = "blue" if event.get("cause") == "ok" else _LINE_STYLES.get(str(event.get("event")), "")
             # The terminal wraps the line, not rich, so that a path can be copied in one piece.

@@ -22,7 +22,6 @@ from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import is_whole, read_object
 
-MOST_WAITING = 1 << 23  # bytes of the lines of a file that wait in memory while they cannot be written
 RETRY_S, CALM_S = 1.0, 5.0
 TOLD_EVERY_S = 1.0  # groups report their steps once a second (large runs write fewer lines)
 _UNSYNCED = 1 << 16  # bytes that are written without being synced
@@ -77,15 +76,9 @@ class Journal:
         return self._events.complaint or self._progress.complaint
 
     @property
-    def lost(self) -> int:
-        """Return the number of lines that did not fit into memory."""
-        return self._events.lost + self._progress.lost
-
-    @property
-    def loss(self) -> str:
-        """Return what to tell once they can be written."""
-        failed = max(self._events, self._progress, key=lambda file: file.failed)
-        return f"{failed.path} can be written again; {self.lost} of its lines are lost"
+    def mended(self) -> str:
+        """Return what to tell once lines can be written again."""
+        return f"{max(self._events, self._progress, key=lambda file: file.failed).path} can be written again"
 
     def append(self, record: JournalRecord) -> dict[str, object]:
         """Add a record to those that the next flush writes, and return its line as readers see it."""
@@ -118,8 +111,6 @@ class Journal:
         done = self._events.flush(sync)
         if self._events.is_written:
             self._progress.flush(False)
-        else:
-            self._progress.make_room()
         return done
 
     def close(self) -> None:
@@ -149,12 +140,11 @@ class _File:
         self.seq = 0  # of the last line that was there
         self.error: OSError | None = None
         self.failed = float("-inf")  # when its lines could not be written last
-        self.lost = 0  # lines that did not fit into memory
         self._fd = -1
         self._size = 0  # bytes that are on disk
         self._lines: list[bytes] = []  # those after them, oldest first
         self._waiting = 0  # bytes of them
-        self._written = self._shown = 0  # bytes of them that are in the file, and that have been there
+        self._written = 0  # bytes of them that are in the file
 
     @property
     def complaint(self) -> str:
@@ -186,9 +176,6 @@ class _File:
                 self._write(sync)
             except OSError as error:
                 self.error, self.failed, self._written = self.error or error, now, 0
-                with suppress(OSError):
-                    self._shown = max(self._shown, os.fstat(self._fd).st_size - self._size)
-                self.make_room()
             else:
                 self.error = self.error if now < self.failed + CALM_S else None
         return not self._lines
@@ -202,7 +189,7 @@ class _File:
         if data and (sync or len(data) > _UNSYNCED):
             os.fsync(self._fd)
             self._size += len(data)
-            self._lines, self._waiting, self._written, self._shown = [], 0, 0, 0
+            self._lines, self._waiting, self._written = [], 0, 0
 
     def _reopened(self) -> bool:
         """Open the file again, and cut off what may not be on disk. Return whether this controller still leads."""
@@ -219,19 +206,6 @@ class _File:
         elif os.fstat(self._fd).st_size > self._size:
             os.ftruncate(self._fd, self._size)
         return True
-
-    def make_room(self) -> None:
-        """Drop the oldest lines that no reader can have seen, as many as take more than MOST_WAITING bytes."""
-        at, lines = 0, self._lines
-        if self._waiting > MOST_WAITING:
-            self._lines = []
-            for line in lines:
-                if self._waiting > MOST_WAITING and at >= self._shown:
-                    self._waiting -= len(line)
-                    self.lost += 1
-                else:
-                    self._lines.append(line)
-                at += len(line)
 
     def close(self) -> None:
         done = self.flush(sync=True)

@@ -175,26 +175,6 @@ def of_progress(step: int, group: int = 0, **fields: Any) -> Progress:
     return Progress(group=group, step=step, **(known | fields))  # type: ignore[arg-type]
 
 
-def test_of_lines_that_wait_the_oldest_go_first_and_are_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftslurm.run.journal_writer.MOST_WAITING", 10_000)
-    now, run = [0.0], RunDir(path.parent)
-    disk, journal = Disk(random.Random(1), monkeypatch), Journal(run, clock=lambda: now[0])
-    disk.fails = 1.0
-    for number in range(300):
-        journal.append(RawRecord("other", number=number, x="y" * 100) if number % 10 == 0 else of_progress(number))
-        journal.flush()
-        now[0] += RETRY_S
-    disk.fails = 0.0
-    assert journal.flush()
-    journal.close()
-    events, progress = list(JournalReader(run.events).iter_new()), list(JournalReader(run.progress).iter_new())
-    assert [line["number"] for line in events] == list(range(0, 300, 10))
-    assert [line["step"] for line in progress] == [n for n in range(300) if n % 10][-len(progress) :]
-    assert journal.lost == 270 - len(progress)
-    assert f"{journal.lost} of its lines are lost" in journal.loss
-    assert 9_000 < run.progress.stat().st_size < 11_000
-
-
 def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, run, dice = [0.0], RunDir(path.parent), random.Random(3)
     disk, journal = Disk(dice, monkeypatch), Journal(run, clock=lambda: now[0])
@@ -257,7 +237,7 @@ def test_where_progress_cannot_be_written_the_events_are_and_it_is_told(
     (run.progress.rmdir if make is os.mkdir else run.progress.unlink)()
     now[0] += RETRY_S
     assert journal.flush()
-    assert f"{run.progress} can be written again; 0 of its lines are lost" in journal.loss
+    assert journal.mended == f"{run.progress} can be written again"
     assert [line["step"] for line in JournalReader(run.progress).iter_new()] == [1]
     assert (path.parent / "precious").read_text() == ""
     assert run.progress.stat().st_mode & 0o777 == 0o600

@@ -111,7 +111,6 @@ class History(Value):
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
     slow: tuple[Slow, ...] = ()  # in the order of time
     quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
-    reached: tuple[tuple[float, int], ...] = ()  # (when, step): at most one a second; goes back after a full restart
     checkpoints: int = 0  # number of saved checkpoints
     checkpoint_s: float = 0.0  # time that saving them took
 

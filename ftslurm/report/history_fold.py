@@ -52,7 +52,7 @@ class HistoryFold(Fold):
         self._slow: list[Slow] = []
         self._quorum: list[tuple[float, int]] = []
         self._quorum_id = -1
-        self._reached: list[tuple[float, int]] = []
+        self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
         self._step, self._undone = 0, 0
         self._first_step: int | None = None
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
@@ -82,7 +82,6 @@ class HistoryFold(Fold):
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
             slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
             quorum=tuple(self._quorum),
-            reached=tuple(self._reached),
             steps=self._step,
             first_step=self._first_step,
             undone_steps=self._undone,

@@ -101,19 +101,6 @@ class GroupReportJson(TypedDict):
     finished_s: float
 
 
-class SlowJson(TypedDict):
-    """A time in which all groups waited for one that was slow by itself."""
-
-    group: int
-    nodes: list[str]
-    begin: float
-    end: float
-    own_s: float  # its own part of a step, a median of 50
-    others_s: float  # that of the other groups
-    step_s: float  # a whole step
-    lost_s: float  # how long the run waited for it in all
-
-
 class ReportJson(TypedDict):
     """The report of a run."""
 
@@ -134,7 +121,6 @@ class ReportJson(TypedDict):
     lost: LostJson
     failures: list[FailureJson]
     groups: list[GroupReportJson]
-    slow: list[SlowJson]
     checkpoints: int  # number of saved checkpoints
     checkpoint_s: float  # time that saving them took
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 from math import inf
 from statistics import median
 
-from ftslurm.config.schema import Config
 from ftslurm.protocol.value_class import Value
 from ftslurm.report.history import (
     FINISHED,
@@ -24,27 +23,6 @@ from ftslurm.report.history import (
     History,
     Span,
 )
-
-HOUR_S = 3600.0
-
-
-class Weight(Value):
-    """What an hour of one group costs: GPU-hours where the number of GPUs is known, else node-hours."""
-
-    unit: str = "node-hours"
-    of_group: float = 1.0
-
-    def hours(self, seconds: float) -> float:
-        """Return the cost of these seconds of one group."""
-        return seconds * self.of_group / HOUR_S
-
-
-def weight_of(config: Config) -> Weight:
-    """Return the weight of a group under this configuration."""
-    groups = config.groups
-    if groups.gpus:
-        return Weight("GPU-hours", groups.nodes * groups.gpus)
-    return Weight("node-hours", groups.nodes / groups.per_node)
 
 
 class Account(Value):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ftslurm.monitor.sentences import ended, run_name, short_log, unit_called
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value
-from ftslurm.report.accounting import Account, Accounts, Weight
+from ftslurm.report.accounting import Account, Accounts
 from ftslurm.report.history import Failure, History
 from ftslurm.words import plural, seconds
 
@@ -73,29 +73,23 @@ class Sheet(Value):
     listings: tuple[Listing, ...] = ()
 
 
-def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
+def sheet(history: History, accounts: Accounts) -> Sheet:
     """Return the report."""
     if not history.begun:
         words = "has not started yet" if history.outcome == "running" else "never started"
         return Sheet(history.run_id, words + (f": {history.reason}" if history.reason else ""))
     lost = (
-        _lost("cause", accounts.by_cause, words_of, accounts, weight),
-        _lost("phase", accounts.by_phase, words_of, accounts, weight),
-        _lost("node", accounts.by_node, lambda name: name or "no node", accounts, weight),
-        _lost(
-            "group",
-            sorted(accounts.by_group, key=lambda one: -one.seconds),
-            lambda name: f"group {name}",
-            accounts,
-            weight,
-        ),
+        _lost("cause", accounts.by_cause, words_of),
+        _lost("phase", accounts.by_phase, words_of),
+        _lost("node", accounts.by_node, lambda name: name or "no node"),
+        _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}"),
     )
     tables = (*(lost if accounts.lost_s else ()), _failures(history))
     return Sheet(
         history.run_id,
         ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
         tuple(_lines(history)),
-        tuple(_facts(history, accounts, weight)),
+        tuple(_facts(history, accounts)),
         tuple(table for table in tables if table.rows),
     )
 
@@ -108,13 +102,6 @@ def moment(when: float) -> str:
 def percent(value: float | None) -> str:
     """Return a ratio for a person."""
     return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def amount(number: float) -> str:
-    """Return a number for a person: three digits, all of them before the point, never an exponent."""
-    if number < 0.01:
-        return "<0.01" if number > 0 else "0"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def words_of(name: str) -> str:
@@ -142,7 +129,7 @@ def _lines(history: History) -> list[str]:
     return [*([f"resumes {run_name(history.parent)}"] if history.parent is not None else []), steps]
 
 
-def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
+def _facts(history: History, accounts: Accounts) -> list[Fact]:
     up, size = seconds(accounts.trained_s + accounts.lost_s), len(history.groups)
     facts = [Fact("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
     if accounts.queued_s:
@@ -150,7 +137,7 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
         facts.append(Fact("with the queue", percent(accounts.effective), waited))
     facts.append(Fact("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
     if accounts.participation is not None:
-        mean = f"{amount(accounts.participation)} of {size}"
+        mean = f"{accounts.participation:.3g} of {size}"
         facts.append(Fact("participation", mean, "groups in the quorum, on average"))
         rate = percent(accounts.training_efficiency)
         facts.append(Fact("training efficiency", rate, "step efficiency × participation"))
@@ -160,25 +147,22 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
     if accounts.recovery_median_s is not None:
         longest = f"median; the longest took {seconds(accounts.recovery_worst_s)}"
         facts.append(Fact("recovery", seconds(accounts.recovery_median_s), longest))
-    spent = amount(weight.hours(accounts.total_s - accounts.finished_s))
-    facts.append(Fact("lost", amount(weight.hours(accounts.lost_s)), f"{weight.unit} of {spent}"))
+    spent = seconds(accounts.total_s - accounts.finished_s)
+    facts.append(Fact("lost", seconds(accounts.lost_s), f"of the groups' {spent}"))
     return facts
 
 
-def _lost(
-    what: str, lost: Sequence[Account], word: Callable[[str], str], accounts: Accounts, weight: Weight
-) -> Listing:
-    most = max((one.seconds for one in lost), default=0.0)
+def _lost(what: str, lost: Sequence[Account], word: Callable[[str], str]) -> Listing:
+    most, whole = max((one.seconds for one in lost), default=0.0), sum(one.seconds for one in lost)
 
     def row(one: Account) -> tuple[Cell, ...]:
-        amounts = [f"{one.seconds:,.1f}", amount(weight.hours(one.seconds))]
-        share = percent(one.seconds / accounts.lost_s if accounts.lost_s else None)
-        texts = [*amounts, share, str(one.failures or "")]
+        share = percent(one.seconds / whole if whole else None)
+        texts = f"{one.seconds:,.1f}", share, str(one.failures or "")
         return Cell(word(one.name), share=one.seconds / most if most else 0.0), *map(Cell, texts)
 
-    columns = (what, "seconds", weight.unit, "share", "failures")
+    columns = (what, "seconds", "share", "failures")
     short = 8 if what in ("node", "group") else len(lost)
-    return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 5)), short)
+    return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 4)), short)
 
 
 def _failures(history: History) -> Listing:

@@ -11,8 +11,7 @@ import pytest
 import random_journal
 from fuzz import numbers
 
-from ftslurm.config.schema import Config
-from ftslurm.report.accounting import Weight, account, weight_of
+from ftslurm.report.accounting import account
 from ftslurm.report.history import PHASES, QUEUED, History
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.tables import who
@@ -143,15 +142,6 @@ def test_groups_of_a_scaled_run_count_while_they_belong_to_it() -> None:
     assert (first.phase, first.begin - ex.START) == (QUEUED, pytest.approx(10))
     assert history.groups[3].spans[-1].phase == "finished"
     assert account(history).moves == 0
-
-
-def test_an_hour_of_a_group_costs_its_gpus_or_else_its_nodes() -> None:
-    config = Config()
-    config.groups.nodes = 2
-    assert weight_of(config) == Weight("node-hours", 2)
-    config.groups.gpus = 8
-    assert weight_of(config) == Weight("GPU-hours", 16)
-    assert weight_of(config).hours(1800) == 8
 
 
 def test_an_empty_journal_has_a_report() -> None:

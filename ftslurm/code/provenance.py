@@ -21,7 +21,6 @@ from ftslurm.code import git_tree
 from ftslurm.code.git_tree import GitError
 from ftslurm.code.selection import Rules
 from ftslurm.config.schema import Config, interpreter, user_name
-from ftslurm.run.metadata import nvidia_driver, torch_cuda
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import masked, masked_patch, without_passwords, without_values
 from ftslurm.slurm import client, commands
@@ -51,8 +50,6 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes 
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
         "git": git,
         "slurm": _slurm() if config.cluster.kind != "local" else None,
-        "nvidia_driver": nvidia_driver(),
-        "torch_cuda": torch_cuda(),
         "packages": None if packages is None else PACKAGES,
     }
     files = {NAME: json.dumps(found, indent=1, ensure_ascii=False) + "\n"}

@@ -36,7 +36,6 @@ class Recovery(NamedTuple):
     seconds: float | None  # from the failure to the first committed step; None: it has committed none
     cause: str  # as in the journal: killed, node_lost, ...
     detail: str  # the cause for a person: "killed (signal 9) on n2"
-    phases: Mapping[str, float | None] | None = None  # seconds of each phase: detect, end, wait, start, ...
 
 
 class UnitStatus(Value):

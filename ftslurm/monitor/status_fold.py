@@ -43,9 +43,7 @@ class StatusFold(Fold):
         self._run = status or RunStatus()  # the fields below replace those of the same name in it
         self._updated, self._step = self._run.updated, self._run.step
         self._groups = list(self._run.groups)
-        self._recoveries: dict[tuple[int | None, int], Recovery] = {
-            (r.group, r.attempt): r for r in self._run.recoveries
-        }
+        self._recoveries: dict[tuple[int, int], Recovery] = {(r.group, r.attempt): r for r in self._run.recoveries}
         self._jobs = {job.name: job for job in self._run.jobs}
         units = (*self._run.standbys, *([self._run.lighthouse] if self._run.lighthouse is not None else []))
         self._units = {unit.name: unit for unit in units}
@@ -290,9 +288,7 @@ class StatusFold(Fold):
 
     def _group_exited(self, record: records.StepExited, group: GroupStatus) -> None:
         ok = record.cause == "ok"
-        if not group.joined:
-            self._time_recovery(record)
-        elif record.step is not None:
+        if group.joined and record.step is not None:
             group = replace(group, step=record.step)
             self._step = max(self._step, record.step)  # no progress of the group may have been read
         group = replace(
@@ -320,7 +316,7 @@ class StatusFold(Fold):
             return
         first_step = record.step if self._run.first_step is None else self._run.first_step
         self._set(first_step=first_step, no_step=None)
-        self._time_recovery(record, record.recovery_s)
+        self._time_recovery(record)
         self._progressed(replace(group, phase=Phase.RUNNING, joined=True), record, self.time)
 
     def progress(self, record: records.Progress) -> None:
@@ -331,7 +327,7 @@ class StatusFold(Fold):
         """Mark a group as running: its parameter server is up, or it has a session with one."""
         if (group := self._current(record)) is not None:
             if not group.joined:
-                self._time_recovery(record, record.recovery_s)
+                self._time_recovery(record)
             self._put(replace(group, phase=Phase.RUNNING, joined=True))
 
     session_opened = serving
@@ -366,15 +362,11 @@ class StatusFold(Fold):
     def group_heard_again(self, record: records.GroupHeardAgain) -> None:
         self._change(record, aside=None)
 
-    def _time_recovery(
-        self,
-        record: records.GroupJoined | records.Serving | records.SessionOpened | records.StepExited,
-        seconds: float | None = None,
-    ) -> None:
-        """Set the duration and the phases of a recovery."""
+    def _time_recovery(self, record: records.GroupJoined | records.Serving | records.SessionOpened) -> None:
+        """Set the duration of a recovery."""
         which = record.group, record.attempt
-        if (recovery := self._recoveries.get(which)) is not None:
-            self._recoveries[which] = recovery._replace(seconds=seconds, phases=record.phases or recovery.phases)
+        if which in self._recoveries:
+            self._recoveries[which] = self._recoveries[which]._replace(seconds=record.recovery_s)
 
     def _progressed(
         self, group: GroupStatus, record: records.Progress | records.GroupJoined, time: float | None

@@ -77,8 +77,6 @@ class RecoveryJson(TypedDict):
     seconds: float | None  # from the failure to the first committed step; null: none is committed
     cause: str  # as in step_exited of the journal
     detail: str  # the cause, for a person
-    # seconds of detect, end, wait, start, import, assign, join and commit; null: not reached, or not known
-    phases: dict[str, float | None] | None
 
 
 class HookJson(TypedDict):

@@ -47,7 +47,6 @@ class GroupHistory(Value):
     """What one group did, without a gap from when it became part of the run until the end of the report."""
 
     group: int
-    role: str | None
     spans: tuple[Span, ...]
     committed: int  # steps, over all attempts
     aborted: int
@@ -80,7 +79,6 @@ class History(Value):
     parent: str | None = None  # directory of the run that this one resumes
     outcome: str = "running"  # or succeeded, failed, stopped
     reason: str = ""
-    mode: str = ""
     begin: float = 0.0
     end: float = 0.0  # the end of the run; of one that goes on: the moment of the report
     starts: int = 0  # starts of the controller's job
@@ -88,12 +86,9 @@ class History(Value):
     steps: int = 0  # the last committed step
     first_step: int | None = None
     undone_steps: int = 0
-    typical_step_s: float | None = None
     groups: tuple[GroupHistory, ...] = ()
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
     quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
-    checkpoints: int = 0  # number of saved checkpoints
-    checkpoint_s: float = 0.0  # time that saving them took
 
     @property
     def begun(self) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
@@ -63,11 +62,9 @@ class HistoryFold(Fold):
     def history(self, now: float | None = None) -> History:
         """Return the history after the lines so far."""
         end = self._ended if self._ended is not None else max(self._last, now or 0.0)
-        stalls, typical = self._stalls()
+        stalls = self._stalls()
         groups = tuple(
-            GroupHistory(
-                n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted
-            )
+            GroupHistory(n, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted)
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
@@ -82,7 +79,6 @@ class HistoryFold(Fold):
             steps=self._step,
             first_step=self._first_step,
             undone_steps=self._undone,
-            typical_step_s=typical,
         )
 
     # --- the run ---------------------------------------------------------------------------------------------------
@@ -113,7 +109,6 @@ class HistoryFold(Fold):
             run_id=record.run_id,
             name=record.name,
             parent=record.parent,
-            mode=record.mode,
             begin=run.begin if again else begin,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
@@ -123,17 +118,15 @@ class HistoryFold(Fold):
         self._ended, self._quorum_id = None, -1
         self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
-        self._enter(record.groups, begin, record.roles)
+        self._enter(record.groups, begin)
         if record.after is not None:
             silent, host = self._last, record.host or None
             lost = Failure(silent, "controller", None, None, "controller_lost", record.after, host)
             self._failures.append(replace(lost, back=time, recovery_s=time - silent))
 
-    def _enter(self, count: int, time: float, roles: dict[str, int]) -> None:
+    def _enter(self, count: int, time: float) -> None:
         """Add groups up to this number."""
-        named = [role for role, size in roles.items() for _ in range(min(size, MOST_GROUPS))]
-        for n in range(len(self._lines), count):
-            self._lines.append(Timeline(time, named[n] if n < len(named) else None))
+        self._lines += (Timeline(time) for _ in range(len(self._lines), count))
 
     def scaled(self, record: records.Scaled) -> None:
         count, time = record.groups or 1, self.now
@@ -146,7 +139,7 @@ class HistoryFold(Fold):
                 self._leaving.discard(n)
                 if line.phase == FINISHED:
                     line.again(time)
-        self._enter(count, time, {})
+        self._enter(count, time)
 
     # --- Slurm steps -----------------------------------------------------------------------------------------------
 
@@ -225,10 +218,6 @@ class HistoryFold(Fold):
 
     session_opened = serving
 
-    def checkpoint_saved(self, record: records.CheckpointSaved) -> None:
-        took = self._run.checkpoint_s + (record.seconds or 0.0)
-        self._run = replace(self._run, checkpoints=self._run.checkpoints + 1, checkpoint_s=took)
-
     def full_restart(self, _: records.FullRestart) -> None:
         self._quorum_id = -1
         for line in self._lines:
@@ -301,10 +290,10 @@ class HistoryFold(Fold):
         if self._quorum and self._quorum[-1][1]:
             self._quorum.append((max(time, self._quorum[-1][0]), 0))
 
-    def _stalls(self) -> tuple[dict[int, list[tuple[float, float, str, str | None]]], float | None]:
-        """Return the stalls of each group, with their causes, and the typical time between two commits."""
+    def _stalls(self) -> dict[int, list[tuple[float, float, str, str | None]]]:
+        """Return the stalls of each group, with their causes."""
         if not self._gaps[1]:
-            return {}, None
+            return {}
         typical = median(self._gaps[1])
         least, slack = max(STALL_TIMES * typical, typical + STALL_LEAST_S), every_s(len(self._lines))
         moments = sorted(
@@ -319,7 +308,7 @@ class HistoryFold(Fold):
                     failure = self._failures[moments[at][1]]
                     cause, node = failure.cause, failure.node
                 found.setdefault(group, []).append((time - gap + typical, time, cause, node))
-        return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}, typical
+        return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}
 
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:
         """Note that a unit has recovered from its failures."""

@@ -47,7 +47,6 @@ class GroupReportJson(TypedDict):
     """One group."""
 
     group: int
-    role: str | None
     attempts: int  # number of attempts
     committed: int  # steps that it reported as committed
     aborted: int
@@ -65,7 +64,6 @@ class ReportJson(TypedDict):
     parent: str | None  # directory of the run that this one resumes
     outcome: str  # running, succeeded, failed, stopped or lost (without a controller)
     reason: str
-    mode: str
     begin: float
     end: float  # the end of the run, or of the report
     starts: int  # starts of the controller's job
@@ -73,7 +71,6 @@ class ReportJson(TypedDict):
     first_step: int | None  # the first step that the run committed
     total_steps: int | None  # job.total_steps
     undone_steps: int  # steps that full restarts from a checkpoint have undone
-    typical_step_s: float | None  # typical time between two commits
     goodput: Ratio
     effective: float | None  # goodput with the time in Slurm's queue (ETTR)
     step_efficiency: Ratio
@@ -93,8 +90,6 @@ class ReportJson(TypedDict):
     by_group: list[AccountJson]
     failures: list[FailureJson]
     groups: list[GroupReportJson]
-    checkpoints: int  # number of saved checkpoints
-    checkpoint_s: float  # time that saving them took
 
 
 def to_json(history: History, accounts: Accounts) -> ReportJson:

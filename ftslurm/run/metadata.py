@@ -1,21 +1,14 @@
-"""Build the run_started record: the run's main settings and its controller's node; and what this node has for GPUs."""
+"""Build the run_started record: the run's main settings and its controller's node."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-import re
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
+from ftslurm.core.state.past import Past
 from ftslurm.protocol.records import RunStarted
 from ftslurm.run.directory import RunDir
-
-if TYPE_CHECKING:  # a submission, which needs the rest of this module, is faster without the core
-    from ftslurm.core.state.past import Past
 
 
 def run_started(
@@ -54,23 +47,3 @@ def run_started(
         parent=config.internal.parent,
         sweep=config.internal.sweep,
     )
-
-
-def nvidia_driver() -> str | None:
-    """Return the version of this machine's NVIDIA driver, without asking it."""
-    with contextlib.suppress(OSError):
-        text = Path("/proc/driver/nvidia/version").read_text(errors="replace")
-        if found := re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text):
-            return found[1]
-    return None
-
-
-def torch_cuda() -> str | None:
-    """Return the CUDA version that the installed torch was built for, without importing it."""
-    with contextlib.suppress(OSError, ImportError, ValueError):
-        spec = find_spec("torch")
-        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-            text = Path(folder, "version.py").read_text(errors="replace")
-            if found := re.search(r"^cuda\b[^=\n]*=\s*'([^']+)'", text, re.MULTILINE):
-                return found[1]
-    return None

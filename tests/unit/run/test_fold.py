@@ -36,6 +36,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),
         *(records.GroupHeardAgain, records.GroupSlow, records.HangFound, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.ReplicasDiffer, records.CheckpointsDistrusted),
+        *(records.CheckpointSaved,),
     },
     (Reading,): {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),

@@ -152,9 +152,6 @@ def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"job {name} has {', '.join(record.nodes)}" if late else None
         case records.AllocationLeaving(allocation=name):
             return f"job {name} is about to end, its group leaves it: {record.reason}"
-        case records.AllocationRequeued(allocation=name):
-            cause = (record.reason or "").replace("_", " ")
-            return f"job {name} is put back into the queue: its group has left it ({cause})"
         case records.AllocationLost(allocation=name):
             needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
             if record.state is None and not needed:
@@ -276,7 +273,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     if cause == "ok":
         return f"{what} has finished"
     if not is_failure(cause):
-        left = _left_because(group, cause, record.error, status)
+        left = _left_because(group, cause, record.error)
         return f"{what} {left}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
@@ -293,13 +290,10 @@ def _slow(record: records.GroupSlow) -> str:
     return f"group {record.group} is slow on {where}: {compared}, so all wait for it (health.on_slow)"
 
 
-def _left_because(group: GroupStatus | None, cause: str, error: str | None, status: RunStatus) -> str:
+def _left_because(group: GroupStatus | None, cause: str, error: str | None) -> str:
     """Return how a group left without a failure."""
     how = "has left the run" if group is not None and group.leaves else cause_of(cause).row.orderly
-    if error is not None and cause in ("preempted", "cancelled"):
-        return f"{how}: {error}"
-    job = status.job(group.job) if group is not None and cause in ("preempted", "time_limit") else None
-    return how if job is None else f"{how}, and has left job {job.name}"
+    return f"{how}: {error}" if error is not None and cause in ("preempted", "cancelled") else how
 
 
 # --- the training ----------------------------------------------------------------------------------------------------

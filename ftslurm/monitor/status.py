@@ -73,7 +73,6 @@ class GroupStatus(Value):
     since: float | None = None  # when this wait began, which a limit may count from
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
     starting: StepStarting | None = None  # how far its start has come, if that lasts
-    last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
     slow: float | None = (
         None  # how many times as long as the others it needs for its own part of a step; None: not slow
@@ -201,12 +200,6 @@ class RunStatus(Value):
     def at_work(self) -> int:
         """Return the number of groups that commit steps; without a quorum, of those that run."""
         return self.stepping if self.lighthouse is not None else sum(g.phase is Phase.RUNNING for g in self.groups)
-
-    @property
-    def still_s(self) -> float | None:
-        """Return how long no group has committed a step; None: a group steps, or none is expected to."""
-        still = [g.still_s for g in self.groups if g.still_s is not None]
-        return min(still) if still and not any(g.stepping and g.step is not None for g in self.groups) else None
 
 
 def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:

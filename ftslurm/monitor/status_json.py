@@ -65,7 +65,6 @@ class GroupJson(TypedDict):
     since: float | None  # since when it waits for that
     limit_s: float | None  # how long it may, counted from `since`; null: as long as it takes
     setting: str | None  # the setting of that limit: health.start_timeout_s
-    last_line: str | None  # the last line that it has printed, while it starts
     job: str | None  # the Slurm job of its nodes, or that it waits for; null: the controller's
 
 

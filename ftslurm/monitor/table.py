@@ -23,7 +23,6 @@ from rich.text import Text
 
 from ftslurm.monitor import sentences
 from ftslurm.monitor.group_rows import SHEET, STYLES, rows
-from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus, UnitStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
@@ -32,7 +31,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
-from ftslurm.words import clock, few, plural, seconds, speed
+from ftslurm.words import clock, few, plural, speed
 
 _STYLES = {
     "red": (
@@ -115,7 +114,7 @@ def follow(
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    screen: _Table | Lines = _Table(console, clock, run) if live else Lines(console, plain_every_s)
+    screen: _Table | Lines = _Table(console, clock) if live else Lines(console, plain_every_s)
     with screen.live:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
@@ -183,8 +182,8 @@ class Lines:
 class _Table:
     """Output to a terminal: events scroll by above a table of the groups."""
 
-    def __init__(self, console: Console, clock: Callable[[], float], run: RunDir) -> None:
-        self._console, self._clock, self._run = console, clock, run
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
         self.live = self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn: object = None  # the values that the table on the screen was drawn from
@@ -203,8 +202,7 @@ class _Table:
         now, size = self._clock(), self._console.size
         drawn = (status, int(now), size, note)
         if drawn != self._drawn:  # redrawing is expensive over a slow connection
-            shown = with_last_lines(status, self._run)
-            self._live.update(render(shown, now, size.width, size.height, note), refresh=True)
+            self._live.update(render(status, now, size.width, size.height, note), refresh=True)
             self._drawn = drawn
 
 
@@ -279,8 +277,6 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     words = f"step {sentences.of_total(status.step, status)}"
     if rate:
         words += f"  {speed(rate)} steps/s"
-    elif status.still_s is not None:
-        words += f"  still for {seconds(status.still_s)}"
     if not total:
         return Text(words)
     if status.left_s is not None:

@@ -389,7 +389,7 @@ def test_of_many_restarts_the_summary_lists_the_last() -> None:
 def test_groups_that_stand_still_say_for_how_long() -> None:
     lines = drawn(render(at(15.15), ex.START + 32))
     assert "0 of 3 groups stepping" in lines[0]
-    assert lines[1].endswith("step 61/120  still for 17 s")
+    assert lines[1].endswith("step 61/120")
     assert lines[4].split()[-5:] == ["n1", "still", "for", "17", "s"]
 
 

@@ -428,27 +428,18 @@ def checkpoint(status: RunStatus) -> str | None:
 
 
 def left_out(status: RunStatus) -> str | None:
-    """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
-    kinds = (("left out", tuple(status.excluded_nodes)), ("drained", drained(status)))
-    return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
+    """Name the nodes that are avoided: "left out: n2 (lost); drained: n7 (ftslurm drain)"; None: there are none."""
+    parts = []
+    for kind, nodes in (("left out", status.excluded_nodes), ("drained", status.drained_nodes)):
+        if nodes:
+            parts.append(f"{kind}: {few([f'{node} ({why})' for node, why in nodes.items()])}")
+    return "; ".join(parts) or None
 
 
 def slow(status: RunStatus) -> str | None:
     """Name the groups for which all others wait in each step; None: there are none."""
     found = [f"group {g.group} ({g.slow:.1f} times)" for g in status.groups if g.slow is not None]
     return f"slow, by their own part of a step: {few(found, 4)}" if found else None
-
-
-def drained(status: RunStatus) -> tuple[str, ...]:
-    """Name the nodes that a user or Slurm drains; of the latter say why."""
-    nodes = {**status.drained_nodes, **status.draining_nodes}
-    return tuple(f"{node} ({why})" if why else node for node, why in nodes.items())
-
-
-def unfit(status: RunStatus) -> list[str]:
-    """Say of the first nodes that have failed their check why, unless the run has ended for that."""
-    told = [(node, why) for node, why in status.unfit_nodes.items() if why.partition("; see ")[0] not in status.reason]
-    return [f"node {node} has failed its check: {why}" for node, why in told[:3]]
 
 
 def of_total(step: int, status: RunStatus) -> str:

@@ -149,21 +149,13 @@ class RunStatus(Value):
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
     full_restarts: int = 0
-    # They get no Slurm step -> why, of those that have failed their check.
-    excluded_nodes: Mapping[str, str] = field(default_factory=dict)
-    drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user drains them: they get no Slurm step
-    # Slurm drains them, and why: they get a Slurm step only if no other node is free.
-    draining_nodes: Mapping[str, str] = field(default_factory=dict)
+    excluded_nodes: Mapping[str, str] = field(default_factory=dict)  # they get no Slurm step -> why
+    drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user or Slurm drains them -> why
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
     warnings: tuple[str, ...] = ()
     hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
-
-    @property
-    def unfit_nodes(self) -> dict[str, str]:
-        """Return the nodes that have failed their check, and why."""
-        return {node: why for node, why in self.excluded_nodes.items() if why}
 
     def job(self, name: str | None) -> JobStatus | None:
         """Return the job of this name; None: there is none."""

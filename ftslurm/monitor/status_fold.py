@@ -136,27 +136,30 @@ class StatusFold(Fold):
     # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
 
     def node_excluded(self, record: records.NodeExcluded) -> None:
-        excluded = self._run.excluded_nodes
-        self._set(excluded_nodes={**excluded, record.node: excluded.get(record.node, "")})
-
-    def node_restored(self, record: records.NodeRestored) -> None:
-        self._set(excluded_nodes=_without(self._run.excluded_nodes, record.node))
+        self._avoid("excluded_nodes", record.node, self._run.excluded_nodes.get(record.node) or record.reason)
 
     def node_check_failed(self, record: records.NodeCheckFailed) -> None:
-        why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
-        self._set(excluded_nodes={**self._run.excluded_nodes, record.node: why})
+        why = f"has failed its check: {record.reason}" + (f"; see {record.log}" if record.log else "")
+        self._avoid("excluded_nodes", record.node, why)
+
+    def node_restored(self, record: records.NodeRestored) -> None:
+        self._avoid("excluded_nodes", record.node)
 
     def node_shunned(self, record: records.NodeShunned) -> None:
-        self._set(draining_nodes={**self._run.draining_nodes, record.node: record.reason or ""})
-
-    def node_unshunned(self, record: records.NodeUnshunned) -> None:
-        self._set(draining_nodes=_without(self._run.draining_nodes, record.node))
+        self._avoid("drained_nodes", record.node, record.reason)
 
     def node_drained(self, record: records.NodeDrained) -> None:
-        self._set(drained_nodes={**self._run.drained_nodes, record.node: ""})
+        self._avoid("drained_nodes", record.node, "ftslurm drain")
 
-    def node_undrained(self, record: records.NodeUndrained) -> None:
-        self._set(drained_nodes=_without(self._run.drained_nodes, record.node))
+    def node_undrained(self, record: records.NodeUndrained | records.NodeUnshunned) -> None:
+        self._avoid("drained_nodes", record.node)
+
+    node_unshunned = node_undrained
+
+    def _avoid(self, kind: str, node: str, why: str | None = None) -> None:
+        """Note why a node is avoided; None: it is no longer."""
+        others = _without(getattr(self._run, kind), node)
+        self._set(**{kind: others if why is None else others | {node: why}})
 
     def allocation_refused(self, record: records.AllocationRefused) -> None:
         self._set(jobs_refused={**self._run.jobs_refused, record.pool: record.reason or "no reason given"})

@@ -108,10 +108,8 @@ class StatusJson(TypedDict):
     updated: float | None  # time of the journal's last line
     finished: float | None  # when the run finished
     restarts: int  # number of restarts of groups
-    excluded_nodes: list[str]  # nodes that get no step for now
-    unfit_nodes: dict[str, str]  # those of them that have failed health.preflight -> why
-    drained_nodes: list[str]  # nodes that a user drains (`ftslurm drain`): they get no step
-    draining_nodes: list[str]  # nodes that Slurm drains: they get a step only if no other node is free
+    excluded_nodes: dict[str, str]  # nodes that get no step for now -> why
+    drained_nodes: dict[str, str]  # nodes that a user (`ftslurm drain`) or Slurm drains -> why
     warnings: list[str]  # warnings, for a person
     checkpoint: int | None  # step of the newest checkpoint
     lighthouse: LighthouseJson | None  # the Lighthouse; null: lighthouse=none

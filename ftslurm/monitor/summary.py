@@ -57,12 +57,8 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
         facts.add_row("job starts", f"{status.starts}, the last of Slurm job {status.job_id}")
     if status.checkpoint is not None:
         facts.add_row("checkpoint", f"step {status.checkpoint}")
-    if status.excluded_nodes:
-        facts.add_row("nodes left out", few(tuple(status.excluded_nodes), 8))
-    for words in sentences.unfit(status):
-        facts.add_row("", Text(words, "yellow"))
-    if drained := sentences.drained(status):
-        facts.add_row("drained nodes", few(drained, 8))
+    if (avoided := sentences.left_out(status)) is not None:
+        facts.add_row("nodes", Text(avoided, "yellow"))
     for words in () if followed else status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(with_hooks(status, run)):

@@ -242,7 +242,7 @@ def foot(status: RunStatus, now: float, width: int) -> list[RenderableType]:
     """Return the lines below the groups of a run that goes on."""
     if status.outcome != "running":
         return []
-    notes = [*(note(status) for note in _NOTES), *sentences.unfit(status), *sentences.job_lines(status, now)]
+    notes = [*(note(status) for note in _NOTES), *sentences.job_lines(status, now)]
     lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status, status.lighthouse)]
     return [*lighthouse, *(text for line in notes if line for text in _folded(line, width, ""))]
 

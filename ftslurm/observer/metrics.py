@@ -100,7 +100,7 @@ METRICS = (
     ),
     Described("ftslurm_full_restarts_total", "Restarts of all groups.", lambda s: s.full_restarts),
     Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", lambda s: len(s.excluded_nodes)),
-    Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", lambda s: len(s.draining_nodes)),
+    Described("ftslurm_nodes_drained", "Nodes that a user or Slurm drains.", lambda s: len(s.drained_nodes)),
     Described(
         "ftslurm_jobs",
         "Slurm jobs that give groups their nodes, without the controller's.",

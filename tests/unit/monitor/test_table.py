@@ -346,7 +346,7 @@ def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None
     assert lines[-3:] == [
         "Lighthouse RUNNING on n1, quorum 3 has 3 groups",
         "standbys: 1 starting on n5, 1 pending",
-        "left out: n2",
+        "left out: n2 (silent for 11 s, and no probe reaches it)",
     ]
     assert not any("standbys" in line for line in drawn(render(fold(status, ex.finished(28)), ex.START + 28)))
 
@@ -410,7 +410,7 @@ def test_a_warning_is_there_as_long_as_the_run_and_takes_one_line_of_a_low_termi
 
 def test_nodes_that_are_left_out_have_a_line() -> None:
     status = fold(at(15.15), ex.event(15.2, "node_excluded", node="n2", reason="lost"))
-    assert drawn(render(status, ex.START + 16))[-1] == "left out: n2"
+    assert drawn(render(status, ex.START + 16))[-1] == "left out: n2 (lost)"
     status = fold(status, ex.event(15.3, "node_restored", node="n2"))
     assert not any("left out" in line for line in drawn(render(status, ex.START + 16)))
 
@@ -418,8 +418,8 @@ def test_nodes_that_are_left_out_have_a_line() -> None:
 def test_drained_nodes_are_shown_until_slurm_drains_them_no_longer() -> None:
     status = fold(at(15.15), ex.event(15.2, "node_shunned", node="n2", reason="Slurm says draining"))
     assert drawn(render(status, ex.START + 16))[-1] == "drained: n2 (Slurm says draining)"
-    assert to_json(status, ex.START + 16)["draining_nodes"] == ["n2"]
+    assert to_json(status, ex.START + 16)["drained_nodes"] == {"n2": "Slurm says draining"}
     both = fold(status, ex.event(15.2, "node_excluded", node="n1", reason="lost"))
-    assert drawn(render(both, ex.START + 16))[-1] == "left out: n1; drained: n2 (Slurm says draining)"
+    assert drawn(render(both, ex.START + 16))[-1] == "left out: n1 (lost); drained: n2 (Slurm says draining)"
     status = fold(status, ex.event(15.3, "node_unshunned", node="n2", reason="Slurm says idle"))
     assert not any("drained" in line for line in drawn(render(status, ex.START + 16)))

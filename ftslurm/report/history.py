@@ -56,9 +56,8 @@ class Failure(Value):
     """The unexpected end of a group's attempt, of the Lighthouse or of the controller; or a move (`moved`)."""
 
     time: float  # when it was noticed
-    unit: str  # group-0003, lighthouse, controller
-    group: int | None
-    attempt: int | None
+    group: int | None  # None: the Lighthouse
+    attempt: int
     cause: str
     detail: str  # the cause for a person: "killed (signal 9) on n2"
     node: str | None

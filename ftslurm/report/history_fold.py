@@ -119,10 +119,6 @@ class HistoryFold(Fold):
         self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin)
-        if record.after is not None:
-            silent, host = self._last, record.host or None
-            lost = Failure(silent, "controller", None, None, "controller_lost", record.after, host)
-            self._failures.append(replace(lost, back=time, recovery_s=time - silent))
 
     def _enter(self, count: int, time: float) -> None:
         """Add groups up to this number."""
@@ -175,7 +171,6 @@ class HistoryFold(Fold):
                 self._failures.append(
                     Failure(
                         noticed,
-                        record.unit,
                         record.group,
                         record.attempt,
                         record.cause or "unknown",

@@ -28,9 +28,8 @@ class FailureJson(TypedDict):
     """A failure, or a move that is none."""
 
     time: float  # when it was noticed
-    unit: str  # group-0003, lighthouse or controller
-    group: int | None
-    attempt: int | None
+    group: int | None  # null: the Lighthouse
+    attempt: int
     cause: str  # as in step_exited
     detail: str  # the cause, for a person
     node: str | None

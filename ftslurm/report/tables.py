@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ftslurm.monitor.sentences import ended, run_name, short_log, unit_called
+from ftslurm.monitor.sentences import ended, run_name, short_log
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value
 from ftslurm.report.accounting import Account, Accounts
@@ -15,7 +15,6 @@ from ftslurm.words import plural, seconds
 
 WORDS = {cause.value: cause.row.words for cause in Cause} | {
     # Causes of lost time that no exit has caused.
-    "controller_lost": "controller crashed",
     "stopped": "the run was stopped",
     "first_start": "first start",
     "slow_step": "slow steps, no failure",
@@ -111,7 +110,7 @@ def words_of(name: str) -> str:
 
 def who(failure: Failure) -> str:
     """Return what failed."""
-    return unit_called(failure.unit) if failure.group is None else f"group {failure.group} attempt {failure.attempt}"
+    return "the Lighthouse" if failure.group is None else f"group {failure.group} attempt {failure.attempt}"
 
 
 def back(failure: Failure) -> str:

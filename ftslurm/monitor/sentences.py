@@ -152,6 +152,9 @@ def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"job {name} has {', '.join(record.nodes)}" if late else None
         case records.AllocationLeaving(allocation=name):
             return f"job {name} is about to end, its group leaves it: {record.reason}"
+        case records.AllocationRequeued(allocation=name):
+            cause = (record.reason or "").replace("_", " ")
+            return f"job {name} is put back into the queue: its group has left it ({cause})"
         case records.AllocationLost(allocation=name):
             needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
             if record.state is None and not needed:
@@ -218,7 +221,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
                 return None  # the line of the launch follows at once
             return f"{_who(record, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
         case records.GroupWaits():
-            if status.mode == "array" or status.jobs:
+            if status.mode == "array" or record.allocation is not None:
                 return None  # the lines about jobs show what groups wait for
             return f"{_who(record, status)} waits for {record.reason or 'a node'}"
         case records.GroupGivenUp():

@@ -62,6 +62,7 @@ class Standing(Value):
 
     state: State
     why: str | None = None  # for a person
+    hint: str = ""  # what to do about it
     never: RunFinished | None = None  # of a run that never started: the end of its journal, or what it would be
     over: bool = False  # its journal has an end
     left: str | None = None  # of a run that is over: what of it may still be there
@@ -76,7 +77,7 @@ class Standing(Value):
         """Return all of it that a person should know beside the state."""
         if self.never is not None and not self.over:
             return f"never started: {self.why}"
-        return self.why
+        return f"{self.why}; {self.hint}" if self.hint else self.why
 
 
 def standing(facts: Facts) -> Standing:
@@ -96,10 +97,8 @@ def standing(facts: Facts) -> Standing:
         return _between(facts)
     if facts.silent_s is None:
         return Standing("running", facts.complaint)
-    where = f" on {visible(facts.host)}" if facts.host else ""
-    long = "is not heard" if facts.silent_s == math.inf else f"has not been heard for {seconds(facts.silent_s)}"
-    ends = f"; ftslurm stop cancels Slurm job {facts.job}" if facts.job is not None and facts.kind != "local" else ""
-    return Standing("silent", f"its controller{where} {long}{ends}")
+    ends = f"ftslurm stop cancels Slurm job {facts.job}" if facts.job is not None and facts.kind != "local" else ""
+    return Standing("silent", _silence(facts, facts.silent_s), ends)
 
 
 def _over(facts: Facts, end: RunFinished) -> Standing:
@@ -142,6 +141,12 @@ def _between(facts: Facts) -> Standing:
             job = facts.carriers[0]
             note = f"Slurm job {job.name} is {visible(job.state)}, and what that means is not known"
     return Standing(state, f"the run goes on in its next job: {note}" if facts.requeued else note)
+
+
+def _silence(facts: Facts, silent_s: float) -> str:
+    where = f" on {visible(facts.host)}" if facts.host else ""
+    long = "is not heard" if silent_s == math.inf else f"has not been heard for {seconds(silent_s)}"
+    return f"its controller{where} {long}"
 
 
 def _why_lost(facts: Facts) -> str:

@@ -143,6 +143,8 @@ REQUEUED = "Slurm cancelled the step due to job requeue"
           lost(13, "82_2", "it is not needed any more", None)], None),
         ([ex.event(11, "allocation_leaving", allocation="82_1", cause="preempted", reason="Slurm sent SIGTERM to it")],
          "job 82_1 is about to end, its group leaves it: Slurm sent SIGTERM to it"),
+        ([ex.event(11, "allocation_requeued", allocation="82_1", reason="time_limit")],
+         "job 82_1 is put back into the queue: its group has left it (time limit)"),
         ([requested(11, 1, exclude=("n2", "n3"))], "a job is asked for, not on n2, n3"),
         ([requested(11, 2, pool=1)], "2 jobs are asked for (groups of cluster.ranges[0])"),
         ([ex.event(11, "allocation_refused", pool=0, reason="Invalid qos", again_s=15.0)],

@@ -62,7 +62,6 @@ def test_each_record_has_a_line_for_people_or_is_known_to_need_none() -> None:
     shown_otherwise = {  # by the table, by the line of what follows at once, or by the answer to the command
         *(records.Progress, records.CheckpointSaved, records.HangLimit, records.AllocationEnds),
         *(records.NodeCheckPassed, records.ScriptBegun, records.NodeDrained, records.NodeUndrained),
-        records.AllocationRequeued,
     }
     said = MADE["_handled"](sentences)
     assert {record for record in EVENTS if record.__name__ not in said} == shown_otherwise

@@ -23,7 +23,6 @@ from ftslurm.monitor.status_json import StatusJson
 from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
-from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.report_json import ReportJson
 from ftslurm.run.journal_lines import Fold, members
 from ftslurm.run.replay import Reading
@@ -32,7 +31,6 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 READERS = {
     "status": StatusFold,
     "report": HistoryFold,
-    "report, of nodes": NodeIntervals,
     "lines for people": sentences,
     "the next controller": Reading,
 }

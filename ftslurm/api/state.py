@@ -11,7 +11,6 @@ from ftslurm.errors import EnvironmentProblem, RunNotFound
 from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
-from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus, with_hooks, without_controller
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
@@ -45,8 +44,8 @@ def look(config: Config, run: RunDir, raw: bool = False, found: Standing | None 
     Raises:
         EnvironmentProblem: the journal cannot be read.
     """
-    found = found or facts.look(config, run)  # before the journal: what a controller writes while it ends is read
-    status = with_hooks(with_last_lines(Story(run, raw).status, run), run)
+    found = facts.look(config, run)  # before the journal: what a controller writes while it ends is read
+    status = with_hooks(Story(run, raw).status, run)
     status = replace(status, run_id=status.run_id or run.root.name)
     if status.outcome != "running":
         end = RunFinished(outcome=status.outcome, reason=status.reason, steps=None, restarts=None)

@@ -1,7 +1,7 @@
 """What a run was made of, for whoever wants to repeat it: RUN/provenance.json, RUN/pip-freeze.txt.
 
-All is written at submission, except what only a node knows (the journal's run_started has the versions there). Secrets
-that are known by name or value are masked. What cannot be found out is left out; nothing here makes a run fail.
+All is written at submission. Secrets that are known by name or value are masked. What cannot be found out is left out;
+nothing here makes a run fail.
 """
 
 from __future__ import annotations

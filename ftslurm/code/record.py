@@ -60,14 +60,6 @@ def read(run: str | Path, own: bool = True) -> CodeRecord:
     return record
 
 
-def original(path: str, run: str, record: CodeRecord) -> str | None:
-    """Return of which file a file of the run directory is the copy; None: it is none."""
-    copy = os.path.join(run, FOLDER)
-    if record.kind != COPY or not path.startswith(f"{copy}/"):
-        return None
-    return os.path.join(record.root, os.path.relpath(path, copy))
-
-
 def counterpart(path: str, root: str, copy: str) -> str | None:
     """Return where a path lies in the copy; None: outside, or not copied (links lead back to the original)."""
     real = os.path.realpath(path) if os.path.isabs(path) else ""

@@ -390,8 +390,6 @@ class Controller:
             self._check_lead()
         lines = [action for action in actions if isinstance(action, records.JournalRecord)]
         for record in lines:
-            if isinstance(record, records.RunFinished) and self.journal.lost:
-                self._record(records.Warned(group=None, text=self.journal.loss))
             self._record(self._completed(record))
         self._flush(sync=any(not isinstance(record, UNSYNCED) for record in lines))
 
@@ -400,7 +398,7 @@ class Controller:
         failed_before, done = self.journal.error is not None, self.journal.flush(sync)
         if failed_before != (self.journal.error is not None) and not self.state.finished:
             said = self.journal.complaint
-            text = f"{said}: the training goes on" if said else self.journal.loss
+            text = f"{said}: the training goes on" if said else self.journal.mended
             self._record(records.Warned(group=None, text=text))
             self.tell_at_once(self.written[-1])
         return done

@@ -113,7 +113,7 @@ def _or_dash(value: object) -> str:
 
 
 def _node(group: GroupStatus, status: RunStatus, now: float) -> Text:
-    """Return the nodes of a group, why it does not step, or its job, and what it has printed last."""
+    """Return the nodes of a group, and why it does not step, or its job."""
     pending = group.phase is Phase.PENDING and status.job(group.job) is not None  # it has left its last nodes
     parts = [Text(few(group.nodes, 2))] if group.nodes and not pending else []
     if status.outcome == "running":
@@ -124,6 +124,4 @@ def _node(group: GroupStatus, status: RunStatus, now: float) -> Text:
             parts.append(Text(f"still for {seconds(group.still_s)}", "yellow"))
         elif (waits := sentences.waits(group, status, now)) or job:
             parts.append(Text(waits or job or "", "yellow" if waits else "dim"))
-        if group.last_line:
-            parts.append(Text(f'last: "{group.last_line}"', "dim"))
     return Text(" ").join(parts)

@@ -221,7 +221,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
                 return None  # the line of the launch follows at once
             return f"{_who(record, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
         case records.GroupWaits():
-            if status.mode == "array" or status.jobs_asked:
+            if status.mode == "array" or record.allocation is not None:
                 return None  # the lines about jobs show what groups wait for
             return f"{_who(record, status)} waits for {record.reason or 'a node'}"
         case records.GroupGivenUp():
@@ -276,7 +276,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     if cause == "ok":
         return f"{what} has finished"
     if not is_failure(cause):
-        left = _left_because(group, cause, record.error, status)
+        left = _left_because(group, cause, record.error)
         return f"{what} {left}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
@@ -293,13 +293,10 @@ def _slow(record: records.GroupSlow) -> str:
     return f"group {record.group} is slow on {where}: {compared}, so all wait for it (health.on_slow)"
 
 
-def _left_because(group: GroupStatus | None, cause: str, error: str | None, status: RunStatus) -> str:
+def _left_because(group: GroupStatus | None, cause: str, error: str | None) -> str:
     """Return how a group left without a failure."""
     how = "has left the run" if group is not None and group.leaves else cause_of(cause).row.orderly
-    if error is not None and cause in ("preempted", "cancelled"):
-        return f"{how}: {error}"
-    job = status.job(group.job) if group is not None and cause in ("preempted", "time_limit") else None
-    return how if job is None else f"{how}, and has left job {job.name}"
+    return f"{how}: {error}" if error is not None and cause in ("preempted", "cancelled") else how
 
 
 # --- the training ----------------------------------------------------------------------------------------------------
@@ -434,27 +431,18 @@ def checkpoint(status: RunStatus) -> str | None:
 
 
 def left_out(status: RunStatus) -> str | None:
-    """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
-    kinds = (("left out", tuple(status.excluded_nodes)), ("drained", drained(status)))
-    return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
+    """Name the nodes that are avoided: "left out: n2 (lost); drained: n7 (ftslurm drain)"; None: there are none."""
+    parts = []
+    for kind, nodes in (("left out", status.excluded_nodes), ("drained", status.drained_nodes)):
+        if nodes:
+            parts.append(f"{kind}: {few([f'{node} ({why})' for node, why in nodes.items()])}")
+    return "; ".join(parts) or None
 
 
 def slow(status: RunStatus) -> str | None:
     """Name the groups for which all others wait in each step; None: there are none."""
     found = [f"group {g.group} ({g.slow:.1f} times)" for g in status.groups if g.slow is not None]
     return f"slow, by their own part of a step: {few(found, 4)}" if found else None
-
-
-def drained(status: RunStatus) -> tuple[str, ...]:
-    """Name the nodes that a user or Slurm drains; of the latter say why."""
-    nodes = {**status.drained_nodes, **status.draining_nodes}
-    return tuple(f"{node} ({why})" if why else node for node, why in nodes.items())
-
-
-def unfit(status: RunStatus) -> list[str]:
-    """Say of the first nodes that have failed their check why, unless the run has ended for that."""
-    told = [(node, why) for node, why in status.unfit_nodes.items() if why.partition("; see ")[0] not in status.reason]
-    return [f"node {node} has failed its check: {why}" for node, why in told[:3]]
 
 
 def of_total(step: int, status: RunStatus) -> str:

@@ -36,7 +36,6 @@ class Recovery(NamedTuple):
     seconds: float | None  # from the failure to the first committed step; None: it has committed none
     cause: str  # as in the journal: killed, node_lost, ...
     detail: str  # the cause for a person: "killed (signal 9) on n2"
-    phases: Mapping[str, float | None] | None = None  # seconds of each phase: detect, end, wait, start, ...
 
 
 class UnitStatus(Value):
@@ -74,13 +73,11 @@ class GroupStatus(Value):
     since: float | None = None  # when this wait began, which a limit may count from
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
     starting: StepStarting | None = None  # how far its start has come, if that lasts
-    last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
     slow: float | None = (
         None  # how many times as long as the others it needs for its own part of a step; None: not slow
     )
     joined: bool = False  # the current or last attempt has committed a step
-    longest_gap_s: float | None = None  # between two of its own commits, over a restart only if no other group trained
     stepped: float | None = None  # when its step last rose
     still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
     role: str | None = None  # in a run of groups that differ
@@ -119,7 +116,6 @@ class JobStatus(Value):
     nodes: tuple[str, ...] = ()  # empty: it waits in Slurm's queue
     reason: str | None = None  # Slurm's reason why it waits
     ends: float | None = None  # end of its time limit, in unix time
-    leaving: str | None = None  # why its group leaves it: preempted, time_limit
 
     def left(self, now: float) -> float | None:
         """Return the seconds until its time limit; None: it has none (or one beyond NEVER_S)."""
@@ -143,8 +139,6 @@ class RunStatus(Value):
     standbys: tuple[UnitStatus, ...] = ()  # by name
     jobs: tuple[JobStatus, ...] = ()  # those that give groups their nodes, oldest first
     jobs_refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
-    jobs_asked: int = 0  # number of jobs that were requested
-    jobs_lost: int = 0  # number of those that were taken away, or that a group had to leave
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
@@ -154,22 +148,14 @@ class RunStatus(Value):
     finished: float | None = None
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
-    full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: (step reached, step of the checkpoint)
-    # They get no Slurm step -> why, of those that have failed their check.
-    excluded_nodes: Mapping[str, str] = field(default_factory=dict)
-    drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user drains them: they get no Slurm step
-    # Slurm drains them, and why: they get a Slurm step only if no other node is free.
-    draining_nodes: Mapping[str, str] = field(default_factory=dict)
+    full_restarts: int = 0
+    excluded_nodes: Mapping[str, str] = field(default_factory=dict)  # they get no Slurm step -> why
+    drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user or Slurm drains them -> why
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
     warnings: tuple[str, ...] = ()
     hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
-
-    @property
-    def unfit_nodes(self) -> dict[str, str]:
-        """Return the nodes that have failed their check, and why."""
-        return {node: why for node, why in self.excluded_nodes.items() if why}
 
     def job(self, name: str | None) -> JobStatus | None:
         """Return the job of this name; None: there is none."""
@@ -206,17 +192,6 @@ class RunStatus(Value):
     def at_work(self) -> int:
         """Return the number of groups that commit steps; without a quorum, of those that run."""
         return self.stepping if self.lighthouse is not None else sum(g.phase is Phase.RUNNING for g in self.groups)
-
-    @property
-    def still_s(self) -> float | None:
-        """Return how long no group has committed a step; None: a group steps, or none is expected to."""
-        still = [g.still_s for g in self.groups if g.still_s is not None]
-        return min(still) if still and not any(g.stepping and g.step is not None for g in self.groups) else None
-
-    @property
-    def longest_gap(self) -> tuple[float, int] | None:
-        """Return the longest time between two commits of a group, in seconds, and the group."""
-        return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 
 def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:

@@ -17,7 +17,7 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import Fold
-from ftslurm.run.journal_writer import TOLD_EVERY_S, longest
+from ftslurm.run.journal_writer import TOLD_EVERY_S
 from ftslurm.run.run_reader import RATE_WINDOW_S
 
 Key = TypeVar("Key")
@@ -43,9 +43,7 @@ class StatusFold(Fold):
         self._run = status or RunStatus()  # the fields below replace those of the same name in it
         self._updated, self._step = self._run.updated, self._run.step
         self._groups = list(self._run.groups)
-        self._recoveries: dict[tuple[int | None, int], Recovery] = {
-            (r.group, r.attempt): r for r in self._run.recoveries
-        }
+        self._recoveries: dict[tuple[int, int], Recovery] = {(r.group, r.attempt): r for r in self._run.recoveries}
         self._jobs = {job.name: job for job in self._run.jobs}
         units = (*self._run.standbys, *([self._run.lighthouse] if self._run.lighthouse is not None else []))
         self._units = {unit.name: unit for unit in units}
@@ -138,30 +136,30 @@ class StatusFold(Fold):
     # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
 
     def node_excluded(self, record: records.NodeExcluded) -> None:
-        excluded = self._run.excluded_nodes
-        self._set(excluded_nodes={**excluded, record.node: excluded.get(record.node, "")})
-
-    def node_restored(self, record: records.NodeRestored) -> None:
-        self._set(excluded_nodes=_without(self._run.excluded_nodes, record.node))
+        self._avoid("excluded_nodes", record.node, self._run.excluded_nodes.get(record.node) or record.reason)
 
     def node_check_failed(self, record: records.NodeCheckFailed) -> None:
-        why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
-        self._set(excluded_nodes={**self._run.excluded_nodes, record.node: why})
+        why = f"has failed its check: {record.reason}" + (f"; see {record.log}" if record.log else "")
+        self._avoid("excluded_nodes", record.node, why)
+
+    def node_restored(self, record: records.NodeRestored) -> None:
+        self._avoid("excluded_nodes", record.node)
 
     def node_shunned(self, record: records.NodeShunned) -> None:
-        self._set(draining_nodes={**self._run.draining_nodes, record.node: record.reason or ""})
-
-    def node_unshunned(self, record: records.NodeUnshunned) -> None:
-        self._set(draining_nodes=_without(self._run.draining_nodes, record.node))
+        self._avoid("drained_nodes", record.node, record.reason)
 
     def node_drained(self, record: records.NodeDrained) -> None:
-        self._set(drained_nodes={**self._run.drained_nodes, record.node: ""})
+        self._avoid("drained_nodes", record.node, "ftslurm drain")
 
-    def node_undrained(self, record: records.NodeUndrained) -> None:
-        self._set(drained_nodes=_without(self._run.drained_nodes, record.node))
+    def node_undrained(self, record: records.NodeUndrained | records.NodeUnshunned) -> None:
+        self._avoid("drained_nodes", record.node)
 
-    def allocation_requested(self, record: records.AllocationRequested) -> None:
-        self._set(jobs_asked=self._run.jobs_asked + record.count)
+    node_unshunned = node_undrained
+
+    def _avoid(self, kind: str, node: str, why: str | None = None) -> None:
+        """Note why a node is avoided; None: it is no longer."""
+        others = _without(getattr(self._run, kind), node)
+        self._set(**{kind: others if why is None else others | {node: why}})
 
     def allocation_refused(self, record: records.AllocationRefused) -> None:
         self._set(jobs_refused={**self._run.jobs_refused, record.pool: record.reason or "no reason given"})
@@ -181,17 +179,11 @@ class StatusFold(Fold):
         if record.allocation in self._jobs:
             self._put_job(replace(self._jobs[record.allocation], ends=record.ends))
 
-    def allocation_leaving(self, record: records.AllocationLeaving) -> None:
-        self._put_job(replace(self._job(record.allocation), leaving=record.cause or None))
-
     def allocation_lost(self, record: records.AllocationLost) -> None:
-        old, requeued = self._job(record.allocation), record.state == "PENDING"
-        if requeued:
-            self._put_job(JobStatus(old.name, old.pool))
-        else:
-            self._jobs.pop(old.name, None)
-        taken_away = requeued or bool(old.nodes and record.state)
-        self._set(jobs_lost=self._run.jobs_lost + taken_away)
+        old = self._job(record.allocation)
+        self._jobs.pop(old.name, None)
+        if record.state == "PENDING":  # Slurm has requeued it
+            self._jobs[old.name] = JobStatus(old.name, old.pool)
 
     def _job(self, name: str, pool: int | None = None) -> JobStatus:
         return self._jobs.get(name) or JobStatus(name, pool or 0)
@@ -299,9 +291,7 @@ class StatusFold(Fold):
 
     def _group_exited(self, record: records.StepExited, group: GroupStatus) -> None:
         ok = record.cause == "ok"
-        if not group.joined:
-            self._time_recovery(record)
-        elif record.step is not None:
+        if group.joined and record.step is not None:
             group = replace(group, step=record.step)
             self._step = max(self._step, record.step)  # no progress of the group may have been read
         group = replace(
@@ -312,7 +302,6 @@ class StatusFold(Fold):
             quorum_id=None,
             **_OUT,
             stepped=None,
-            longest_gap_s=longest(group.longest_gap_s, record.longest_gap_s),
         )
         stopped = not is_failure(record.cause) and record.error is None
         at_work = group.joined or LIGHTHOUSE not in self._units
@@ -330,24 +319,18 @@ class StatusFold(Fold):
             return
         first_step = record.step if self._run.first_step is None else self._run.first_step
         self._set(first_step=first_step, no_step=None)
-        self._time_recovery(record, record.recovery_s)
-        gap = group.longest_gap_s
-        if self._is_alone(group):  # no group has trained since it failed
-            gap = longest(gap, record.recovery_s)
-        joined = replace(group, phase=Phase.RUNNING, joined=True, longest_gap_s=gap)
-        self._progressed(joined, record, self.time)
+        self._time_recovery(record)
+        self._progressed(replace(group, phase=Phase.RUNNING, joined=True), record, self.time)
 
     def progress(self, record: records.Progress) -> None:
         if (group := self._current(record)) is not None:
-            gap = longest(group.longest_gap_s, record.longest_gap_s) if group.joined else group.longest_gap_s
-            time = self.time if record.at is None else record.at
-            self._progressed(replace(group, longest_gap_s=gap), record, time)
+            self._progressed(group, record, self.time if record.at is None else record.at)
 
     def serving(self, record: records.Serving | records.SessionOpened) -> None:
         """Mark a group as running: its parameter server is up, or it has a session with one."""
         if (group := self._current(record)) is not None:
             if not group.joined:
-                self._time_recovery(record, record.recovery_s)
+                self._time_recovery(record)
             self._put(replace(group, phase=Phase.RUNNING, joined=True))
 
     session_opened = serving
@@ -361,8 +344,8 @@ class StatusFold(Fold):
     checkpoint_restored = checkpoint_saved
 
     def full_restart(self, record: records.FullRestart) -> None:
-        back, restarts = record.checkpoint_step, (*self._run.full_restarts, (record.step or 0, record.checkpoint_step))
-        self._set(checkpoint=back, full_restarts=restarts, no_step=None)
+        restarts = self._run.full_restarts + 1
+        self._set(checkpoint=record.checkpoint_step, full_restarts=restarts, no_step=None)
 
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:
         if record.equal == 0:  # else groups end for it
@@ -382,15 +365,11 @@ class StatusFold(Fold):
     def group_heard_again(self, record: records.GroupHeardAgain) -> None:
         self._change(record, aside=None)
 
-    def _time_recovery(
-        self,
-        record: records.GroupJoined | records.Serving | records.SessionOpened | records.StepExited,
-        seconds: float | None = None,
-    ) -> None:
-        """Set the duration and the phases of a recovery."""
+    def _time_recovery(self, record: records.GroupJoined | records.Serving | records.SessionOpened) -> None:
+        """Set the duration of a recovery."""
         which = record.group, record.attempt
-        if (recovery := self._recoveries.get(which)) is not None:
-            self._recoveries[which] = recovery._replace(seconds=seconds, phases=record.phases or recovery.phases)
+        if which in self._recoveries:
+            self._recoveries[which] = self._recoveries[which]._replace(seconds=record.recovery_s)
 
     def _progressed(
         self, group: GroupStatus, record: records.Progress | records.GroupJoined, time: float | None

@@ -41,7 +41,6 @@ class JobJson(TypedDict):
     nodes: list[str]  # empty: the job waits in Slurm's queue
     reason: str | None  # Slurm's reason why it waits
     ends: float | None  # when its time limit ends it
-    leaving: str | None  # why its group leaves it: preempted, time_limit, cancelled
 
 
 class GroupJson(TypedDict):
@@ -58,7 +57,6 @@ class GroupJson(TypedDict):
     restarts: int  # number of its restarts
     steps_per_s: float | None  # over the last 10 s; null: not known, or it commits no step
     still_s: float | None  # how long it has committed no step; null: it commits steps
-    longest_gap_s: float | None  # longest time between two committed steps of one attempt
     slow: float | None  # its own part of a step, in times of the other groups'; null: it is not slow
     last_error: str | None  # its last failure, for a person
     last_evidence: list[str]  # signs by which the cause of that failure was decided
@@ -67,8 +65,6 @@ class GroupJson(TypedDict):
     since: float | None  # since when it waits for that
     limit_s: float | None  # how long it may, counted from `since`; null: as long as it takes
     setting: str | None  # the setting of that limit: health.start_timeout_s
-    last_line: str | None  # the last line that it has printed, while it starts
-    waiting_for: str | None  # the same as waits_for
     job: str | None  # the Slurm job of its nodes, or that it waits for; null: the controller's
 
 
@@ -80,8 +76,6 @@ class RecoveryJson(TypedDict):
     seconds: float | None  # from the failure to the first committed step; null: none is committed
     cause: str  # as in step_exited of the journal
     detail: str  # the cause, for a person
-    # seconds of detect, end, wait, start, import, assign, join and commit; null: not reached, or not known
-    phases: dict[str, float | None] | None
 
 
 class HookJson(TypedDict):
@@ -114,19 +108,14 @@ class StatusJson(TypedDict):
     updated: float | None  # time of the journal's last line
     finished: float | None  # when the run finished
     restarts: int  # number of restarts of groups
-    longest_gap_s: float | None  # longest time between two committed steps of one attempt of a group
-    excluded_nodes: list[str]  # nodes that get no step for now
-    unfit_nodes: dict[str, str]  # those of them that have failed health.preflight -> why
-    drained_nodes: list[str]  # nodes that a user drains (`ftslurm drain`): they get no step
-    draining_nodes: list[str]  # nodes that Slurm drains: they get a step only if no other node is free
+    excluded_nodes: dict[str, str]  # nodes that get no step for now -> why
+    drained_nodes: dict[str, str]  # nodes that a user (`ftslurm drain`) or Slurm drains -> why
     warnings: list[str]  # warnings, for a person
     checkpoint: int | None  # step of the newest checkpoint
     lighthouse: LighthouseJson | None  # the Lighthouse; null: lighthouse=none
     standbys: list[StandbyJson]  # the warm standbys, by name
     jobs: list[JobJson]  # Slurm jobs that give groups their nodes, without the controller's
     jobs_refused: dict[str, str]  # pool -> why sbatch refuses its jobs
-    jobs_asked: int  # number of jobs that were asked for
-    jobs_lost: int  # number of those that were taken away, or had to be left
     groups: list[GroupJson]  # the replica groups, by number
     recoveries: list[RecoveryJson]  # restarts of groups, oldest first
     hang_limit_s: float | None  # learnt limit for a group that stands still in a step; null: not learnt
@@ -144,13 +133,12 @@ def to_json(status: RunStatus, now: float, note: str | None = None, state: str |
         state: how the run stands, as in a list of runs; None: as the journal says.
     """
     status = aged(status, now)
-    limit, gap = status.hang_limit, status.longest_gap
+    limit = status.hang_limit
     return packed(
         StatusJson,
         status,
         state=state or status.outcome,
         job_starts=status.starts,
-        longest_gap_s=None if gap is None else gap[0],
         warnings=status.cautions,
         groups=[_group(group, status) for group in status.groups],
         hang_limit_s=None if limit is None else limit.in_step_s,
@@ -169,5 +157,4 @@ def _group(group: GroupStatus, status: RunStatus) -> GroupJson:
         last_evidence=() if last is None else last.evidence,
         last_traceback=None if last is None else last.traceback,
         waits_for=wait.what or None,
-        waiting_for=wait.what or None,
     )

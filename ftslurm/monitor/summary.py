@@ -11,7 +11,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.code import record
 from ftslurm.config import compose
 from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.model import Phase, Saved
@@ -23,7 +22,6 @@ from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import newest_checkpoint
-from ftslurm.security.terminal import visible
 from ftslurm.words import few, rest, seconds
 
 _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
@@ -53,26 +51,14 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     if status.parent is not None:
         facts.add_row("resumes", status.parent)
     facts.add_row("restarts", str(status.restarts))
-    undone = [(step, back) for step, back in status.full_restarts if back is None or back < step]  # else: a new job
-    for step, back in undone[-_FAILURES_SHOWN:]:
-        to = "" if back is None else f" of step {back}"
-        facts.add_row("full restart", f"of all groups, at step {step}, from the checkpoint{to}")
-    if status.jobs_asked:
-        lost = f", {status.jobs_lost} taken away" if status.jobs_lost else ""
-        facts.add_row("jobs", f"{status.jobs_asked} asked for{lost}")
+    if status.full_restarts:
+        facts.add_row("full restarts", str(status.full_restarts))
     if status.starts > 1 and status.job_id is not None:
         facts.add_row("job starts", f"{status.starts}, the last of Slurm job {status.job_id}")
     if status.checkpoint is not None:
         facts.add_row("checkpoint", f"step {status.checkpoint}")
-    if status.longest_gap is not None:
-        gap, group = status.longest_gap
-        facts.add_row("longest gap", f"{seconds(gap)} between two commits (group {group})")
-    if status.excluded_nodes:
-        facts.add_row("nodes left out", few(tuple(status.excluded_nodes), 8))
-    for words in sentences.unfit(status):
-        facts.add_row("", Text(words, "yellow"))
-    if drained := sentences.drained(status):
-        facts.add_row("drained nodes", few(drained, 8))
+    if (avoided := sentences.left_out(status)) is not None:
+        facts.add_row("nodes", Text(avoided, "yellow"))
     for words in () if followed else status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(with_hooks(status, run)):
@@ -84,7 +70,7 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     listed = [r for r in status.recoveries if r.seconds is not None or r.detail not in known]
     if listed:
         parts += [Text(), _restarts(listed, status)]
-    following = list(filter(None, (_to_mend(status, run), next_command(status, run))))
+    following = list(filter(None, (_to_mend(status), next_command(status, run))))
     return Group(*parts, *([Text(), *map(Text, following)] if following else []))
 
 
@@ -99,7 +85,8 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
     if status.outcome not in ("stopped", "failed", "lost"):
         return None
     command, code = f"continue with: ftslurm resume {shlex.quote(str(run.root))}", ""
-    if _script_failed(status) and run.code.is_dir():
+    # A person will probably mend the script before.
+    if status.outcome == "failed" and run.code.is_dir() and any(map(_blames_script, status.groups)):
         command += " --new-code"
         code = "; with the code as it is now, without --new-code with the run's copy"
     if status.checkpoint is not None:
@@ -110,27 +97,11 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
     return f"{command} --from-scratch (from step 0: it has saved no checkpoint{code})"
 
 
-def _script_failed(status: RunStatus) -> bool:
-    """Return whether a person will probably mend the script before the run is continued."""
-    return status.outcome == "failed" and any(map(_blames_script, status.groups))
-
-
-def _to_mend(status: RunStatus, run: RunDir) -> str | None:
-    """Return what a person mends: the script's arguments, or the script, if the traceback names the run's copy."""
-    if not _script_failed(status):
-        return None
+def _to_mend(status: RunStatus) -> str | None:
+    """Return what a person mends of a script that was started with wrong arguments."""
     blamed = [group.last for group in status.groups if _blames_script(group) and group.last is not None]
-    if any(_ARGUMENTS.search(end.error or "") for end in blamed):
+    if status.outcome == "failed" and any(_ARGUMENTS.search(end.error or "") for end in blamed):
         return "mend: its arguments; resume takes job.args.NAME=VALUE for another value, '~job.args.NAME' for none"
-    try:
-        code = record.read(run.root, own=False)
-    except OSError:
-        return None
-    for frame in reversed(traces.frames(blamed[0].traceback or "")):
-        roots = dict.fromkeys((str(run.root.absolute()), str(run.root.resolve())))
-        for file in (record.original(frame.file, root, code) for root in roots):
-            if file is not None:
-                return f"mend: {visible(file)}, line {frame.line} (the traceback names the run's copy)"
     return None
 
 

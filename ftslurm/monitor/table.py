@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +23,6 @@ from rich.text import Text
 
 from ftslurm.monitor import sentences
 from ftslurm.monitor.group_rows import SHEET, STYLES, rows
-from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus, UnitStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
@@ -33,7 +31,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
-from ftslurm.words import clock, few, plural, seconds, speed
+from ftslurm.words import clock, few, plural, speed
 
 _STYLES = {
     "red": (
@@ -116,7 +114,7 @@ def follow(
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    screen: _Screen = _Table(console, clock, run) if live else Lines(console, plain_every_s)
+    screen: _Table | Lines = _Table(console, clock) if live else Lines(console, plain_every_s)
     with screen.live:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
@@ -135,22 +133,10 @@ def follow(
             sleep(poll_s)
 
 
-class _Screen(ABC):
-    """An output for a run that is followed."""
+class Lines:
+    """Output to a file or a pipe: a line for each event, and a line about the progress every `every_s` seconds."""
 
     live: AbstractContextManager[object] = nullcontext()
-
-    @abstractmethod
-    def line(self, event: Event, folding: StatusFold) -> str | None:
-        """Return the line for an event that `folding` has applied; None: it has no line."""
-
-    @abstractmethod
-    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        """Print the new lines and show the status; `note` is a problem of the run."""
-
-
-class Lines(_Screen):
-    """Output to a file or a pipe: a line for each event, and a line about the progress every `every_s` seconds."""
 
     def __init__(self, console: Console, every_s: float = 60.0, known: RunStatus | None = None) -> None:
         """Begin. `known`: continue from this status, another controller has shown the earlier events."""
@@ -168,6 +154,7 @@ class Lines(_Screen):
             self.show([(event, line)], self.folding.status)
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
+        """Return the line for an event that `folding` has applied; None: it has no line."""
         if event.get("event") == records.FullRestart.event:
             self._last = None
         if event.get("event") != records.Progress.event:
@@ -183,6 +170,7 @@ class Lines(_Screen):
         return f"step {sentences.of_total(status.step, status)}, {plural(status.at_work, 'group')}{rate}"
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
+        """Print the new lines; `note` is a problem of the run."""
         for event, line in lines:
             # Not wrapped, so that grep finds whole lines.
             self._console.print(Text(f"{_stamp(event)} {line}"), soft_wrap=True, highlight=False)
@@ -191,19 +179,21 @@ class Lines(_Screen):
         self._noted = note is not None
 
 
-class _Table(_Screen):
+class _Table:
     """Output to a terminal: events scroll by above a table of the groups."""
 
-    def __init__(self, console: Console, clock: Callable[[], float], run: RunDir) -> None:
-        self._console, self._clock, self._run = console, clock, run
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
         self.live = self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn: object = None  # the values that the table on the screen was drawn from
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
+        """Return the line for an event that `folding` has applied; None: it has no line."""
         return None if event.get("event") in _IN_THE_TABLE else sentences.describe(event, folding.status)
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
+        """Print the new lines and show the status; `note` is a problem of the run."""
         for event, line in lines:
             style = "blue" if event.get("cause") == "ok" else _LINE_STYLES.get(str(event.get("event")), "")
             # The terminal wraps the line, not rich, so that a path can be copied in one piece.
@@ -212,8 +202,7 @@ class _Table(_Screen):
         now, size = self._clock(), self._console.size
         drawn = (status, int(now), size, note)
         if drawn != self._drawn:  # redrawing is expensive over a slow connection
-            shown = with_last_lines(status, self._run)
-            self._live.update(render(shown, now, size.width, size.height, note), refresh=True)
+            self._live.update(render(status, now, size.width, size.height, note), refresh=True)
             self._drawn = drawn
 
 
@@ -253,7 +242,7 @@ def foot(status: RunStatus, now: float, width: int) -> list[RenderableType]:
     """Return the lines below the groups of a run that goes on."""
     if status.outcome != "running":
         return []
-    notes = [*(note(status) for note in _NOTES), *sentences.unfit(status), *sentences.job_lines(status, now)]
+    notes = [*(note(status) for note in _NOTES), *sentences.job_lines(status, now)]
     lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status, status.lighthouse)]
     return [*lighthouse, *(text for line in notes if line for text in _folded(line, width, ""))]
 
@@ -288,8 +277,6 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     words = f"step {sentences.of_total(status.step, status)}"
     if rate:
         words += f"  {speed(rate)} steps/s"
-    elif status.still_s is not None:
-        words += f"  still for {seconds(status.still_s)}"
     if not total:
         return Text(words)
     if status.left_s is not None:

@@ -71,10 +71,8 @@ METRICS = (
         ("outcome",),
     ),
     Described("ftslurm_run_start_timestamp_seconds", "When the run started.", lambda s: s.started),
-    Described("ftslurm_run_end_timestamp_seconds", "When the run finished.", lambda s: s.finished),
     Described("ftslurm_journal_timestamp_seconds", "Time of the journal's last line.", lambda s: s.updated),
     Described("ftslurm_training_step", "The last committed step; a full restart sets it back.", lambda s: s.step),
-    Described("ftslurm_training_target_step", "job.total_steps, if it is set.", lambda s: s.total_steps),
     Described("ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", lambda s: s.steps_per_s or 0.0),
     Described("ftslurm_checkpoint_step", "Step of the newest checkpoint.", lambda s: s.checkpoint),
     Described(
@@ -98,15 +96,9 @@ METRICS = (
         lambda s: _counted(Counter(r.cause for r in s.recoveries)),
         ("cause",),
     ),
-    Described("ftslurm_full_restarts_total", "Restarts of all groups.", lambda s: len(s.full_restarts)),
+    Described("ftslurm_full_restarts_total", "Restarts of all groups.", lambda s: s.full_restarts),
     Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", lambda s: len(s.excluded_nodes)),
-    Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", lambda s: len(s.draining_nodes)),
-    Described(
-        "ftslurm_jobs",
-        "Slurm jobs that give groups their nodes, without the controller's.",
-        lambda s: _counted({"running": len(s.jobs) - len(s.waiting_jobs), "waiting": len(s.waiting_jobs)}),
-        ("state",),
-    ),
+    Described("ftslurm_nodes_drained", "Nodes that a user or Slurm drains.", lambda s: len(s.drained_nodes)),
     Described(
         "ftslurm_hook_events_total",
         "Events of each hook and callback, and outputs of metrics: done, failed or dropped.",

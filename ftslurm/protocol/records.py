@@ -99,10 +99,8 @@ class RunStarted(RunEvent):
     name: str  # run.name
     job_id: str | None  # Slurm job of the controller
     requeues: int | None  # how often Slurm has requeued that job (SLURM_RESTART_COUNT)
-    versions: dict[str, str]  # versions of Python and of the packages
     groups: int  # number of replica groups
     workers: int | None  # number of workers of each group
-    min_groups: int | None  # groups.min
     roles: dict[str, int]  # groups.roles: number of groups of each role
     lighthouse: str  # lighthouse.kind; none: groups without a quorum
     mode: str  # how groups get nodes: steps (of one Slurm job), array (a job for each group), or local
@@ -466,7 +464,6 @@ class StepExited(StepEvent):
     traceback: str | None  # the end of the script's traceback; of several ranks, each below `rank N:`
     phases: Phases  # as in group_joined, of an attempt that never committed a step; else null
     log: str | None = None  # log of the rank that failed first
-    longest_gap_s: float | None = None  # longest time without a commit, of an attempt that has joined
 
 
 class StepRecalled(StepEvent):
@@ -553,7 +550,6 @@ class Progress(TrainingEvent):
     aborted: int | None  # steps aborted since the last line
     gap_s: float | None  # longest time between two commits since the last line
     at: float | None = None  # when the group has reported it, if that was before `time`
-    longest_gap_s: float | None = None  # longest time between two commits of the attempt so far
 
 
 class Serving(TrainingEvent):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from math import inf
 from statistics import median
 
-from ftslurm.config.schema import Config
 from ftslurm.protocol.value_class import Value
 from ftslurm.report.history import (
     FINISHED,
@@ -21,31 +21,8 @@ from ftslurm.report.history import (
     Failure,
     GroupHistory,
     History,
-    NodeHistory,
     Span,
 )
-from ftslurm.report.node_intervals import Interval, length, merged
-
-HOUR_S = 3600.0
-
-
-class Weight(Value):
-    """What an hour of one group costs: GPU-hours where the number of GPUs is known, else node-hours."""
-
-    unit: str = "node-hours"
-    of_group: float = 1.0
-
-    def hours(self, seconds: float) -> float:
-        """Return the cost of these seconds of one group."""
-        return seconds * self.of_group / HOUR_S
-
-
-def weight_of(config: Config) -> Weight:
-    """Return the weight of a group under this configuration."""
-    groups = config.groups
-    if groups.gpus:
-        return Weight("GPU-hours", groups.nodes * groups.gpus)
-    return Weight("node-hours", groups.nodes / groups.per_node)
 
 
 class Account(Value):
@@ -54,25 +31,6 @@ class Account(Value):
     name: str  # a cause, a phase, a node or a group
     seconds: float  # of groups
     failures: int = 0
-
-
-class NodeScore(Value):
-    """What one node gave, and what it cost."""
-
-    node: str
-    held_s: float  # it belonged to the run
-    group_s: float  # a group was on it
-    standby_s: float  # only a warm standby was on it
-    idle_s: float  # nothing of the run was on it
-    failures: int  # that began on it
-    causes: tuple[str, ...]  # of these, the most frequent first
-    lost_s: float  # time of groups that these failures cost
-    excluded: int  # how often it was excluded
-
-    @property
-    def mttf_s(self) -> float | None:
-        """Return the mean time between the failures that began on it."""
-        return self.group_s / self.failures if self.failures else None
 
 
 class Accounts(Value):
@@ -97,7 +55,6 @@ class Accounts(Value):
     by_phase: tuple[Account, ...]
     by_node: tuple[Account, ...]
     by_group: tuple[Account, ...]
-    nodes: tuple[NodeScore, ...]
 
 
 def is_lost(span: Span) -> bool:
@@ -117,7 +74,6 @@ def account(history: History) -> Accounts:
     groups = [failure for failure in history.failures if failure.group is not None]
     real = [failure for failure in groups if not failure.moved]
     recoveries = [failure.recovery_s for failure in real if failure.recovery_s is not None]
-    by_node = _split(lost, lambda span: span.node or "", real, lambda failure: failure.node or "")
     steps, present = _step_efficiency(history), _participation(history)
     size = len(history.groups)
     return Accounts(
@@ -138,9 +94,8 @@ def account(history: History) -> Accounts:
         recovery_worst_s=max(recoveries, default=None),
         by_cause=_split(lost, lambda span: span.cause, real, lambda failure: failure.cause),
         by_phase=tuple(sorted(_split(lost, lambda span: span.phase), key=lambda one: PHASES.index(one.name))),
-        by_node=by_node,
+        by_node=_split(lost, lambda span: span.node or "", real, lambda failure: failure.node or ""),
         by_group=_by_group(history.groups, real),
-        nodes=_scores(history, by_node, real),
     )
 
 
@@ -195,34 +150,8 @@ def _up_s(history: History) -> float:
         for span in group.spans
         if span.phase not in (QUEUED, FINISHED, GIVEN_UP)
     )
-    return length(merged(list(there)))
-
-
-def _scores(history: History, by_node: Iterable[Account], failures: Iterable[Failure]) -> tuple[NodeScore, ...]:
-    busy, causes = defaultdict[str, list[Interval]](list), defaultdict[str, Counter[str]](Counter)
-    for group in history.groups:
-        for span in group.spans:
-            for name in span.nodes:
-                busy[name].append((span.begin, span.end))
-    for failure in failures:
-        causes[failure.node or ""][failure.cause] += 1
-    cost, known = {one.name: one for one in by_node}, {one.node: one for one in history.nodes}
-    scores = []
-    for name in sorted({*known, *busy, *cost} - {""}):
-        node, on_it = known.get(name, NodeHistory(name)), merged(busy[name])
-        used = merged([*on_it, *node.standby])
-        held_s = length(merged([*node.held, *used]))
-        scores.append(
-            NodeScore(
-                node=name,
-                held_s=held_s,
-                group_s=length(on_it),
-                standby_s=length(used) - length(on_it),
-                idle_s=held_s - length(used),
-                failures=causes[name].total(),
-                causes=tuple(cause for cause, _ in causes[name].most_common()),
-                lost_s=cost[name].seconds if name in cost else 0.0,
-                excluded=node.excluded,
-            )
-        )
-    return tuple(sorted(scores, key=lambda score: (-score.failures, -score.lost_s, score.node)))
+    up_s, until = 0.0, -inf
+    for begin, end in sorted(there):
+        up_s += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return up_s

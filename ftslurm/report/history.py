@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import NamedTuple
 
 from ftslurm.protocol.value_class import Value
@@ -48,7 +47,6 @@ class GroupHistory(Value):
     """What one group did, without a gap from when it became part of the run until the end of the report."""
 
     group: int
-    role: str | None
     spans: tuple[Span, ...]
     committed: int  # steps, over all attempts
     aborted: int
@@ -58,9 +56,8 @@ class Failure(Value):
     """The unexpected end of a group's attempt, of the Lighthouse or of the controller; or a move (`moved`)."""
 
     time: float  # when it was noticed
-    unit: str  # group-0003, lighthouse, controller
-    group: int | None
-    attempt: int | None
+    group: int | None  # None: the Lighthouse
+    attempt: int
     cause: str
     detail: str  # the cause for a person: "killed (signal 9) on n2"
     node: str | None
@@ -73,32 +70,6 @@ class Failure(Value):
     phases: Mapping[str, float | None] | None = None  # seconds of each phase of the recovery
 
 
-class Slow(Value):
-    """A time in which all groups waited for one that was slow by itself. Times of steps are medians of 50."""
-
-    group: int
-    nodes: tuple[str, ...]
-    begin: float
-    own_s: float  # its own part of a step
-    others_s: float  # that of the other groups
-    step_s: float  # a whole step
-    end: float = inf  # until the end of the history it stays slow
-
-    @property
-    def lost_s(self) -> float:
-        """How long the run waited for it in all."""
-        return (self.own_s - self.others_s) / self.step_s * (self.end - self.begin) if self.step_s else 0.0
-
-
-class NodeHistory(Value):
-    """A node of the run: intervals of time, merged and in order."""
-
-    node: str
-    held: tuple[tuple[float, float], ...] = ()  # it belonged to an allocation of the run
-    standby: tuple[tuple[float, float], ...] = ()  # a warm standby was on it
-    excluded: int = 0  # how often it was excluded
-
-
 class History(Value):
     """The history of a run."""
 
@@ -107,7 +78,6 @@ class History(Value):
     parent: str | None = None  # directory of the run that this one resumes
     outcome: str = "running"  # or succeeded, failed, stopped
     reason: str = ""
-    mode: str = ""
     begin: float = 0.0
     end: float = 0.0  # the end of the run; of one that goes on: the moment of the report
     starts: int = 0  # starts of the controller's job
@@ -115,15 +85,9 @@ class History(Value):
     steps: int = 0  # the last committed step
     first_step: int | None = None
     undone_steps: int = 0
-    typical_step_s: float | None = None
     groups: tuple[GroupHistory, ...] = ()
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
-    slow: tuple[Slow, ...] = ()  # in the order of time
-    nodes: tuple[NodeHistory, ...] = ()
     quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
-    reached: tuple[tuple[float, int], ...] = ()  # (when, step): at most one a second; goes back after a full restart
-    checkpoints: int = 0  # number of saved checkpoints
-    checkpoint_s: float = 0.0  # time that saving them took
 
     @property
     def begun(self) -> bool:

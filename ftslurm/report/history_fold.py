@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
+from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import is_failure
 from ftslurm.report.history import (
@@ -23,9 +22,7 @@ from ftslurm.report.history import (
     Failure,
     GroupHistory,
     History,
-    Slow,
 )
-from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.report.timeline import Timeline, stalled
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import Fold
@@ -50,11 +47,9 @@ class HistoryFold(Fold):
         self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
         self._answered: set[int] = set()  # indices of failures after which the unit was launched again
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
-        self._slow: list[Slow] = []
-        self._nodes = NodeIntervals()
         self._quorum: list[tuple[float, int]] = []
         self._quorum_id = -1
-        self._reached: list[tuple[float, int]] = []
+        self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
         self._step, self._undone = 0, 0
         self._first_step: int | None = None
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
@@ -62,17 +57,14 @@ class HistoryFold(Fold):
     def take(self, record: records.JournalRecord, time: float | None) -> None:
         """Take in the record of the next line."""
         super().take(record, self._last if time is None else time)
-        self._nodes.take(record, self.time)
         self._last = max(self.now, self._last)
 
     def history(self, now: float | None = None) -> History:
         """Return the history after the lines so far."""
         end = self._ended if self._ended is not None else max(self._last, now or 0.0)
-        stalls, typical = self._stalls()
+        stalls = self._stalls()
         groups = tuple(
-            GroupHistory(
-                n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted
-            )
+            GroupHistory(n, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted)
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
@@ -83,14 +75,10 @@ class HistoryFold(Fold):
             end=end,
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
-            slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
-            nodes=self._nodes.histories(end),
             quorum=tuple(self._quorum),
-            reached=tuple(self._reached),
             steps=self._step,
             first_step=self._first_step,
             undone_steps=self._undone,
-            typical_step_s=typical,
         )
 
     # --- the run ---------------------------------------------------------------------------------------------------
@@ -99,7 +87,6 @@ class HistoryFold(Fold):
         self._none_trains(self.now)
         for line in self._lines:
             line.leave(self.now, QUEUED)
-        self._nodes.end_jobs(self.now, own=True)
 
     def run_finished(self, record: records.RunFinished) -> None:
         self._ended = self.now
@@ -109,7 +96,6 @@ class HistoryFold(Fold):
         for line in self._lines:
             line.leave(self.now, FINISHED)
             line.stopped()
-        self._nodes.end_jobs(self.now)
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
@@ -123,7 +109,6 @@ class HistoryFold(Fold):
             run_id=record.run_id,
             name=record.name,
             parent=record.parent,
-            mode=record.mode,
             begin=run.begin if again else begin,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
@@ -133,19 +118,11 @@ class HistoryFold(Fold):
         self._ended, self._quorum_id = None, -1
         self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
-        self._enter(record.groups, begin, record.roles)
-        if record.after is None and again:
-            self._nodes.end_jobs(self._last, own=True)
-        if record.after is not None:
-            silent, host = self._last, record.host or None
-            lost = Failure(silent, "controller", None, None, "controller_lost", record.after, host)
-            self._failures.append(replace(lost, back=time, recovery_s=time - silent))
+        self._enter(record.groups, begin)
 
-    def _enter(self, count: int, time: float, roles: dict[str, int]) -> None:
+    def _enter(self, count: int, time: float) -> None:
         """Add groups up to this number."""
-        named = [role for role, size in roles.items() for _ in range(min(size, MOST_GROUPS))]
-        for n in range(len(self._lines), count):
-            self._lines.append(Timeline(time, named[n] if n < len(named) else None))
+        self._lines += (Timeline(time) for _ in range(len(self._lines), count))
 
     def scaled(self, record: records.Scaled) -> None:
         count, time = record.groups or 1, self.now
@@ -158,7 +135,7 @@ class HistoryFold(Fold):
                 self._leaving.discard(n)
                 if line.phase == FINISHED:
                     line.again(time)
-        self._enter(count, time, {})
+        self._enter(count, time)
 
     # --- Slurm steps -----------------------------------------------------------------------------------------------
 
@@ -167,14 +144,10 @@ class HistoryFold(Fold):
         self._answered.update(self._open.get(record.unit, ()))
         if record.unit == LIGHTHOUSE:
             self._quorum_id = -1  # torchft's own counts from 0 again
-        elif record.unit.startswith(STANDBY):
-            self._nodes.standby(record.unit, self.now, record.nodes)
         elif (line := self._line(record.group)) is not None:
             if line.trains:  # its exit was not recorded
                 self._training -= 1
             line.launched(self.now, record.attempt, record.nodes)
-            if record.standby is not None:
-                self._nodes.standby(record.standby.partition("/")[0], self.now)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if (line := self._current(record)) is not None:
@@ -192,15 +165,12 @@ class HistoryFold(Fold):
 
     def step_exited(self, record: records.StepExited) -> None:
         line, noticed = self._current(record), min(self.now, record.noticed or self.now)
-        if record.unit.startswith(STANDBY):
-            self._nodes.standby(record.unit, self.now)
-        elif record.unit == LIGHTHOUSE or line is not None:
+        if record.unit == LIGHTHOUSE or line is not None:
             if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
                 self._open.setdefault(record.unit, []).append(len(self._failures))
                 self._failures.append(
                     Failure(
                         noticed,
-                        record.unit,
                         record.group,
                         record.attempt,
                         record.cause or "unknown",
@@ -217,8 +187,6 @@ class HistoryFold(Fold):
 
     def _group_exited(self, record: records.StepExited, line: Timeline, noticed: float) -> None:
         time = self.now
-        if record.group is not None:
-            self._not_slow(record.group)
         if line.trains:
             self._training -= 1
             if self._training == 0:
@@ -244,10 +212,6 @@ class HistoryFold(Fold):
         self._joined(record, phases=record.phases)
 
     session_opened = serving
-
-    def checkpoint_saved(self, record: records.CheckpointSaved) -> None:
-        took = self._run.checkpoint_s + (record.seconds or 0.0)
-        self._run = replace(self._run, checkpoints=self._run.checkpoints + 1, checkpoint_s=took)
 
     def full_restart(self, _: records.FullRestart) -> None:
         self._quorum_id = -1
@@ -321,10 +285,10 @@ class HistoryFold(Fold):
         if self._quorum and self._quorum[-1][1]:
             self._quorum.append((max(time, self._quorum[-1][0]), 0))
 
-    def _stalls(self) -> tuple[dict[int, list[tuple[float, float, str, str | None]]], float | None]:
-        """Return the stalls of each group, with their causes, and the typical time between two commits."""
+    def _stalls(self) -> dict[int, list[tuple[float, float, str, str | None]]]:
+        """Return the stalls of each group, with their causes."""
         if not self._gaps[1]:
-            return {}, None
+            return {}
         typical = median(self._gaps[1])
         least, slack = max(STALL_TIMES * typical, typical + STALL_LEAST_S), every_s(len(self._lines))
         moments = sorted(
@@ -339,16 +303,7 @@ class HistoryFold(Fold):
                     failure = self._failures[moments[at][1]]
                     cause, node = failure.cause, failure.node
                 found.setdefault(group, []).append((time - gap + typical, time, cause, node))
-        return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}, typical
-
-    def group_slow(self, record: records.GroupSlow) -> None:
-        self._not_slow(record.group)
-        if record.slow:
-            times = (record.own_s or 0.0, record.others_s or 0.0, record.step_s or 0.0)
-            self._slow.append(Slow(record.group, record.nodes, self.now, *times))
-
-    def _not_slow(self, group: int) -> None:
-        self._slow = [replace(s, end=min(s.end, self.now)) if s.group == group else s for s in self._slow]
+        return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}
 
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:
         """Note that a unit has recovered from its failures."""

@@ -10,44 +10,10 @@ from __future__ import annotations
 from typing import TypedDict
 
 from ftslurm.monitor.packing import packed
-from ftslurm.report.accounting import Account, Accounts, Weight, is_lost
+from ftslurm.report.accounting import Accounts, is_lost
 from ftslurm.report.history import FINISHED, QUEUED, TRAINING, GroupHistory, History
 
 Ratio = float | None  # from 0 to 1; null: there is nothing to divide by
-Hours = float  # the same in `unit`
-
-
-class StepsJson(TypedDict):
-    """The steps of training."""
-
-    reached: int  # the last committed step
-    first: int | None  # the first step that the run committed
-    total: int | None  # job.total_steps
-    undone: int  # steps that full restarts from a checkpoint have undone
-    typical_s: float | None  # typical time between two commits
-
-
-class RatiosJson(TypedDict):
-    """How much of the run was of use."""
-
-    goodput: Ratio
-    effective: float | None  # goodput with the time in Slurm's queue (ETTR)
-    step_efficiency: Ratio
-    participation: float | None  # mean number of groups in the quorum
-    training_efficiency: Ratio
-    mttf_s: float | None  # mean time to failure
-    recovery_median_s: float | None  # median time from a failure to the group's next committed step
-    recovery_worst_s: float | None  # the longest such time
-
-
-class TimeJson(TypedDict):
-    """Seconds of groups; the first is the sum of the others."""
-
-    total_s: float
-    trained_s: float
-    lost_s: float
-    queued_s: float  # waited for the nodes of a Slurm job
-    finished_s: float  # after its script had ended
 
 
 class AccountJson(TypedDict):
@@ -55,26 +21,15 @@ class AccountJson(TypedDict):
 
     name: str  # the cause, phase, node or group; empty: no node
     seconds: float  # seconds of groups
-    hours: Hours
     failures: int
-
-
-class LostJson(TypedDict):
-    """The lost time, split in four ways. Each has the same sum."""
-
-    by_cause: list[AccountJson]
-    by_phase: list[AccountJson]
-    by_node: list[AccountJson]
-    by_group: list[AccountJson]
 
 
 class FailureJson(TypedDict):
     """A failure, or a move that is none."""
 
     time: float  # when it was noticed
-    unit: str  # group-0003, lighthouse or controller
-    group: int | None
-    attempt: int | None
+    group: int | None  # null: the Lighthouse
+    attempt: int
     cause: str  # as in step_exited
     detail: str  # the cause, for a person
     node: str | None
@@ -91,7 +46,6 @@ class GroupReportJson(TypedDict):
     """One group."""
 
     group: int
-    role: str | None
     attempts: int  # number of attempts
     committed: int  # steps that it reported as committed
     aborted: int
@@ -99,34 +53,6 @@ class GroupReportJson(TypedDict):
     lost_s: float
     queued_s: float
     finished_s: float
-
-
-class SlowJson(TypedDict):
-    """A time in which all groups waited for one that was slow by itself."""
-
-    group: int
-    nodes: list[str]
-    begin: float
-    end: float
-    own_s: float  # its own part of a step, a median of 50
-    others_s: float  # that of the other groups
-    step_s: float  # a whole step
-    lost_s: float  # how long the run waited for it in all
-
-
-class NodeJson(TypedDict):
-    """One node."""
-
-    node: str
-    held_s: float  # it belonged to the run
-    group_s: float  # a group was on it
-    standby_s: float  # only a warm standby was on it
-    idle_s: float  # nothing of the run was on it
-    failures: int
-    causes: list[str]  # of its failures, the most frequent first
-    lost_s: float  # seconds of groups that its failures cost
-    mttf_s: float | None
-    excluded: int  # how often it was excluded
 
 
 class ReportJson(TypedDict):
@@ -137,49 +63,38 @@ class ReportJson(TypedDict):
     parent: str | None  # directory of the run that this one resumes
     outcome: str  # running, succeeded, failed, stopped or lost (without a controller)
     reason: str
-    mode: str
     begin: float
     end: float  # the end of the run, or of the report
     starts: int  # starts of the controller's job
-    unit: str  # of all `hours`: GPU-hours or node-hours
-    steps: StepsJson
-    ratios: RatiosJson
-    time: TimeJson
-    hours: dict[str, float]  # the same in `unit`: total, trained, lost, queued, finished
-    lost: LostJson
+    steps: int  # the last committed step
+    first_step: int | None  # the first step that the run committed
+    total_steps: int | None  # job.total_steps
+    undone_steps: int  # steps that full restarts from a checkpoint have undone
+    goodput: Ratio
+    effective: float | None  # goodput with the time in Slurm's queue (ETTR)
+    step_efficiency: Ratio
+    participation: float | None  # mean number of groups in the quorum
+    training_efficiency: Ratio
+    mttf_s: float | None  # mean time to failure
+    recovery_median_s: float | None  # median time from a failure to the group's next committed step
+    recovery_worst_s: float | None  # the longest such time
+    total_s: float  # seconds of groups, the sum of the next four
+    trained_s: float
+    lost_s: float
+    queued_s: float  # waited for the nodes of a Slurm job
+    finished_s: float  # after its script had ended
+    by_cause: list[AccountJson]  # the lost time, split in four ways; each has the same sum
+    by_phase: list[AccountJson]
+    by_node: list[AccountJson]
+    by_group: list[AccountJson]
     failures: list[FailureJson]
     groups: list[GroupReportJson]
-    slow: list[SlowJson]
-    nodes: list[NodeJson]  # those with the most failures first
-    checkpoints: int  # number of saved checkpoints
-    checkpoint_s: float  # time that saving them took
 
 
-def to_json(history: History, accounts: Accounts, weight: Weight) -> ReportJson:
+def to_json(history: History, accounts: Accounts) -> ReportJson:
     """Return the report for `json.dumps`."""
-    return packed(
-        ReportJson,
-        accounts,
-        history,
-        weight,
-        steps={
-            "reached": history.steps,
-            "first": history.first_step,
-            "total": history.total_steps,
-            "undone": history.undone_steps,
-            "typical_s": history.typical_step_s,
-        },
-        ratios=packed(RatiosJson, accounts),
-        time=packed(TimeJson, accounts),
-        hours={name[:-2]: weight.hours(getattr(accounts, name)) for name in TimeJson.__annotations__},
-        lost={name: [_account(one, weight) for one in getattr(accounts, name)] for name in LostJson.__annotations__},
-        failures=history.failures,
-        groups=[_group(group) for group in history.groups],
-    )
-
-
-def _account(account: Account, weight: Weight) -> AccountJson:
-    return packed(AccountJson, account, hours=weight.hours(account.seconds))
+    groups = [_group(group) for group in history.groups]
+    return packed(ReportJson, accounts, history, failures=history.failures, groups=groups)
 
 
 def _group(group: GroupHistory) -> GroupReportJson:

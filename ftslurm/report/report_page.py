@@ -1,7 +1,7 @@
 """report.html: the report as one page that needs nothing else, neither a server, nor a network, nor a script.
 
 Whatever comes from the run is escaped, and its control characters are written out; the page's policy allows its own
-style and nothing that runs. docs/report.png: chromium --headless --window-size=1100,1020 --screenshot=... report.html
+style and nothing that runs. docs/report.png: chromium --headless --window-size=1100,640 --screenshot=... report.html
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.report.accounting import Accounts, Weight, account, weight_of
+from ftslurm.report.accounting import Accounts, account
 from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import ReportJson, to_json
@@ -24,17 +24,16 @@ class Report:
 
     history: History
     accounts: Accounts
-    weight: Weight
 
     @property
     def json(self) -> ReportJson:
         """The report as `ftslurm report --json` prints it."""
-        return to_json(self.history, self.accounts, self.weight)
+        return to_json(self.history, self.accounts)
 
     @property
     def sheet(self) -> Sheet:
         """The report for a person."""
-        return sheet(self.history, self.accounts, self.weight)
+        return sheet(self.history, self.accounts)
 
     def write_page(self, path: Path) -> None:
         """Write report.html: only this user may read it, and a reader sees the old page or the new one.
@@ -63,4 +62,4 @@ def read_report(config: Config, run: RunDir) -> Report:
         submitted = run.id.stat().st_mtime  # written once, when the run directory is made
     history = fold_history(RunReader(run).iter_new(), submitted, liveness.moment(config, run))
     history = replace(history, run_id=history.run_id or run.root.name)
-    return Report(history, account(history), weight_of(config))
+    return Report(history, account(history))

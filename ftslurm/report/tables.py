@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ftslurm.monitor.sentences import ended, run_name, short_log, unit_called
+from ftslurm.monitor.sentences import ended, run_name, short_log
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value
-from ftslurm.report.accounting import Account, Accounts, NodeScore, Weight
-from ftslurm.report.history import Failure, History, Slow
-from ftslurm.words import few, plural, seconds
+from ftslurm.report.accounting import Account, Accounts
+from ftslurm.report.history import Failure, History
+from ftslurm.words import plural, seconds
 
 WORDS = {cause.value: cause.row.words for cause in Cause} | {
     # Causes of lost time that no exit has caused.
-    "controller_lost": "controller crashed",
     "stopped": "the run was stopped",
     "first_start": "first start",
     "slow_step": "slow steps, no failure",
@@ -73,29 +72,23 @@ class Sheet(Value):
     listings: tuple[Listing, ...] = ()
 
 
-def sheet(history: History, accounts: Accounts, weight: Weight) -> Sheet:
+def sheet(history: History, accounts: Accounts) -> Sheet:
     """Return the report."""
     if not history.begun:
         words = "has not started yet" if history.outcome == "running" else "never started"
         return Sheet(history.run_id, words + (f": {history.reason}" if history.reason else ""))
     lost = (
-        _lost("cause", accounts.by_cause, words_of, accounts, weight),
-        _lost("phase", accounts.by_phase, words_of, accounts, weight),
-        _lost("node", accounts.by_node, lambda name: name or "no node", accounts, weight),
-        _lost(
-            "group",
-            sorted(accounts.by_group, key=lambda one: -one.seconds),
-            lambda name: f"group {name}",
-            accounts,
-            weight,
-        ),
+        _lost("cause", accounts.by_cause, words_of),
+        _lost("phase", accounts.by_phase, words_of),
+        _lost("node", accounts.by_node, lambda name: name or "no node"),
+        _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}"),
     )
-    tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history), _nodes(accounts))
+    tables = (*(lost if accounts.lost_s else ()), _failures(history))
     return Sheet(
         history.run_id,
         ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
         tuple(_lines(history)),
-        tuple(_facts(history, accounts, weight)),
+        tuple(_facts(history, accounts)),
         tuple(table for table in tables if table.rows),
     )
 
@@ -110,13 +103,6 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def amount(number: float) -> str:
-    """Return a number for a person: three digits, all of them before the point, never an exponent."""
-    if number < 0.01:
-        return "<0.01" if number > 0 else "0"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
 def words_of(name: str) -> str:
     """Return the words for a cause, or for a phase of lost time."""
     return WORDS.get(name, name.replace("_", " "))
@@ -124,7 +110,7 @@ def words_of(name: str) -> str:
 
 def who(failure: Failure) -> str:
     """Return what failed."""
-    return unit_called(failure.unit) if failure.group is None else f"group {failure.group} attempt {failure.attempt}"
+    return "the Lighthouse" if failure.group is None else f"group {failure.group} attempt {failure.attempt}"
 
 
 def back(failure: Failure) -> str:
@@ -142,7 +128,7 @@ def _lines(history: History) -> list[str]:
     return [*([f"resumes {run_name(history.parent)}"] if history.parent is not None else []), steps]
 
 
-def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
+def _facts(history: History, accounts: Accounts) -> list[Fact]:
     up, size = seconds(accounts.trained_s + accounts.lost_s), len(history.groups)
     facts = [Fact("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
     if accounts.queued_s:
@@ -150,7 +136,7 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
         facts.append(Fact("with the queue", percent(accounts.effective), waited))
     facts.append(Fact("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
     if accounts.participation is not None:
-        mean = f"{amount(accounts.participation)} of {size}"
+        mean = f"{accounts.participation:.3g} of {size}"
         facts.append(Fact("participation", mean, "groups in the quorum, on average"))
         rate = percent(accounts.training_efficiency)
         facts.append(Fact("training efficiency", rate, "step efficiency × participation"))
@@ -160,25 +146,22 @@ def _facts(history: History, accounts: Accounts, weight: Weight) -> list[Fact]:
     if accounts.recovery_median_s is not None:
         longest = f"median; the longest took {seconds(accounts.recovery_worst_s)}"
         facts.append(Fact("recovery", seconds(accounts.recovery_median_s), longest))
-    spent = amount(weight.hours(accounts.total_s - accounts.finished_s))
-    facts.append(Fact("lost", amount(weight.hours(accounts.lost_s)), f"{weight.unit} of {spent}"))
+    spent = seconds(accounts.total_s - accounts.finished_s)
+    facts.append(Fact("lost", seconds(accounts.lost_s), f"of the groups' {spent}"))
     return facts
 
 
-def _lost(
-    what: str, lost: Sequence[Account], word: Callable[[str], str], accounts: Accounts, weight: Weight
-) -> Listing:
-    most = max((one.seconds for one in lost), default=0.0)
+def _lost(what: str, lost: Sequence[Account], word: Callable[[str], str]) -> Listing:
+    most, whole = max((one.seconds for one in lost), default=0.0), sum(one.seconds for one in lost)
 
     def row(one: Account) -> tuple[Cell, ...]:
-        amounts = [f"{one.seconds:,.1f}", amount(weight.hours(one.seconds))]
-        share = percent(one.seconds / accounts.lost_s if accounts.lost_s else None)
-        texts = [*amounts, share, str(one.failures or "")]
+        share = percent(one.seconds / whole if whole else None)
+        texts = f"{one.seconds:,.1f}", share, str(one.failures or "")
         return Cell(word(one.name), share=one.seconds / most if most else 0.0), *map(Cell, texts)
 
-    columns = (what, "seconds", weight.unit, "share", "failures")
+    columns = (what, "seconds", "share", "failures")
     short = 8 if what in ("node", "group") else len(lost)
-    return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 5)), short)
+    return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 4)), short)
 
 
 def _failures(history: History) -> Listing:
@@ -193,26 +176,3 @@ def _failures(history: History) -> Listing:
     columns = ("at", "who", "back after", "what")
     rows = tuple(map(row, reversed(history.failures)))
     return Listing("Failures and moves, newest first", columns, rows, frozenset({2}), 20)
-
-
-def _slow(history: History) -> Listing:
-    def row(slow: Slow) -> tuple[Cell, ...]:
-        times = (slow.own_s, slow.others_s, slow.step_s, slow.lost_s)
-        return tuple(map(Cell, (moment(slow.begin), f"group {slow.group}", few(slow.nodes), *map(seconds, times))))
-
-    columns = ("from", "who", "nodes", "own part of a step", "the others'", "a step", "the run waited")
-    return Listing(
-        "Slow groups, newest first", columns, tuple(map(row, reversed(history.slow))), frozenset(range(3, 7)), 8
-    )
-
-
-def _nodes(accounts: Accounts) -> Listing:
-    def row(node: NodeScore) -> tuple[Cell, ...]:
-        notes = [few([words_of(cause) for cause in node.causes])] if node.causes else []
-        notes += [f"MTTF {seconds(node.mttf_s)}"] if node.failures else []
-        notes += [f"excluded {plural(node.excluded, 'time')}"] if node.excluded else []
-        times = (seconds(s) if s else "-" for s in (node.held_s, node.group_s, node.standby_s, node.idle_s))
-        return tuple(map(Cell, (node.node, *times, str(node.failures), "; ".join(notes))))
-
-    columns = ("node", "held", "at work", "standby", "idle", "failures", "causes")
-    return Listing("Nodes", columns, tuple(map(row, accounts.nodes)), frozenset(range(1, 6)), 8)

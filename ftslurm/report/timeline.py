@@ -24,8 +24,7 @@ LAUNCHED = ("start", "import", "assign", "join", "commit")  # the phases from th
 class Timeline:
     """Builds the spans of one group. Moments may arrive slightly out of order: a span never begins before the last."""
 
-    def __init__(self, begin: float, role: str | None = None) -> None:
-        self.role = role
+    def __init__(self, begin: float) -> None:
         self.spans: list[Span] = []
         self.since, self.phase = begin, QUEUED
         self.cause = FIRST_START  # of the outage, while it lasts

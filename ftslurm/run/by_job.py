@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ftslurm.run import facts
 from ftslurm.run.directory import RunDir
-from ftslurm.security import owned_files
 from ftslurm.security.names import is_job
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import QueuedJob, read_jobs
@@ -34,7 +33,7 @@ def of_job(job: str, runs: Sequence[RunDir]) -> Path | None:
         job: its id, as from job_in.
         runs: where to look, the first match wins; a job that Slurm knows is found elsewhere, too.
     """
-    return _by_files(job, runs) or _by_squeue(job, runs) or _by_journal(job, runs)
+    return _by_files(job, runs) or _by_squeue(job, runs)
 
 
 def run_of(jobs: Iterable[QueuedJob]) -> Path | None:
@@ -49,7 +48,7 @@ def run_of(jobs: Iterable[QueuedJob]) -> Path | None:
 def _by_files(job: str, runs: Sequence[RunDir]) -> Path | None:
     """Find a job of the controller, or one that was submitted for groups."""
     for run in runs:
-        names = {run.job(), *run.pools()}
+        names = {facts.job_of(run), *run.pools()}
         with suppress(OSError):
             names |= {path.name.rpartition("_log.")[0].rpartition("_")[0] for path in run.submitit.glob("*_log.*")}
         arrays = {name.partition("_")[0] for name in names if name}
@@ -63,19 +62,6 @@ def _by_squeue(job: str, runs: Sequence[RunDir]) -> Path | None:
     jobs, _ = read_jobs(answer.out)
     marks = {found.mark for found in jobs if found.mark is not None}
     return next((run.root for run in runs if marks and run.mark() in marks), None) or run_of(jobs)
-
-
-def _by_journal(job: str, runs: Sequence[RunDir]) -> Path | None:
-    """Find a job that held nodes for groups, or that ran a controller."""
-    signs = [f'"{field}":"{job}{end}'.encode() for field, end in _SIGNS]
-    for run in runs:
-        with suppress(OSError), owned_files.open_file(run.events) as file:
-            if any(sign in line for line in file for sign in signs) and not _is_local(run):
-                return run.root
-    return None
-
-
-_SIGNS = (("slurm_step", "."), ("allocation", '"'), ("allocation", "_"), ("job_id", '"'))
 
 
 def _is_local(run: RunDir) -> bool:

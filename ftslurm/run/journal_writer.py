@@ -14,34 +14,18 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from ftslurm.protocol.records import JournalRecord, Progress, StepExited
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, number
+from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import is_whole, read_object
 
-MOST_WAITING = 1 << 23  # bytes of the lines of a file that wait in memory while they cannot be written
 RETRY_S, CALM_S = 1.0, 5.0
 TOLD_EVERY_S = 1.0  # groups report their steps once a second (large runs write fewer lines)
 _UNSYNCED = 1 << 16  # bytes that are written without being synced
 _WRITE = os.O_RDWR | os.O_APPEND
-
-
-class Reached(NamedTuple):
-    """How far an attempt of a group has come."""
-
-    attempt: int
-    step: int | None
-    since: float  # when its step last rose
-    longest_gap_s: float | None  # between two commits
-
-
-def longest(*gaps: float | None) -> float | None:
-    """Return the longest of the times that are known; None: none is."""
-    return max((gap for gap in gaps if gap is not None), default=None)
 
 
 class Journal:
@@ -76,10 +60,10 @@ class Journal:
         # What to tell of lines that a file system has lost in a crash.
         self.damage = f"lines {missing[0]} to {missing[-1]} of {run.events} are lost" if missing else ""
         self._seq = max(self._events.seq, self._progress.seq)
-        self._reached = dict[int, Reached]()
+        self._reached = dict[int, tuple[int, int | None]]()  # group -> its attempt, and the last step of that
         for line in recent:
             if isinstance(record := read(line), Progress):
-                self._measured(record, number(line, "time") or 0.0)
+                self._note(record)
 
     @property
     def error(self) -> OSError | None:
@@ -92,47 +76,32 @@ class Journal:
         return self._events.complaint or self._progress.complaint
 
     @property
-    def lost(self) -> int:
-        """Return the number of lines that did not fit into memory."""
-        return self._events.lost + self._progress.lost
-
-    @property
-    def loss(self) -> str:
-        """Return what to tell once they can be written."""
-        failed = max(self._events, self._progress, key=lambda file: file.failed)
-        return f"{failed.path} can be written again; {self.lost} of its lines are lost"
+    def mended(self) -> str:
+        """Return what to tell once lines can be written again."""
+        return f"{max(self._events, self._progress, key=lambda file: file.failed).path} can be written again"
 
     def append(self, record: JournalRecord) -> dict[str, object]:
         """Add a record to those that the next flush writes, and return its line as readers see it."""
         now, file = self._clock(), self._events
         if isinstance(record, Progress):
-            record, file = self._measured(record, now), self._progress
+            self._note(record)
+            file = self._progress
         else:
             self._seq += 1
-            record = self._closed(record, now) if isinstance(record, StepExited) else record
+            record = self._closed(record) if isinstance(record, StepExited) else record
         line = {"seq": self._seq, "time": now, "event": record.event} | record.fields
         file.append(line)
         return line
 
-    def _measured(self, record: Progress, time: float) -> Progress:
-        """Return a line of progress with the longest gap so far."""
-        reached, at = self._reached.get(record.group), time if record.at is None else record.at
-        if reached is None or reached.attempt != record.attempt:
-            reached = Reached(record.attempt, None, at, None)
-        gap_s = longest(reached.longest_gap_s, record.longest_gap_s, record.gap_s)
-        if record.committed and record.step is not None and (reached.step is None or record.step > reached.step):
-            reached = reached._replace(step=record.step, since=at)
-        self._reached[record.group] = reached._replace(longest_gap_s=gap_s)
-        return replace(record, longest_gap_s=gap_s)
+    def _note(self, record: Progress) -> None:
+        """Note how far an attempt has come."""
+        if record.committed:
+            self._reached[record.group] = record.attempt, record.step
 
-    def _closed(self, record: StepExited, time: float) -> StepExited:
-        """Return the end of an attempt with its last step and its longest gap, which may last until its end."""
-        reached = None if record.group is None else self._reached.pop(record.group, None)
-        if reached is None or reached.attempt != record.attempt or reached.step is None:
-            return record
-        still = 0.0 if record.cause == "ok" else round(time - reached.since - TOLD_EVERY_S, 3)
-        gap_s = max(still, reached.longest_gap_s or 0.0) or None
-        return replace(record, step=reached.step if record.step is None else record.step, longest_gap_s=gap_s)
+    def _closed(self, record: StepExited) -> StepExited:
+        """Return the end of an attempt with its last step."""
+        attempt, step = (None, None) if record.group is None else self._reached.pop(record.group, (None, None))
+        return replace(record, step=step) if record.step is None and attempt == record.attempt else record
 
     def flush(self, sync: bool = True) -> bool:
         """Write the collected lines; with `sync` those of events are on disk when this returns True.
@@ -142,8 +111,6 @@ class Journal:
         done = self._events.flush(sync)
         if self._events.is_written:
             self._progress.flush(False)
-        else:
-            self._progress.make_room()
         return done
 
     def close(self) -> None:
@@ -173,12 +140,11 @@ class _File:
         self.seq = 0  # of the last line that was there
         self.error: OSError | None = None
         self.failed = float("-inf")  # when its lines could not be written last
-        self.lost = 0  # lines that did not fit into memory
         self._fd = -1
         self._size = 0  # bytes that are on disk
         self._lines: list[bytes] = []  # those after them, oldest first
         self._waiting = 0  # bytes of them
-        self._written = self._shown = 0  # bytes of them that are in the file, and that have been there
+        self._written = 0  # bytes of them that are in the file
 
     @property
     def complaint(self) -> str:
@@ -210,9 +176,6 @@ class _File:
                 self._write(sync)
             except OSError as error:
                 self.error, self.failed, self._written = self.error or error, now, 0
-                with suppress(OSError):
-                    self._shown = max(self._shown, os.fstat(self._fd).st_size - self._size)
-                self.make_room()
             else:
                 self.error = self.error if now < self.failed + CALM_S else None
         return not self._lines
@@ -226,7 +189,7 @@ class _File:
         if data and (sync or len(data) > _UNSYNCED):
             os.fsync(self._fd)
             self._size += len(data)
-            self._lines, self._waiting, self._written, self._shown = [], 0, 0, 0
+            self._lines, self._waiting, self._written = [], 0, 0
 
     def _reopened(self) -> bool:
         """Open the file again, and cut off what may not be on disk. Return whether this controller still leads."""
@@ -243,19 +206,6 @@ class _File:
         elif os.fstat(self._fd).st_size > self._size:
             os.ftruncate(self._fd, self._size)
         return True
-
-    def make_room(self) -> None:
-        """Drop the oldest lines that no reader can have seen, as many as take more than MOST_WAITING bytes."""
-        at, lines = 0, self._lines
-        if self._waiting > MOST_WAITING:
-            self._lines = []
-            for line in lines:
-                if self._waiting > MOST_WAITING and at >= self._shown:
-                    self._waiting -= len(line)
-                    self.lost += 1
-                else:
-                    self._lines.append(line)
-                at += len(line)
 
     def close(self) -> None:
         done = self.flush(sync=True)

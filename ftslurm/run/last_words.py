@@ -51,12 +51,6 @@ def of_log(log: str | Path) -> str:
     return visible(choose(end_of(log, _TAIL).decode(errors="replace")))[:LONGEST]
 
 
-def printed_last(log: str | Path, longest: int) -> str:
-    """Return the last line of a log that is no known noise; empty if it has none or cannot be read."""
-    *_, last = "", *_telling(end_of(log, _TAIL).decode(errors="replace"))
-    return shorten(visible(last.strip()), longest)
-
-
 def shorten(line: str, longest: int = LONGEST) -> str:
     """Return a line cut to the length of a quotation."""
     return line if len(line) <= longest else line[: longest - 3] + "..."

@@ -18,11 +18,10 @@ def event(time: float, name: str, /, **fields: Any) -> Line:
 
 
 def started(groups: int = 3, total_steps: int | None = 120, **fields: Any) -> Line:
-    known = {"run_id": "ddp-0930-k3", "name": "ddp", "job_id": None, "versions": {"ftslurm": "0.1.0"}, "workers": 1}
+    known = {"run_id": "ddp-0930-k3", "name": "ddp", "job_id": None, "workers": 1}
     where = {
         "mode": "local",
         "cluster": "local",
-        "min_groups": 1,
         "host": "n1",
         "pid": 2_000_000_000,  # no process has it
     }
@@ -63,7 +62,6 @@ def joined(time: float, group: int, step: int, attempt: int = 0, participants: i
 
 def progress(time: float, group: int, step: int, attempt: int = 0, participants: int = 3, **fields: Any) -> Line:
     known: Line = {"quorum_id": 1, "committed": step, "aborted": 0, "gap_s": 0.22, **fields}
-    known = {"longest_gap_s": known["gap_s"], **known}
     return event(time, "progress", group=group, attempt=attempt, step=step, participants=participants, **known)
 
 

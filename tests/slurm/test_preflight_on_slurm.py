@@ -45,9 +45,9 @@ def test_nodes_whose_check_fails_or_is_killed_are_left_out_and_groups_run_on_the
     assert ends == [("hardware", "n2"), ("hardware", "n3")]
     assert "looking at n2 in" in (run.dir / str(failed["n2"]["log"])).read_text()
     status = run.ask("status")[1]
-    assert "left out: n2, n3" in status
-    assert "node n2 has failed its check" in status
-    assert "fallen off the bus" in json.loads(run.ask("status", "--json")[1])["unfit_nodes"]["n2"]
+    assert "left out: n2 (has failed its check: " in status
+    assert "n3 (has failed its check: " in status
+    assert "fallen off the bus" in json.loads(run.ask("status", "--json")[1])["excluded_nodes"]["n2"]
     run.kill_controller()
     run.until(lambda: len(run.named("run_started")) == 2, "another controller")
     assert run.ask("restart", "--group", "1")[0] == 0

@@ -184,7 +184,7 @@ def test_the_template_goes_on_in_its_run_directory(started: Started) -> None:
     back = started.wait_for(started.template, "full_restart")
     assert started.wait_for(started.template, "run_finished")["outcome"] == "succeeded"
     assert 0 <= back["step"] - back["checkpoint_step"] <= 2  # it may have taken another one before it was stopped
-    summed_up = re.compile(r"succeeded: .*\s+steps .*\s+restarts +0\s+(?:full restart .*\s+)?job starts +2, ")
+    summed_up = re.compile(r"succeeded: .*\s+steps .*\s+restarts +0\s+(?:full restarts .*\s+)?job starts +2, ")
     started.until(started.template, "summary", lambda: summed_up.search(started.output(started.template)))
     assert [e["job_id"] for e in started.events(started.template) if e["event"] == "run_started"] == [
         started.template

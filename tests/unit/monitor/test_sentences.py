@@ -258,7 +258,15 @@ def test_a_hang_is_told_once_with_one_step() -> None:
 SILENT = {
     *("allocation_ends", "checkpoint_saved", "hang_limit", "node_check_passed", "node_drained", "node_undrained"),
     *("progress", "script_begun", "step_starting"),
-    *("allocation_lost", "restart_scheduled", "serving", "session_opened", "step_launched", "step_ready"),  # mostly
+    *(
+        "allocation_lost",
+        "group_waits",
+        "restart_scheduled",
+        "serving",
+        "session_opened",
+        "step_launched",
+        "step_ready",
+    ),  # mostly
 }
 
 

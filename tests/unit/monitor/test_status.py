@@ -58,7 +58,7 @@ def test_a_kill_touches_only_its_group() -> None:
 def test_a_restart_is_counted_and_its_recovery_timed() -> None:
     during, after = at(16), at(18)
     assert during.recoveries == (Recovery(1, 1, None, "killed", "killed (signal 9) on n2"),)
-    assert after.recoveries == (Recovery(1, 1, 2.1, "killed", "killed (signal 9) on n2", ex.PHASES),)
+    assert after.recoveries == (Recovery(1, 1, 2.1, "killed", "killed (signal 9) on n2"),)
     assert (after.restarts, after.groups[1].restarts, after.groups[1].attempt) == (1, 1, 1)
     assert phases(after) == [Phase.RUNNING] * 3
 
@@ -67,15 +67,8 @@ def test_the_example_run_ends_well() -> None:
     status = play(*ex.one_kill())
     assert phases(status) == [Phase.SUCCEEDED] * 3
     assert (status.outcome, status.step, status.total_steps, status.restarts) == ("succeeded", 120, 120, 1)
-    assert status.longest_gap == (0.31, 2)
     assert status.started == ex.START
     assert status.finished == ex.START + 27.6
-
-
-@pytest.mark.parametrize(("cause", "gap"), [("cancelled", 29.0), ("ok", 0.22)])
-def test_a_standstill_that_lasts_to_the_end_is_a_gap_too(cause: str, gap: float, tmp_path: Path) -> None:
-    lines = [ex.started(1), ex.launched(1, 0), ex.joined(4, 0, 1), ex.progress(5, 0, 5), ex.exited(35, 0, cause=cause)]
-    assert Story(write(RunDir(tmp_path / "run"), lines)).status.longest_gap == (gap, 0)
 
 
 def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
@@ -119,17 +112,16 @@ def test_after_a_full_restart_the_step_of_the_run_goes_back_to_the_checkpoint() 
 def test_full_restarts_are_told_of_to_the_end() -> None:
     line = {"time": ex.START + 20, "event": "full_restart", "step": 65, "checkpoint_step": 50}
     status = play(ex.started(2), line)
-    assert (status.full_restarts, status.checkpoint) == (((65, 50),), 50)
+    assert (status.full_restarts, status.checkpoint) == (1, 50)
 
 
 def test_a_restart_that_dies_before_its_first_step_stays_without_a_time() -> None:
     lines = [ex.started(), ex.launched(1, 1), ex.joined(2, 1, 1), ex.exited(3, 1), ex.launched(4, 1, attempt=1)]
-    got_to: dict[str, float | None] = {"detect": 0.1, "import": 0.9, "commit": None}
-    lines += [ex.exited(5, 1, attempt=1, cause="user_error", code=1, error="OSError: no disk", phases=got_to)]
+    lines += [ex.exited(5, 1, attempt=1, cause="user_error", code=1, error="OSError: no disk")]
     lines += [ex.launched(6, 1, attempt=2), ex.joined(9, 1, 7, attempt=2, recovery_s=4.0)]
     first, second = play(*lines).recoveries
-    assert (first.attempt, first.seconds, first.cause, first.phases) == (1, None, "killed", got_to)
-    assert second == (1, 2, 4.0, "user_error", "the script failed (exit code 1): OSError: no disk", ex.PHASES)
+    assert (first.attempt, first.seconds, first.cause) == (1, None, "killed")
+    assert second == (1, 2, 4.0, "user_error", "the script failed (exit code 1): OSError: no disk")
 
 
 def test_a_group_that_only_aborts_steps_has_a_quorum_and_no_step() -> None:
@@ -238,7 +230,6 @@ def test_a_journal_of_an_older_version_is_read_as_before(journal: list[ex.Line])
         (g.phase, g.step, g.attempt, g.nodes, g.error) for g in old.groups
     ]
     assert [r.seconds for r in status.recoveries] == [r.seconds for r in old.recoveries]
-    assert old.recoveries[0].phases is None
     json.dumps(to_json(old, ex.START))
     assert all(isinstance(describe(line, old), (str, type(None))) for line in ex.old(journal))
 
@@ -261,7 +252,7 @@ def test_a_journal_of_an_older_version_is_read_as_before(journal: list[ex.Line])
         {"event": "fault_refused", "kind": 3},
         {"event": "group_joined", "group": 77, "attempt": 3},
         {"event": ["?"]},
-        {"event": "run_started", "groups": None, "versions": 3},
+        {"event": "run_started", "groups": None, "roles": 3},
         {"event": "command", "what": None},
         {},
     ],
@@ -328,16 +319,13 @@ def test_the_json_has_stable_keys() -> None:
             "updated",
             "finished",
             "restarts",
-            "longest_gap_s",
             "drained_nodes",
-            "draining_nodes",
             "excluded_nodes",
-            "unfit_nodes",
             "lighthouse",
             "standbys",
             "groups",
         ),
-        *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost", "hooks", "note"),
+        *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "hooks", "note"),
         *("hang_limit_s", "hang_limit_between_s"),
     }
     groups: Any = status["groups"]
@@ -354,16 +342,13 @@ def test_the_json_has_stable_keys() -> None:
         "steps_per_s": None,
         "still_s": None,
         "slow": None,
-        "longest_gap_s": 0.21,
-        **dict.fromkeys(("waits_for", "since", "limit_s", "setting", "last_line", "waiting_for")),
+        **dict.fromkeys(("waits_for", "since", "limit_s", "setting")),
         "last_error": "killed (signal 9) on n2",
         "last_evidence": ["the guard of task 0: signal 9"],
         "last_traceback": None,
         "job": None,
     }
     assert status["standbys"] == []
-    recoveries: Any = status["recoveries"]
-    assert recoveries[0]["phases"] == ex.PHASES
     assert status["lighthouse"] == {"phase": "RUNNING", "attempt": 0, "nodes": ["n1"]}
 
 
@@ -371,7 +356,7 @@ def test_a_group_stands_still_without_a_step_for_five_steps_and_five_seconds() -
     status = at(15.15)  # all three step five times a second; the last step was told at 15.1
     assert aged(status, ex.START + 20).groups == status.groups
     late = aged(status, ex.START + 30.1)
-    assert (late.steps_per_s, late.stepping, late.still_s) == (None, 0, pytest.approx(15, abs=0.1))
+    assert (late.steps_per_s, late.stepping) == (None, 0)
     found: Any = to_json(status, ex.START + 30.1)
     assert found["steps_per_s"] is None
     assert [g["still_s"] for g in found["groups"]] == pytest.approx([15, 15, 15], abs=0.1)
@@ -395,7 +380,7 @@ def test_a_step_that_is_told_again_is_no_step() -> None:
     again = [ex.progress(20 + n, 0, 10) for n in range(20)]  # its votes fail, one after another
     steps = [ex.progress(n, 0, n) for n in range(2, 11)]
     status = play(ex.started(1), ex.launched(0, 0), ex.ready(1, 0), ex.joined(1, 0, 1), *steps, *again)
-    assert aged(status, ex.START + 40).still_s == pytest.approx(30)
+    assert aged(status, ex.START + 40).groups[0].still_s == pytest.approx(30)
 
 
 def test_a_group_that_commits_is_set_aside_no_longer_whatever_the_lighthouse_has_told() -> None:
@@ -417,7 +402,6 @@ def test_a_line_that_comes_late_tells_when_its_step_was(tmp_path: Path) -> None:
     status = Story(run).status
     assert status.groups[0].stepped == ex.START + 5
     assert status.updated == ex.START + 20
-    assert Story(write(run, [ex.exited(20, 0)])).status.groups[0].longest_gap_s == 14.0  # it made no step until its end
 
 
 def test_groups_of_a_large_run_do_not_stand_still_between_two_of_their_lines() -> None:
@@ -445,13 +429,3 @@ def test_a_restart_on_request_is_no_first_failure_and_drained_nodes_are_named() 
     status = fold(status, ex.exited(6, 0, cause="requested", error="n1 is drained"))
     assert (status.groups[0].first, status.groups[0].down) == (None, False)
     assert fold(status, ex.event(7, "node_undrained", node="n1")).drained_nodes == {}
-
-
-@pytest.mark.parametrize(("other_trains", "gap"), [(True, 0.31), (False, 2.9)])
-def test_the_longest_gap_spans_a_restart_while_which_no_group_trained(other_trains: bool, gap: float) -> None:
-    lines = [ex.started(2), *(ex.launched(1, g) for g in range(2)), *(ex.joined(2, g, 1) for g in range(2))]
-    lines += [ex.progress(5, g, 30, gap_s=0.31) for g in range(2)]
-    down = (1,) if other_trains else (0, 1)
-    lines += [line for g in down for line in (ex.exited(6, g), ex.launched(6.1, g, 1))]
-    lines += [ex.joined(8.9, 1, 31, attempt=1, recovery_s=2.9)]
-    assert (play(*lines).longest_gap or (0, 0))[0] == gap

@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from ftslurm.monitor import sentences
-from ftslurm.monitor.log_tail import with_last_lines
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
@@ -73,22 +72,6 @@ def test_a_group_without_a_node_says_so_also_in_json() -> None:
     group = to_json(status, ex.START + 13)["groups"][0]
     known = {"waits_for": "a free node", "since": ex.START + 6, "limit_s": None, "setting": None}
     assert known.items() <= group.items()
-
-
-def test_the_last_line_is_that_of_the_rank_it_waits_for_and_harmless(tmp_path: Path) -> None:
-    run = ex.new_run(tmp_path)
-    folder = run.rank_log("group-0000", 0, 2).parent
-    folder.mkdir(parents=True)
-    (folder / "rank-0.log").write_text("rank 0\n")
-    (folder / "rank-2.log").write_text("first\nloading \x1b]0;title\x07 " + "x" * 100 + "\n\n")
-    status = with_last_lines(status_of(starting(6, "import", lacks=1, missing=[2])), run)
-    last = status.groups[0].last_line
-    assert last is not None
-    assert last.startswith("loading \\x1b]0;title\\x07 xxx")
-    assert len(last) == 80
-    assert to_json(status, ex.START + 13)["groups"][0]["last_line"] == last
-    over = with_last_lines(fold(status_of(), ex.joined(3, 0, 1)), run)
-    assert over.groups[0].last_line is None
 
 
 def test_each_report_has_its_own_words() -> None:

@@ -113,7 +113,7 @@ def test_the_json_has_roles() -> None:
     assert told["step"] == 150  # the server went back, and the run with it
     groups = told["groups"]
     assert isinstance(groups, list)
-    assert [(g["role"], g["waiting_for"]) for g in groups] == [("server", None), ("worker", None), ("worker", None)]
+    assert [(g["role"], g["waits_for"]) for g in groups] == [("server", None), ("worker", None), ("worker", None)]
 
 
 def test_the_summary_says_what_the_restarts_cost(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import random_journal
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.report.accounting import Weight, account
+from ftslurm.report.accounting import account
 from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.picture import STATES, Bar, picture
@@ -64,7 +64,7 @@ class Parsed(HTMLParser):
 
 
 def sheet_of(history: History) -> Sheet:
-    return sheet(history, account(history), Weight("GPU-hours", 8))
+    return sheet(history, account(history))
 
 
 def shown(lines: list[ex.Line]) -> str:
@@ -149,8 +149,6 @@ def test_what_a_group_did_is_told_where_the_mouse_points() -> None:
     assert "import: torch, torchft: 0.9 s" in recovery
     failure = next(title for title in titles if title.startswith("group 1 attempt 0: killed (signal 9) on n2"))
     assert "back after: 2.1 s\na drill: kill" in failure
-    assert any(title.startswith("2 groups in the quorum, from ") for title in titles)
-    assert any(title.endswith(" steps per second, from " + title.rpartition(", from ")[2]) for title in titles)
 
 
 @pytest.mark.parametrize("lines", [ex.one_kill(), ex.lost_node()])
@@ -167,11 +165,10 @@ def test_the_page_of_any_run_is_whole_and_its_shares_add_up(seed: int) -> None:
     assert {tag for tag, _ in Parsed(page(history, sheet_of(history))).tags} <= TAGS
     drawn = picture(history)
     assert sum(bar.wide for bar in drawn.shares) == pytest.approx(100, abs=0.01)
-    for chart in drawn.charts:
-        for bar in chart.bars:
-            assert 0 <= bar.x <= 100
-            assert 0 <= bar.y <= bar.y + bar.high <= chart.high + 0.1
-            assert bar.x + bar.wide <= 100.3
+    for bar in drawn.bars:
+        assert 0 <= bar.x <= 100
+        assert 0 <= bar.y <= bar.y + bar.high <= drawn.high + 0.1
+        assert bar.x + bar.wide <= 100.3
 
 
 def ends(bar: Bar) -> tuple[float, float]:
@@ -182,34 +179,14 @@ def ends(bar: Bar) -> tuple[float, float]:
 def test_the_bars_of_a_group_leave_no_gap_and_the_shares_add_up(lines: list[ex.Line]) -> None:
     drawn = picture(fold_history(lines))
     assert sum(bar.wide for bar in drawn.shares) == pytest.approx(100, abs=0.01)
-    chart = drawn.charts[-1]
-    for place in sorted({bar.y for bar in chart.bars}):
-        bars = sorted(ends(bar) for bar in chart.bars if bar.y == place)
+    for place in sorted({bar.y for bar in drawn.bars}):
+        bars = sorted(ends(bar) for bar in drawn.bars if bar.y == place)
         covered = 0.0
         for begin, end in bars:
             assert begin <= covered + 0.01
             covered = max(covered, end)
         assert covered == pytest.approx(100, abs=0.2)
-    assert {bar.colour for bar in chart.bars} <= {state.colour for state in STATES.values()}
-
-
-def test_a_short_loss_of_a_group_is_seen_among_ten_thousand_quorums() -> None:
-    sizes = [(ex.START + n, 8 - n % 2) for n in range(10_000)]
-    sizes[5001] = (ex.START + 5001, 3)
-    history = replace(fold_history(ex.one_kill()), begin=ex.START, end=ex.START + 10_000, quorum=tuple(sizes))
-    chart = picture(history).charts[0]
-    assert any(bar.title.startswith("3 groups in the quorum") for bar in chart.bars)
-
-
-def test_the_rate_is_the_mean_of_each_interval_and_a_step_back_counts_as_none() -> None:
-    reached = ((ex.START, 0), (ex.START + 10, 20), (ex.START + 20, 10), (ex.START + 30, 40))
-    known = fold_history(ex.one_kill())
-    history = replace(known, begin=ex.START, end=ex.START + 30, reached=reached, typical_step_s=10 / 3)
-    chart = next(chart for chart in picture(history).charts if chart.title == "Steps per second")
-    assert [bar.title.partition(",")[0] for bar in chart.bars] == ["2 steps per second", "3 steps per second"]
-    assert [bar.x for bar in chart.bars] == pytest.approx([0, 200 / 3])
-    for few in ((), reached[:1]):
-        assert all(chart.title != "Steps per second" for chart in picture(replace(history, reached=few)).charts)
+    assert {bar.colour for bar in drawn.bars} <= {state.colour for state in STATES.values()}
 
 
 @pytest.mark.parametrize(("outcome", "words"), [("running", "has not started yet"), ("stopped", "never started")])

@@ -12,7 +12,6 @@ from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
-from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.run.journal_lines import Fold
 from ftslurm.run.replay import Reading
 
@@ -21,20 +20,23 @@ ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, re
 IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (StatusFold,): {
         *(*ANSWERS, records.ControllerLeft, records.RollOver, records.PilotRestarted, records.AllocationRequeued),
+        *(records.AllocationRequested, records.AllocationLeaving),
         *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
         *(records.StacksTaken, records.HangFound, records.QuorumRefused, records.CheckpointFailed),
         *(records.FaultInjected, records.CheckpointsDistrusted),
     },
-    (HistoryFold, NodeIntervals): {
+    (HistoryFold,): {
         *(*ANSWERS, records.ControllerLeft, records.ControllerError, records.Command, records.RollOver, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationRequeued, records.PilotRestarted, records.NodeSilent),
+        *(records.AllocationGranted, records.AllocationLost, records.NodeExcluded, records.NodeCheckFailed),
         *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned),
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
         *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),
-        *(records.GroupHeardAgain, records.HangFound, records.HangLimit, records.QuorumRefused),
+        *(records.GroupHeardAgain, records.GroupSlow, records.HangFound, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.ReplicasDiffer, records.CheckpointsDistrusted),
+        *(records.CheckpointSaved,),
     },
     (Reading,): {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),

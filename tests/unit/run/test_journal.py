@@ -175,26 +175,6 @@ def of_progress(step: int, group: int = 0, **fields: Any) -> Progress:
     return Progress(group=group, step=step, **(known | fields))  # type: ignore[arg-type]
 
 
-def test_of_lines_that_wait_the_oldest_go_first_and_are_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftslurm.run.journal_writer.MOST_WAITING", 10_000)
-    now, run = [0.0], RunDir(path.parent)
-    disk, journal = Disk(random.Random(1), monkeypatch), Journal(run, clock=lambda: now[0])
-    disk.fails = 1.0
-    for number in range(300):
-        journal.append(RawRecord("other", number=number, x="y" * 100) if number % 10 == 0 else of_progress(number))
-        journal.flush()
-        now[0] += RETRY_S
-    disk.fails = 0.0
-    assert journal.flush()
-    journal.close()
-    events, progress = list(JournalReader(run.events).iter_new()), list(JournalReader(run.progress).iter_new())
-    assert [line["number"] for line in events] == list(range(0, 300, 10))
-    assert [line["step"] for line in progress] == [n for n in range(300) if n % 10][-len(progress) :]
-    assert journal.lost == 270 - len(progress)
-    assert f"{journal.lost} of its lines are lost" in journal.loss
-    assert 9_000 < run.progress.stat().st_size < 11_000
-
-
 def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, run, dice = [0.0], RunDir(path.parent), random.Random(3)
     disk, journal = Disk(dice, monkeypatch), Journal(run, clock=lambda: now[0])
@@ -220,23 +200,21 @@ def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypa
 
 
 def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_controller(path: Path) -> None:
-    now, run = [0.0], RunDir(path.parent)
-    exited = read(ex.exited(0, 0, attempt=1))
+    run, exited = RunDir(path.parent), read(ex.exited(0, 0, attempt=1))
     assert isinstance(exited, StepExited)
-    with Journal(run, clock=lambda: now[0]) as journal:
-        for now[0], step, gap in ((1.0, 7, 0.2), (2.0, 9, 3.5), (3.0, 11, 0.2), (4.0, 11, None)):
-            line = journal.append(of_progress(step, attempt=1, gap_s=gap))
-    assert line["longest_gap_s"] == 3.5
+    with Journal(run) as journal:
+        for step in (7, 9, 11):
+            journal.append(of_progress(step, attempt=1))
+        journal.append(of_progress(12, attempt=1, committed=0))
     recent = list(JournalReader(run.progress).iter_new())
-    for record, last, longest in (
-        (exited, 11, 27.0),  # without a step from 3 s to 31 s; a report may be a second old
-        (replace(exited, step=12, cause="ok"), 12, 3.5),
-        (replace(exited, attempt=2), None, None),
-        (replace(exited, group=1), None, None),
+    for record, last in (
+        (exited, 11),
+        (replace(exited, step=12), 12),
+        (replace(exited, attempt=2), None),
+        (replace(exited, group=1), None),
     ):
-        with Journal(run, clock=lambda: 31.0, recent=recent) as journal:
-            line = journal.append(record)
-        assert (line["step"], line.get("longest_gap_s")) == (last, longest)
+        with Journal(run, recent=recent) as journal:
+            assert journal.append(record)["step"] == last
 
 
 def make_link(there: Path) -> None:
@@ -259,7 +237,7 @@ def test_where_progress_cannot_be_written_the_events_are_and_it_is_told(
     (run.progress.rmdir if make is os.mkdir else run.progress.unlink)()
     now[0] += RETRY_S
     assert journal.flush()
-    assert f"{run.progress} can be written again; 0 of its lines are lost" in journal.loss
+    assert journal.mended == f"{run.progress} can be written again"
     assert [line["step"] for line in JournalReader(run.progress).iter_new()] == [1]
     assert (path.parent / "precious").read_text() == ""
     assert run.progress.stat().st_mode & 0o777 == 0o600

@@ -18,7 +18,7 @@ from ftslurm.protocol.run_states import State
 from ftslurm.report.run_report import Report, read_report
 from ftslurm.run import facts, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.standing import Facts, Standing, standing
+from ftslurm.run.standing import Facts, standing
 
 END_S = 5.0  # how long a local controller may take to exit after it has written the outcome
 POLL_S = 0.2
@@ -34,12 +34,11 @@ class Look:
     note: str | None  # why the run has not started, or its controller is not heard, for a person
 
 
-def look(config: Config, run: RunDir, raw: bool = False, found: Standing | None = None) -> Look:
+def look(config: Config, run: RunDir, raw: bool = False) -> Look:
     """Read how the run stands.
 
     Args:
         raw: leave control characters in it, which could steer a terminal; JSON and repr escape them.
-        found: how it stands, if that was found out a moment ago.
 
     Raises:
         EnvironmentProblem: the journal cannot be read.

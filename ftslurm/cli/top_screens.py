@@ -6,7 +6,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
@@ -22,21 +22,23 @@ from textual.widgets import DataTable, Footer, RichLog, Static
 
 from ftslurm.api import listing
 from ftslurm.api.brief import Brief, brief
-from ftslurm.api.state import look
 from ftslurm.cli import list_table
 from ftslurm.config import compose
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor import group_rows, table
-from ftslurm.monitor.group_rows import Rows, urgency
+from ftslurm.monitor.group_rows import ORDERS, Rows
 from ftslurm.monitor.log_tail import log_of, tail
 from ftslurm.monitor.sentences import short_log
 from ftslurm.monitor.status import RunStatus, aged
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol.run_states import STATES
-from ftslurm.run import liveness
+from ftslurm.run import deliveries, liveness
+from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
 from ftslurm.run.facts import QUEUE_S, Queue, Watcher
-from ftslurm.security.terminal import visible
+from ftslurm.run.run_reader import RunReader
+from ftslurm.security.terminal import readable, visible
 
 _AFTER_ERROR_S = 10.0
 _BLANKS = 10  # that the grid adds to the columns of a row
@@ -84,7 +86,8 @@ class Watching(Screen[None], Generic[Seen]):
     """A screen of what a thread of its own looks at again and again, so that keys never wait for a file or Slurm."""
 
     every_s: ClassVar[float]
-    BINDINGS: ClassVar[list[BindingType]] = [("q", "app.quit", "leave")]
+    orders: ClassVar[Iterable[str]]  # in which rows can be sorted
+    BINDINGS: ClassVar[list[BindingType]] = [("s", "sort", "sort"), ("q", "app.quit", "leave")]
 
     class Looked(Message):
         """The thread has looked."""
@@ -96,6 +99,7 @@ class Watching(Screen[None], Generic[Seen]):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Seen | None = None
+        self.order, *_ = self.orders
         self._over = threading.Event()
 
     def on_mount(self) -> None:
@@ -111,13 +115,19 @@ class Watching(Screen[None], Generic[Seen]):
             began = time.monotonic()
             try:
                 self.post_message(self.Looked(self.look()))
-                pause = max(self.every_s, 2 * (time.monotonic() - began))
+                pause = max(self.every_s, time.monotonic() - began)
             except (FtslurmError, OSError) as error:
                 self.app.notify(visible(str(error)), severity="error", markup=False)
                 pause = _AFTER_ERROR_S
 
     def on_watching_looked(self, message: Looked) -> None:
         self.seen = message.seen  # type: ignore[assignment]
+        self.draw()
+
+    def action_sort(self) -> None:
+        names = list(self.orders)
+        self.order = names[(names.index(self.order) + 1) % len(names)]
+        self.notify(f"sorted by {self.order}")
         self.draw()
 
     @abstractmethod
@@ -129,10 +139,18 @@ class Watching(Screen[None], Generic[Seen]):
         """Show what has been seen."""
 
 
+_ORDERS: Mapping[str, Callable[[Brief], tuple[object, ...]]] = {
+    "newest": lambda row: (-row.created,),
+    "state": lambda row: (STATES.index(row.state), -row.created),
+    "name": lambda row: (row.id,),
+}
+
+
 class Runs(Watching[list[Brief]]):
     """All runs below a folder."""
 
     every_s = 2.0
+    orders = _ORDERS
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -151,7 +169,7 @@ class Runs(Watching[list[Brief]]):
         return [brief(entry, self._queue, self._heard, wait=False) for entry in found]
 
     def draw(self) -> None:
-        rows = self.seen or ()
+        rows = sorted(self.seen or (), key=_ORDERS[self.order])
         counts = Counter(row.state for row in rows)
         said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "no run"
         self.query_one("#head", Static).update(Text(visible(f"{self._root.absolute()}: {said}"), "bold"))
@@ -179,7 +197,8 @@ class _Run(NamedTuple):
 class Groups(Watching[_Run]):
     """The groups of a run, and the log of the marked one."""
 
-    every_s = 0.5
+    every_s = 0.25
+    orders = ORDERS
     BINDINGS: ClassVar[list[BindingType]] = [("l", "log", "log"), ("escape", "back", "back")]
 
     def __init__(self, run: RunDir) -> None:
@@ -190,7 +209,12 @@ class Groups(Watching[_Run]):
         """
         super().__init__()
         self._run, self._config = run, compose.load(run.config, own=False)
-        self._watcher = Watcher(self._config, run)
+        self._reader = RunReader(run)
+        self._events = self._reader.up_to_now
+        self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
+        self._note: str | None = None
+        self._hooks: tuple[Delivery, ...] = ()
+        self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
         self._named, self._shown = "", ""  # the log in the pane, and its text
 
@@ -203,11 +227,20 @@ class Groups(Watching[_Run]):
         yield Footer()
 
     def look(self) -> _Run:
-        seen = look(self._config, self._run, found=self._watcher.look())
-        status = aged(replace(seen.status, run_id=visible(seen.status.run_id)), seen.moment)
+        for event in map(readable, self._events()):
+            self._folding.apply(event)
+        self._events = self._reader.iter_new
+        if time.monotonic() >= self._noted + table.NOTE_S:
+            self._noted, self._note, self._hooks = time.monotonic(), self._problem(), deliveries.read(self._run)
+        status = replace(aged(self._folding.status, time.time()), hooks=self._hooks)
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
-        return _Run(status, seen.note, log, tail(log) if log is not None else "")
+        return _Run(status, self._note, log, tail(log) if log is not None else "")
+
+    def _problem(self) -> str | None:
+        """Return why the run has not started, or what is wrong with its controller."""
+        found = self._watcher.look()
+        return None if found.over and found.never is None else found.note
 
     def draw(self) -> None:
         if self.seen is None:
@@ -216,7 +249,7 @@ class Groups(Watching[_Run]):
         self.query_one("#head", Static).update(Group(*table.head(status, now, width, self.seen.note, low=True)))
         self.query_one("#foot", Static).update(Group(*table.foot(status, now, width)))
         rows, grid = Rows(status, now, width - _BLANKS), self.query_one(Grid)
-        cells = {str(g.group): rows.cells(g) for g in sorted(status.groups, key=urgency)}
+        cells = {str(g.group): rows.cells(g) for g in sorted(status.groups, key=ORDERS[self.order])}
         grid.fill(rows.columns | {"node": rows.room}, cells, group_rows.NUMBERS)
         self._marked = grid.marked
         self.query_one("#reason", Static).update(cells[self._marked][-1] if self._marked is not None else "")

@@ -176,7 +176,7 @@ you may not read)""",
         "top",
         "[RUN]",
         "runs, groups, logs on one screen with keys",
-        "Show all runs on one screen, or RUN: open them, read the logs of groups, those with trouble first.",
+        "Show all runs on one screen, or RUN: sort them, open them, read their logs.",
         run="all runs",
     ),
     Verb(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -24,6 +24,12 @@ STYLES = {
     Phase.FAILED: "bold red",
 }
 _WORST_FIRST = (Phase.FAILED, Phase.STOPPING, Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.SUCCEEDED)
+ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
+    "group": lambda g: (g.group,),
+    "state": lambda g: (_WORST_FIRST.index(g.phase), g.stepping, g.group),
+    "restarts": lambda g: (-g.restarts, g.group),
+    "node": lambda g: (g.nodes, g.group),
+}
 NUMBERS = frozenset(("group", "step", "groups", "attempt", "restarts", "steps/s"))
 _DROPPED = ("attempt", "steps/s", "restarts", "groups", "role")  # in this order
 _ROOM = 40  # columns of a screen that nodes and reasons get before others are dropped
@@ -69,18 +75,13 @@ class Rows:
         return table
 
 
-def urgency(group: GroupStatus) -> tuple[object, ...]:
-    """Return what sorts groups: those that do not step come first, the failed ones before all."""
-    return _WORST_FIRST.index(group.phase), group.stepping, group.group
-
-
 def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableType:
     """Return the table of the groups, at most `height` lines of it if that is at least 3.
 
     Where not all fit, those that do not step come first, the failed ones before all; the others are counted.
     """
     fitting, options = Rows(status, now, width), _CONSOLE.options.update(width=width)
-    urgent = sorted(status.groups, key=urgency)
+    urgent = sorted(status.groups, key=ORDERS["state"])
     tries = [[*status.groups]] if len(urgent) < height else []
     for shown in (*tries, *(urgent[:most] for most in range(max(1, height - 2), 0, -1))):
         table, rest = fitting.table(shown, max(1, min(_REASON_LINES, height - 3))), urgent[len(shown) :]

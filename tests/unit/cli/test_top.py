@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -97,21 +96,23 @@ def test_the_name_of_a_log_is_text_whatever_it_has(tmp_path: Path, name: str) ->
     )
 
     async def look(pilot: Pilot[Any]) -> None:
+        await shows(pilot, "line")
+        await pilot.press("down")
         await shows(pilot, f"logs/group-0001/{name}")
         await shows(pilot, "the end")
 
     drive(Top(tmp_path, run), look)
 
 
-def test_runs_are_opened_and_left_by_keys(tmp_path: Path) -> None:
+def test_runs_are_sorted_opened_and_left_by_keys(tmp_path: Path) -> None:
     first, second = a_run(tmp_path), a_run(tmp_path, name="another-1")
-    os.utime(first.config, (1, 1))
 
     async def steps(pilot: Pilot[Any]) -> None:
         await shows(pilot, "another-1")
         # Where the folder's name is long, the title wraps, for which the screen is laid out once more.
         await until(pilot, lambda: f"{tmp_path}:2silent" in "".join(screen(pilot).split()), "the title")
-        assert keys(pilot) == [str(second.root), str(first.root)]  # the newest first
+        await pilot.press("s", "s")  # by name
+        await until(pilot, lambda: keys(pilot) == [str(second.root), str(first.root)], "sorted by name")
         pilot.app.screen.query_one(Grid).move_cursor(row=1)
         await pilot.press("enter")
         await shows(pilot, "Lighthouse RUNNING on n1")
@@ -124,12 +125,14 @@ def test_runs_are_opened_and_left_by_keys(tmp_path: Path) -> None:
     drive(Top(tmp_path, None), steps)
 
 
-def test_the_groups_with_trouble_come_first_and_the_marked_one_keeps_its_mark(tmp_path: Path) -> None:
+def test_the_groups_of_a_run_are_sorted_and_the_marked_one_keeps_its_mark(tmp_path: Path) -> None:
     async def steps(pilot: Pilot[Any]) -> None:
-        await shows(pilot, "the end of 1")
-        assert keys(pilot) == ["1", "0", "2"]  # the failed group first
+        await shows(pilot, "the end of 0")
+        assert keys(pilot) == ["0", "1", "2"]
         await pilot.press("down", "down")
         await shows(pilot, "the end of 2")
+        await pilot.press("s")
+        await until(pilot, lambda: keys(pilot) == ["1", "0", "2"], "the failed group first")
         assert pilot.app.screen.query_one(Grid).marked == "2"
         await pilot.press("up", "up")
         await shows(pilot, "the end of 1")
@@ -143,20 +146,20 @@ def test_the_groups_with_trouble_come_first_and_the_marked_one_keeps_its_mark(tm
 
 def test_the_log_grows_and_stands_still_while_the_user_reads_further_up(tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    log = run.rank_log("group-0001", 0, 0)
+    log = run.rank_log("group-0000", 0, 0)
 
     async def steps(pilot: Pilot[Any]) -> None:
-        await shows(pilot, "the end of 1")
+        await shows(pilot, "the end of 0")
         with log.open("a") as out:
             out.write("one more line\n")
         await shows(pilot, "one more line")
         pane = pilot.app.screen.query_one(RichLog)
         pane.scroll_to(y=100, animate=False, immediate=True)
-        await shows(pilot, "line 100 of 1")
+        await shows(pilot, "line 100 of 0")
         with log.open("a") as out:
             out.write("unseen\n")
         await pilot.pause(1)
-        assert "line 100 of 1" in screen(pilot)
+        assert "line 100 of 0" in screen(pilot)
         pane.scroll_end(animate=False, immediate=True)
         await shows(pilot, "unseen")
 
@@ -170,7 +173,8 @@ def test_nothing_of_a_run_steers_the_terminal_or_is_taken_for_markup(tmp_path: P
         await shows(pilot, "ddp-\\x1b]0;owned\\x07[red]\\u202e")
         assert "\x1b" not in screen(pilot)
         await pilot.press("enter")
-        await shows(pilot, "the end of 1 \\x1b]0;owned\\x07[red]\\u202e")
+        await shows(pilot, "the end of 0 \\x1b]0;owned\\x07[red]\\u202e")
+        await pilot.press("down")
         await shows(pilot, "6 failures \\x1b]0;owned\\x07[red]\\u202e")
         assert not set("\x1b\x07\u202e") & set(screen(pilot))
         await pilot.press("q")

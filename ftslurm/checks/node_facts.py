@@ -99,6 +99,8 @@ class NodeFacts:
     facts: Facts | None = None
     ahead_s: float = -3600.0  # its clock before ours, less the time that its quickest line took
     tried: Mapping[str, str] = field(default_factory=dict)  # what a run does there -> why it fails, "" if it does not
+    place: Sequence[Any] = ()  # host and free port
+    reached: Mapping[str, str] = field(default_factory=dict)  # another node -> why it was not reached, "" if it was
 
 
 def read_facts(raw: Mapping[str, Any]) -> Facts:

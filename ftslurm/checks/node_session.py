@@ -81,7 +81,7 @@ class NodeSession:
             size_s = self._share()
             answer = self._answer()
             known.folder = FolderFacts(**{**answer["folder"], "size_s": size_s})
-            known.facts, known.tried = read_facts(answer["facts"]), answer["tried"]
+            known.facts, known.tried, known.place = read_facts(answer["facts"]), answer["tried"], answer["place"]
         except Silent as why:
             known.problem = str(why)
         except (KeyError, TypeError):
@@ -89,6 +89,12 @@ class NodeSession:
         except OSError as error:
             known.problem = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
         return known
+
+    def reach(self, other: NodeFacts) -> None:
+        """Have the node connect to the port of another one."""
+        with suppress(Silent):
+            self._say("{} {}".format(*other.place))
+            self.known.reached = {other.name: str(self._answer().get("why"))}
 
     def close(self) -> None:
         """End the program and its job."""

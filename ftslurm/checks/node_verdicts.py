@@ -78,6 +78,16 @@ def _check_node(node: NodeFacts, ranges: Mapping[str, str], several: bool) -> It
         yield fail("node", node.problem, "log in there and try it by hand, or leave it out (--nodes)")
 
 
+def check_reach(node: NodeFacts) -> Iterator[Finding]:
+    """Yield whether a node connects to the others that were tried."""
+    for other, why in node.reached.items():
+        if why:
+            closed = f"{node.name} cannot connect to a free port of {other}: {why}"
+            yield fail("ports", closed, f"{ADMIN} to open the ports between nodes to one another")
+        else:
+            yield ok("ports", f"{node.name} connects to a free port of {other}")
+
+
 def check_folder(facts: FolderFacts) -> Iterator[Finding]:
     """Yield what is wrong or well with the folder of runs."""
     if facts.problem:

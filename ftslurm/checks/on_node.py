@@ -4,7 +4,7 @@ HERE is a file that doctor makes and looks at.
 OPTIONS are srun's, SUBMIT is a command that tries to submit a job (none: that is refused everywhere), both as JSON.
 
 It prints a line of JSON when it has begun, and waits for one on stdin: the folder is there now. It prints another one
-when it has written into the folder, and one with all the rest.
+when it has written into the folder, and one with all the rest. Then it connects to each HOST PORT that comes on stdin.
 When stdin ends, because doctor has finished or was killed, it removes the folder and exits, whatever it is doing.
 """
 
@@ -30,6 +30,7 @@ from ftslurm.slurm import client, commands
 
 LIFE_S = 280
 TRY_S = 60.0
+SHORT_S = 10.0
 
 
 def wait_for(check: Callable[[], bool]) -> float | None:
@@ -80,8 +81,14 @@ def _say(**answer: object) -> None:
     print(json.dumps({"time": time.time(), **answer}), flush=True)
 
 
-def _end_with_stdin(folder: str) -> None:
-    sys.stdin.read()
+def _serve(folder: str) -> None:
+    for line in sys.stdin:
+        host, port = line.split()
+        try:
+            socket.create_connection((host, int(port)), timeout=SHORT_S).close()
+            _say(why="")
+        except OSError as error:
+            _say(why=f"{type(error).__name__}: {error}"[:300])
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
@@ -94,15 +101,21 @@ def main(here: str, options: str, submit: str) -> None:
     node, job = processes.node_of(os.environ) or socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
     _say(node=node, job=job)
     sys.stdin.readline()
-    threading.Thread(target=_end_with_stdin, args=[folder], daemon=True).start()
+    threading.Thread(target=_serve, args=[folder], daemon=True).start()
     try:
         _look(here, found)
     except OSError as error:
         found.problem = f"{error.filename or 'it'}: {error.strerror}"
     _say(shared=found.shared)
     there = node_facts.of_node()
-    tried = _as_a_run(json.loads(options), json.loads(submit), job, node) if job else {}
-    _say(folder=asdict(found), facts=asdict(there), tried=tried)
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    # The other nodes only connect, so that nothing needs to be accepted.
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as server:
+        place = [socket.gethostname(), server.getsockname()[1]]
+        tried = _as_a_run(json.loads(options), json.loads(submit), job, node) if job else {}
+        _say(folder=asdict(found), facts=asdict(there), place=place, tried=tried)
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -83,10 +83,15 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
 def _look(
     sessions: Sequence[NodeSession], wait_s: float, pool: ThreadPoolExecutor, slurm: SlurmFacts | None
 ) -> Iterator[Finding]:
-    """Yield what is found on each node."""
+    """Yield what is found on each node, and whether each reaches the one before it."""
     ranges = dict[str, str]()
     with suppress(metadata.PackageNotFoundError):
         ranges = {one.name: str(one.specifier) for one in map(Requirement, metadata.requires("ftslurm") or [])}
     several, tell = slurm is not None and not slurm.one_machine, partial(print, file=sys.stderr, flush=True)
     for node in pool.map(lambda session: session.look(wait_s, tell), sessions):
         yield from node_verdicts.check_node(node, ranges, several)
+    there = [session for session in sessions if session.known.place]
+    for i, session in enumerate(there):
+        if there[i - 1] is not session:
+            session.reach(there[i - 1].known)
+            yield from node_verdicts.check_reach(session.known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -59,7 +60,8 @@ def until(true: Callable[[], object], what: str) -> None:
 def test_this_machine_is_known_by_one_answer(tmp_path: Path) -> None:
     with session(tmp_path / "runs") as only:
         node = only.look(PATIENCE_S, print)
-    assert node.problem == ""
+        only.reach(node)
+    assert (node.problem, node.reached) == ("", {node.name: ""})
     assert abs(node.ahead_s) < 5
     folder = node.folder
     assert folder is not None
@@ -76,6 +78,15 @@ def test_a_node_with_another_folder_of_that_name_does_not_share_it(tmp_path: Pat
     elsewhere = f'exec "$1" "$2" "$3" "$4" "$(echo "$5" | sed s,{runs}/,{runs}/../other/,)" "$6" "$7"'
     node = looked(tmp_path / "runs", "sh", "-c", elsewhere, "sh")
     assert node.folder == FolderFacts(f"{runs}/../other")
+
+
+def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> None:
+    with session(tmp_path / "runs") as only:
+        port = int(only.look(PATIENCE_S, print).place[1])
+        for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            socket.create_connection((host, port), PATIENCE_S).close()
+        only.reach(NodeFacts("closed", place=["127.0.0.1", 1]))
+        assert "ConnectionRefusedError" in only.known.reached["closed"]
 
 
 def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: Path) -> None:

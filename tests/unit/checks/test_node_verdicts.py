@@ -12,7 +12,7 @@ from ftslurm import __version__
 from ftslurm.checks.finding import Finding, Level
 from ftslurm.checks.gpu_readings import GpuReading
 from ftslurm.checks.node_facts import Facts, FolderFacts, Hardware, NodeFacts, read_facts
-from ftslurm.checks.node_verdicts import check_node
+from ftslurm.checks.node_verdicts import check_node, check_reach
 
 XID = "[{}.5] NVRM: Xid (PCI:0000:3b:00): {}, pid=7"
 GPU = GpuReading(0, "GPU-a", "NVIDIA A100-SXM4-80GB", "550.54.15", 4, ecc=0)
@@ -146,6 +146,13 @@ def test_gpus_that_torch_does_not_see_are_found() -> None:
 )
 def test_a_node_that_says_nothing_or_lacks_ftslurm_is_one_finding(node: NodeFacts, expected: tuple[str, Level]) -> None:
     assert bad(node) == [expected]
+
+
+def test_a_node_behind_a_firewall_fails() -> None:
+    (closed,) = check_reach(replace(NODE, reached={"n2": "TimeoutError: timed out"}))
+    assert (closed.check, closed.level) == ("ports", Level.FAIL)
+    assert "n1 cannot connect to a free port of n2: TimeoutError" in closed.what
+    assert closed.fix
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,10 @@ from ftslurm.run import full_disk, last_words
 from ftslurm.security import process_title
 
 ENVIRONMENT = "ftslurm-environment"  # name of the memory in which a guard keeps its worker's environment
+CUT_OFF = (
+    "the script of rank {} has closed descriptors that it had not opened (os.closerange?): what it did after that was "
+    "not seen. It has ended well; let it close only its own"
+)
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
 
@@ -342,6 +346,9 @@ class Guard:
         code = os.waitstatus_to_exitcode(status)
         self.over = True
         self.channel.pass_reports()
+        if code == ExitCode.CUT_OFF:
+            code = 0
+            self.say(messages.Notice(CUT_OFF.format(self.rank)))
         killed = code < 0
         crashed = code > 0 or -code in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
         words = self.channel.files.result(partial(self.close_log, crashed), "")

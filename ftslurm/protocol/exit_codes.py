@@ -16,4 +16,5 @@ class ExitCode(IntEnum):
     END_REPORTED = 77  # attach: the controller has been told how the task ended; that counts, not this code
     SRUN_FAILED = 78  # srun: it, and not a task, has failed (we set SLURM_EXIT_ERROR to this)
     DETACHED = 79  # attach: another controller has attached, or the guard was killed
+    CUT_OFF = 80  # worker, to its guard: the script has succeeded, and closed descriptors that are not its own
     KILLED_BY_ORDER = 137  # guard: the controller has ordered `kill`; 128 + SIGKILL, as a shell reports it

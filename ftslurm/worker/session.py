@@ -23,6 +23,7 @@ from ftslurm.guard import gpus, interfaces, node_check, rank_log, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import process_title, secret_variables, sharing
@@ -126,12 +127,24 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watchers.flush()
         watchers.unhealed.ended()
         channel.say(messages.Done(watchers.progress.step))
+        if ours - descriptors():
+            return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks), begin)
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
+    ours = descriptors()
     args = fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Return the sockets, pipes and the like that this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return {(name, what) for name, what in found if "[" in what and name not in "012"}
 
 
 class Channel:

@@ -30,14 +30,26 @@ class QuorumStore(dist.Store):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        self.address = ""
         self.quorum: Any = None  # torch's client
+        self.written: list[str] = []
+
+    def move(self, address: str, timeout: timedelta) -> None:
+        """Go to the next quorum's. If that is on the same server, delete there what was written for the last one."""
+        written, self.written = self.written, []
+        if address.partition("/")[0] == self.address.partition("/")[0]:
+            for key in written:
+                self.quorum.delete_key(key)
+        self.address, self.quorum = address, torchft.create_store_client(address, timeout)
 
     def compare_set(self, key: str, expected: bytes, value: bytes) -> Any:
         """Set a key that has the expected value; return its value."""
+        self.written.append(key)
         return self.quorum.compare_set(key, expected, value)
 
     def set(self, key: str, value: bytes) -> None:
         """Set a key."""
+        self.written.append(key)
         self.quorum.set(key, value)
 
     def get(self, key: str) -> Any:
@@ -68,7 +80,7 @@ class Native:
         Raises:
             Broken: the quorum has broken. Gloo's set-up goes on for five times the time-out, NCCL's for ever.
         """
-        self.store.quorum = torchft.create_store_client(self.address, options.timeout)
+        self.store.move(self.address, options.timeout)
         quorums.unless_broken(options.uuid, lambda: group.reconfigure(options).wait())
 
 

@@ -1,4 +1,4 @@
-"""The store in which torch's own process groups meet: it moves with the quorum."""
+"""The store in which torch's own process groups meet: it moves with the quorum, and keeps nothing of the last one."""
 
 from __future__ import annotations
 
@@ -53,6 +53,16 @@ class Members:
 
 def server() -> Any:
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def test_a_store_keeps_the_keys_of_one_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    members, store = Members(3, monkeypatch), server()
+    counts = []
+    for quorum in range(1, 9):
+        assert members.meet(quorum, store, 0, 1, 2) == [3.0] * 3
+        counts.append(store.num_keys())
+    assert len(set(counts[1:])) == 1, counts  # none is deleted before the second quorum
+    assert all(f"/{quorum}/" in key for key in store.list_keys())
 
 
 def test_the_loss_of_a_store_costs_nobody_anything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from ftslurm.report.history import (
     Failure,
     GroupHistory,
     History,
+    Slow,
 )
 from ftslurm.report.timeline import Timeline, stalled
 from ftslurm.run.journal import Event
@@ -47,6 +48,7 @@ class HistoryFold(Fold):
         self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
         self._answered: set[int] = set()  # indices of failures after which the unit was launched again
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
+        self._slow: list[Slow] = []
         self._quorum: list[tuple[float, int]] = []
         self._quorum_id = -1
         self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
@@ -75,6 +77,7 @@ class HistoryFold(Fold):
             end=end,
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
+            slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
             quorum=tuple(self._quorum),
             steps=self._step,
             first_step=self._first_step,
@@ -187,6 +190,8 @@ class HistoryFold(Fold):
 
     def _group_exited(self, record: records.StepExited, line: Timeline, noticed: float) -> None:
         time = self.now
+        if record.group is not None:
+            self._not_slow(record.group)
         if line.trains:
             self._training -= 1
             if self._training == 0:
@@ -304,6 +309,15 @@ class HistoryFold(Fold):
                     cause, node = failure.cause, failure.node
                 found.setdefault(group, []).append((time - gap + typical, time, cause, node))
         return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}
+
+    def group_slow(self, record: records.GroupSlow) -> None:
+        self._not_slow(record.group)
+        if record.slow:
+            times = (record.own_s or 0.0, record.others_s or 0.0, record.step_s or 0.0)
+            self._slow.append(Slow(record.group, record.nodes, self.now, *times))
+
+    def _not_slow(self, group: int) -> None:
+        self._slow = [replace(s, end=min(s.end, self.now)) if s.group == group else s for s in self._slow]
 
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:
         """Note that a unit has recovered from its failures."""

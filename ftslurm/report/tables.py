@@ -10,8 +10,8 @@ from ftslurm.monitor.sentences import ended, run_name, short_log
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value
 from ftslurm.report.accounting import Account, Accounts
-from ftslurm.report.history import Failure, History
-from ftslurm.words import plural, seconds
+from ftslurm.report.history import Failure, History, Slow
+from ftslurm.words import few, plural, seconds
 
 WORDS = {cause.value: cause.row.words for cause in Cause} | {
     # Causes of lost time that no exit has caused.
@@ -83,7 +83,7 @@ def sheet(history: History, accounts: Accounts) -> Sheet:
         _lost("node", accounts.by_node, lambda name: name or "no node"),
         _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}"),
     )
-    tables = (*(lost if accounts.lost_s else ()), _failures(history))
+    tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history))
     return Sheet(
         history.run_id,
         ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
@@ -176,3 +176,14 @@ def _failures(history: History) -> Listing:
     columns = ("at", "who", "back after", "what")
     rows = tuple(map(row, reversed(history.failures)))
     return Listing("Failures and moves, newest first", columns, rows, frozenset({2}), 20)
+
+
+def _slow(history: History) -> Listing:
+    def row(slow: Slow) -> tuple[Cell, ...]:
+        times = (slow.own_s, slow.others_s, slow.step_s, slow.lost_s)
+        return tuple(map(Cell, (moment(slow.begin), f"group {slow.group}", few(slow.nodes), *map(seconds, times))))
+
+    columns = ("from", "who", "nodes", "own part of a step", "the others'", "a step", "the run waited")
+    return Listing(
+        "Slow groups, newest first", columns, tuple(map(row, reversed(history.slow))), frozenset(range(3, 7)), 8
+    )

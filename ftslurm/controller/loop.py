@@ -183,7 +183,7 @@ class Controller:
             return leadership.SUPERSEDED
 
     def _end(self) -> str:
-        self.children.background.kill(lambda one: isinstance(one.action, Probe))  # srun goes on trying at a lost node
+        self.children.background.kill(Probe)  # srun goes on trying at a lost node
         if self.state.finished:
             self.executor.end(self.state)
         else:
@@ -257,8 +257,8 @@ class Controller:
             self.events.append(event)
         elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
             self.leaving = str(command.get("reason"))[:500]
-        elif command["what"] in ("pilot", "leaving"):
-            self.events += self.scheduler.reported(command, self.now())
+        elif command["what"] == "leaving":
+            self.events += self.scheduler.reported(command)
         else:
             log.warning("unknown command ignored: %s", brief(command))
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
 from ftslurm.launchers.background import Answered, BackgroundCommands
-from ftslurm.launchers.scheduler import CancelStep, Command, Request, Scheduler
+from ftslurm.launchers.scheduler import CancelStep, Command, Scheduler
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run import liveness, log_cap
@@ -81,7 +81,7 @@ class _Step:
     slurm_id: str | None = None  # JOB.STEP, once a task has reported it
     heard: bool = False  # a task has sent a message
     over: bool = False  # all its local processes have ended
-    cancelling: Request[Any, Any] | None = None  # it has been asked for
+    cancelling: CancelStep | None = None  # it has been asked for
     stuck: bool = False  # its srun waits for a lost node
     over_since: float | None = None
 
@@ -348,8 +348,8 @@ class Children:
         if entry is None or entry.slurm_id is None:
             return False
         if entry.cancelling is None:
-            entry.cancelling = self.scheduler.request(CancelStep(entry.slurm_id), 0.0)
-            self.background.ask(entry.cancelling)
+            entry.cancelling = CancelStep(entry.slurm_id)
+            self.background.ask(self.scheduler.request(entry.cancelling, 0.0))
         return True
 
     def _sweep(self) -> None:

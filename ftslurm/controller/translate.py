@@ -31,19 +31,14 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
     Raises:
         BadMessage: a field is missing or is outside of its bounds.
     """
-    if step.unit == LIGHTHOUSE:
-        message: messages.FromWorker | messages.FromLighthouse | None = messages.FROM_LIGHTHOUSE.decode(raw)
-    else:
-        message = messages.FROM_WORKER.decode(raw)
-    if message is None:
-        return None
-    if message.task >= tasks:
+    message = messages.Report.decode(raw)
+    if message is not None and message.task >= tasks:
         raise messages.BadMessage(f"the step has no task {message.task}")
-    return _event(step, message, now)
-
-
-def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse, now: float) -> events.Event:
+    if isinstance(message, messages.LighthouseReport) and step.unit != LIGHTHOUSE:
+        raise messages.BadMessage(f"only the Lighthouse says {message.kind}")
     match message:
+        case None:
+            return None
         case messages.Alive(state, number, stage, since_s, answers, task=task):
             at = stage or Stage.COMPUTING
             return events.Alive(step, task, now, state, number, at, since_s or 0.0, answers)

@@ -163,7 +163,7 @@ OF_GROUPS = (
 )
 
 
-def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit: Unit) -> None:
+def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
     """Fold a message of a live step into the state; `unit` is the unit of the step."""
     match said:
         case messages.Hello():
@@ -218,10 +218,8 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
             turn.attempt(unit, over=unit.current.over | {task})
         case messages.Exited(task=task):
             turn.attempt(unit, done=unit.current.done | {task})
-        case messages.Alive() | messages.Failed():
-            raise AssertionError(f"{said} is an event of its own")
         case _:
-            assert_never(said)
+            raise AssertionError(f"{said} is an event of its own")
 
 
 def _granted(turn: Turn, event: Granted) -> None:

@@ -92,7 +92,7 @@ class TakeoverNotes:
             self.kept[kind] = line
         elif kind in NOTED:
             with contextlib.suppress(messages.BadMessage):  # the controller reports it
-                match messages.FROM_WORKER.decode(raw):
+                match messages.Report.decode(raw):
                     case messages.Ready(torchft):
                         self.ready, self.torchft = True, torchft
                     case messages.StoreUp(addr, port):
@@ -101,12 +101,10 @@ class TakeoverNotes:
                         self.committed = True
         return kind
 
-    def adopted(self, node: str, rank: int | None, step: int | None) -> messages.Adopted:
+    def adopted(self, step: int | None) -> messages.Adopted:
         """Return the first message for a new controller; `step` is the Manager's current step."""
         assign, begin = self.assign, self.begin
         return messages.Adopted(
-            host=node,
-            rank=rank,
             ready=self.ready,
             group=assign.group if assign else None,
             attempt=assign.attempt if assign else None,
@@ -125,7 +123,7 @@ class ControlChannel:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        obey: Callable[[messages.ToWorker], None],
+        obey: Callable[[messages.Order], None],
         ended: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -224,7 +222,7 @@ class ControlChannel:
         if b'"failed"' not in line:
             return None
         with contextlib.suppress(messages.BadMessage):  # the controller reports it
-            failed = messages.FROM_WORKER.decode(messages.parse(line))
+            failed = messages.Report.decode(messages.parse(line))
             if isinstance(failed, messages.Failed) and failed.started and (words := self.hardware()):
                 told = messages.Failed(**(vars(failed) | {"hardware": words}))
                 return messages.encode_report(told, failed.task).rstrip(b"\n")
@@ -318,7 +316,7 @@ class ControlChannel:
         self.heard = self.clock()
         for line in self.lines.feed(data):
             try:
-                order = messages.ORDERS.decode(messages.parse(line))
+                order = messages.Order.decode(messages.parse(line))
             except messages.BadMessage as error:
                 complain(f"a bad message of the controller is ignored: {error}")
                 continue

@@ -252,7 +252,7 @@ class Guard:
         if self.task.options.eof_ends:
             self.exit_orphaned("the controller is gone")
 
-    def obey(self, order: messages.ToWorker) -> None:
+    def obey(self, order: messages.Order) -> None:
         """Carry out one message of the controller, or forward it to the worker."""
         if self.over:
             return
@@ -267,10 +267,10 @@ class Guard:
                 self.obey_kill()
             case messages.Where(number):
                 self.say_alive(number)
-            case messages.Dump(by):
+            case messages.Dump():
                 who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                 log = self.log.path if self.log else None
-                self.channel.files.result(partial(stacks.dump, self.worker, self.task.position, log, who, by), None)
+                self.channel.files.result(partial(stacks.dump, self.worker, self.task.position, log, who), None)
                 self.say(messages.Dumped())
             case messages.TakeStacks():
                 self.take_stacks(order)
@@ -304,7 +304,7 @@ class Guard:
         def take() -> None:
             file, error = "", None
             try:
-                file = stack_files.take(worker, position, log, rank, order.by)
+                file = stack_files.take(worker, position, log, rank)
             except OSError as failure:
                 error = f"{failure.filename or 'the file'}: {failure.strerror}"
             self.taken.append(messages.StacksTaken(order.command, file, error))
@@ -482,7 +482,7 @@ class Guard:
         place, told = self.task.position.read(), self.channel.notes
         return [
             self.hello(),
-            self.line(told.adopted(self.task.node, self.rank, place and place.step)),
+            self.line(told.adopted(place and place.step)),
             *told.kept.values(),
         ]
 

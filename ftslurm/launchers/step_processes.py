@@ -65,8 +65,8 @@ class _Child:
     id: StepId
     process: subprocess.Popen[bytes]
     by_order: bool
-    out: messages.Lines = field(default_factory=lambda: messages.Lines(messages.MOST))
-    err: messages.Lines = field(default_factory=lambda: messages.Lines(messages.MOST))
+    out: messages.Lines = field(default_factory=messages.Lines)
+    err: messages.Lines = field(default_factory=messages.Lines)
     unsent: bytearray = field(default_factory=bytearray)
     code: int | None = None
 

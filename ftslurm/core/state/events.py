@@ -7,7 +7,7 @@ from immutables import Map
 from ftslurm.core.state.model import Allocation, Evidence, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.messages import FromLighthouse, FromWorker
+from ftslurm.protocol.messages import Report
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.value_class import Value
 
@@ -78,7 +78,7 @@ class Heard(Value):
     """A message of a step: of a worker, its guard, or the Lighthouse. What tells of a failure comes as TaskFailed."""
 
     id: StepId
-    message: FromWorker | FromLighthouse
+    message: Report
 
 
 class Alive(Value):

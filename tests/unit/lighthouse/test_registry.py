@@ -284,7 +284,7 @@ def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are(tmp_path: 
     assert len(told) == STRANGERS_TOLD
     for number in range(10):  # also after many strangers
         assert str(20 + number) in server._refusal(Refused(f"step {20 + number}", tell=True), "host:b2").reason
-    assert told[STRANGERS_TOLD:] == [messages.QuorumRefused("step 20", 10)]
+    assert told[STRANGERS_TOLD:] == [messages.QuorumRefused("step 20")]
     assert "'a1'" in server._refusal(Taken("host:a1", "a1"), "host:a1").reason
     assert server._refusal(Refused("this attempt is over"), "host:a0").reason == "this attempt is over"
     assert len(told) == STRANGERS_TOLD + 2

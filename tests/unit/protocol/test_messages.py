@@ -23,34 +23,25 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("names", [["error"], ["traceback_tail"], ["error", "traceback_tail"]])
-def test_a_line_to_the_controller_is_never_longer_than_srun_keeps_whole(text: str, names: list[str]) -> None:
-    texts: dict[str, str | None] = {"error": None, "traceback_tail": None, **dict.fromkeys(names, text)}
-    line = encode_report(messages.Failed(**texts, step=12, started=True), 3)  # type: ignore[arg-type]
+def test_a_line_to_the_controller_is_never_longer_than_srun_keeps_whole(text: str) -> None:
+    line = encode_report(messages.Failed(text, started=True), 3)
     assert len(line) <= LONGEST
     assert line.count(b"\n") == 1
     message = parse(line)
     assert message is not None
-    assert all(text.endswith(message[name]) for name in names)  # the end of a text is the most useful part
-    assert message[names[0]] or message[names[-1]]
+    assert message["error"]
+    assert text.endswith(message["error"])  # the end of a text is the most useful part
 
 
 @pytest.mark.parametrize("length", [*range(860, 960, 7), 10_000, 100_000])
 def test_as_much_of_the_text_is_kept_as_fits(length: int) -> None:
-    line = encode_report(messages.Failed("x" * length, "", None, started=True), 3)
+    line = encode_report(messages.Failed("x" * length, started=True), 3)
     assert min(length, 880) <= len(line) <= LONGEST
 
 
-def test_the_tail_of_the_traceback_goes_before_the_error() -> None:
-    message = parse(encode_report(messages.Failed("ValueError: x", "y" * 5000, None, started=True), 0))
-    assert message is not None
-    assert message["error"] == "ValueError: x"
-    assert message["traceback_tail"].startswith("yyyy")
-
-
 def test_a_short_line_is_not_touched() -> None:
-    line = encode_report(messages.Failed("ValueError: größer", None, None, started=True), 1)
-    assert messages.FROM_WORKER.decode(parse(line)) == messages.Failed("ValueError: größer", None, None, True, task=1)
+    line = encode_report(messages.Failed("ValueError: größer", started=True), 1)
+    assert messages.Report.decode(parse(line)) == messages.Failed("ValueError: größer", True, task=1)
 
 
 ASSIGN = messages.Assign(
@@ -73,11 +64,11 @@ ASSIGN = messages.Assign(
     [ASSIGN, messages.Begin("n1", 29500, heals=True), messages.Evict(0, 1, None), messages.Ping(7), messages.Kill()],
     ids=lambda order: order.kind,
 )
-def test_what_is_encoded_is_decoded(order: messages.Message) -> None:
+def test_what_is_encoded_is_decoded(order: messages.Order) -> None:
     line = encode(order)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert messages.ORDERS.decode(parse(line)) == messages.ORDERS.decode(parse(line.rstrip())) == order
+    assert messages.Order.decode(parse(line)) == messages.Order.decode(parse(line.rstrip())) == order
 
 
 @pytest.mark.parametrize(
@@ -111,7 +102,7 @@ def test_garbage_is_no_message(line: bytes) -> None:
 
 def test_a_message_may_have_fields_of_a_later_version() -> None:
     line = b'{"type":"ready","task":0,"new":[1]}'
-    assert messages.FROM_WORKER.decode(parse(line)) == messages.Ready(task=0)
+    assert messages.Report.decode(parse(line)) == messages.Ready(task=0)
 
 
 def test_lines_come_out_whole_however_the_bytes_come_in() -> None:
@@ -140,5 +131,5 @@ def test_a_long_text_travels_in_pieces_that_fit(text: str) -> None:
     pieces = encode_trace(text, 1234)
     assert all(len(piece) <= LONGEST for piece in pieces)
     assert "".join(json.loads(piece)["text"] for piece in pieces) == text
-    assert len(pieces) <= len(json.dumps(text)) // (LONGEST - 60) + 1
+    assert len(pieces) <= len(json.dumps(text)) // (LONGEST // 4) + 1
     assert {json.loads(piece)["task"] for piece in pieces} <= {1234}

@@ -36,7 +36,8 @@ from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_gpus
 from ftslurm.worker import patch_fit
 
 ASK_S = 10.0  # for srun --help
-_CHOOSE = {"account", "clusters", "constraint", "qos", "reservation"}
+# Other options than these, as a constraint or one of a plugin of the site, may choose a partition.
+_NEUTRAL = {"partition", "time", "exclude", "exclusive", "mem", "mem-per-cpu", "mem-per-gpu", "network", "switches"}
 SHARE = "let more groups share a node (groups.per_node)"
 SLURM_ONLY = (*OWN_OPTIONS, "sbatch", "srun", "container_image")
 
@@ -178,7 +179,7 @@ def _asked(place: Place) -> dict[str, Any]:
 def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
     """Set groups.gpus, and refuse what the partition of a place never has. Return lines about what is not certain."""
     options = _asked(config.cluster) | _asked(place)
-    choosers = [name for name in options if name in _CHOOSE or name not in sbatch_variables.KNOWN]
+    choosers = [name for name in options if name not in _NEUTRAL]
     wanted = str(options.get("partition", "")) if "clusters" not in options else ""  # of others nothing is known here
     offer = offers.meant(rows, wanted, choosers)
     if offer.missing:

@@ -28,7 +28,6 @@ EACH: Final = "each"  # standby.count: one for each group
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
-MAX_NODES = 65_536  # of a run; Slurm has no larger cluster
 MAX_TIME = 10**9  # seconds: operating systems and libraries overflow beyond
 _T = TypeVar("_T")
 Option: TypeAlias = str | bool | int | float | list[str] | None  # the value of an option of sbatch

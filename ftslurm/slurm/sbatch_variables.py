@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ftslurm.config.schema import OWN_OPTIONS, Config, sbatch_options, set_sbatch_option
-from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 
 PREFIX = "SBATCH_"
@@ -27,7 +26,7 @@ def take(config: Config, environ: Mapping[str, str]) -> list[str]:
     """Set in place what the variables say and no setting does. Return a line about each that is not set already.
 
     Raises:
-        ConfigError: a variable contradicts other settings, or has a value that cannot be.
+        ConfigError: a variable has a value that cannot be.
     """
     return [note for variable in found(environ) if (note := _take(config, variable, environ[variable])) is not None]
 
@@ -45,8 +44,4 @@ def _take(config: Config, variable: str, value: str) -> str | None:
     if told is not None:
         return f"{variable}={value} is not used: a setting says {option}={told}"
     set_sbatch_option(config.cluster, option, value)
-    try:
-        check(config)
-    except ConfigError as error:
-        raise ConfigError(f"{variable}={value}: {error}") from error
     return f"{variable} becomes cluster.{'' if option in OWN_OPTIONS else 'sbatch.'}{option}={value}"

@@ -94,11 +94,6 @@ def test_what_a_setting_says_too_needs_no_word(config: Config) -> None:
     assert take(config, {"SBATCH_ACCOUNT": "me"}) == []
 
 
-def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_variable(config: Config) -> None:
-    with pytest.raises(ConfigError, match=r"^SBATCH_TIMELIMIT=soon: cluster\.time=soon"):
-        take(config, {"SBATCH_TIMELIMIT": "soon"})
-
-
 @pytest.mark.parametrize("value", ["a\nb", "\udce9", "x\x1b[31m", "\0", "a\r"])
 def test_a_value_that_no_option_has_is_refused(value: str, config: Config) -> None:
     with pytest.raises(ConfigError, match=r"^SBATCH_ACCOUNT=.*no option of sbatch"):

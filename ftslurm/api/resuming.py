@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ftslurm.checkpoint.handing_on import hand_on
 from ftslurm.config import compose
-from ftslurm.config.schema import Config, Fault, sbatch_options, set_sbatch_option
+from ftslurm.config.schema import Config, Fault
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.records import FaultInjected, FaultRefused
@@ -19,7 +19,6 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import newest_checkpoint
-from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, submit
 
 
@@ -103,9 +102,6 @@ def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Conf
     before.run.dir, before.internal.parent = None, str(parent.root)
     before.faults.plan = _not_yet_done(before.faults.plan, parent)
     cluster = before.cluster
-    if cluster.controller == "here" and (job := before.internal.pilots or parent.job()) is not None:
-        for name, value in client.job_options(job).items():  # they stood in a script or on the line of sbatch
-            set_sbatch_option(cluster, name, sbatch_options(cluster).get(name) or value)
     before.internal.pilots = None
     cluster.controller = "job"  # the allocation in which the parent's has run is gone
     return compose.to_config(compose.compose(overrides, before)[0])

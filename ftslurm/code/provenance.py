@@ -168,5 +168,5 @@ def _requirement(name: str, version: str, direct: str | None) -> str:
 
 
 def _slurm() -> str | None:
-    answer = client.call(commands.version(), _ANSWER_S)
+    answer = client.call(commands.VERSION, _ANSWER_S)
     return (answer.out.strip()[:200] or None) if answer.ok else None

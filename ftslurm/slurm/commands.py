@@ -190,17 +190,6 @@ def job_state(job: str) -> list[str]:
     ]
 
 
-def job_options(job: str) -> list[str]:
-    """Ask for a job's partition, account, QOS and time limit, also of one that has ended some minutes ago."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--format=%P|%a|%q|%l"]
-
-
-def past_job_options(job: str) -> list[str]:
-    """Ask the accounting for the same; it knows every job, where a site has it."""
-    fields = "--format=Partition,Account,QOS,Timelimit"
-    return ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", fields]
-
-
 def job_nodes(job: str) -> list[str]:
     """Ask for the present nodes of a job, as a host list."""
     return [*_SQUEUE, f"--jobs={job}", "--format=%i|%N|%T"]
@@ -211,14 +200,10 @@ def job_record(job: str) -> list[str]:
     return ["scontrol", "--details", "--oneliner", "show", "job", job]
 
 
-def srun_options() -> list[str]:
-    """Ask srun for its options, with those of the site's plugins."""
-    return ["srun", "--help"]
-
-
-def node_states() -> list[str]:
-    """Ask for the state of each node, one line per node."""
-    return [*_SINFO, "--Node", "--format=%T"]
+# Ask srun for its options, with those of the site's plugins.
+SRUN_OPTIONS = ["srun", "--help"]
+# Ask for the state of each node, one line per node.
+NODE_STATES = [*_SINFO, "--Node", "--format=%T"]
 
 
 def slurmds(nodes: Iterable[str]) -> list[str]:
@@ -231,19 +216,12 @@ def node_records(nodes: Iterable[str]) -> list[str]:
     return ["scontrol", "--oneliner", "show", "node", ",".join(nodes)]
 
 
-def settings() -> list[str]:
-    """Print slurmctld's own settings, one on each line."""
-    return ["scontrol", "show", "config"]
-
-
-def partitions() -> list[str]:
-    """Ask for the partitions, one line per kind of node (--exact: also by its CPUs)."""
-    return [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
-
-
-def nodes() -> list[str]:
-    """Ask for the nodes, one line for each partition of a node."""
-    return [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
+# Print slurmctld's own settings, one on each line.
+SETTINGS = ["scontrol", "show", "config"]
+# Ask for the partitions, one line per kind of node (--exact: also by its CPUs).
+PARTITIONS = [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
+# Ask for the nodes, one line for each partition of a node.
+NODES = [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
 
 
 def records(*what: str) -> list[str]:
@@ -251,20 +229,12 @@ def records(*what: str) -> list[str]:
     return ["scontrol", "--all", "--oneliner", "show", *what]
 
 
-def offers() -> list[str]:
-    """Ask what the partitions have and allow, in words, one line per kind of node."""
-    words = "--format=%P has %D nodes of %c CPUs, %m MB, %G, features %f, time limit %l"
-    return ["sinfo", "--all", "--noheader", words]
-
-
-def version() -> list[str]:
-    """Ask for Slurm's version; its controller is not asked."""
-    return ["sbatch", "--version"]
-
-
-def topology() -> list[str]:
-    """Ask for the switches or blocks of the cluster, one line each."""
-    return ["scontrol", "--oneliner", "show", "topology"]
+# Ask what the partitions have and allow, in words, one line per kind of node.
+OFFERS = [*_SINFO, "--format=%P has %D nodes of %c CPUs, %m MB, %G, features %f, time limit %l"]
+# Ask for Slurm's version; its controller is not asked.
+VERSION = ["sbatch", "--version"]
+# Ask for the switches or blocks of the cluster, one line each.
+TOPOLOGY = ["scontrol", "--oneliner", "show", "topology"]
 
 
 def try_submission(*words: str) -> list[str]:

@@ -121,7 +121,7 @@ def _check_container(config: Config) -> None:
     """Refuse a container where srun has no option for one, or whose mounts cannot be written as pyxis reads them."""
     if config.cluster.container_image is None:
         return
-    answer = client.call(commands.srun_options(), ASK_S)
+    answer = client.call(commands.SRUN_OPTIONS, ASK_S)
     if answer.ok and container.OPTION not in answer.text:
         raise EnvironmentProblem(
             f"cluster.container_image={config.cluster.container_image}, but this Slurm has no pyxis: srun knows no "

@@ -106,7 +106,7 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
             script.write(text)
             script.flush()
             answer = client.call(commands.try_submission(script.name))
-        if answer.failure in (None, client.Failure.NOT_STARTED) or answer.failure.transient:
+        if answer.ok or answer.transient or not answer.started:
             continue
         said = submitit_adapter.message(answer.err)
         # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
@@ -117,7 +117,7 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
 
 def _some_nodes_are_down() -> bool:
     """Return whether some nodes cannot start a job now but may later: sbatch --test-only ignores such nodes."""
-    return any(state.strip() not in UP for state in client.call(commands.node_states()).out.splitlines())
+    return any(state.strip() not in UP for state in client.call(commands.NODE_STATES).out.splitlines())
 
 
 def main(words: Sequence[str]) -> int:

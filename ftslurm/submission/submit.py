@@ -196,7 +196,7 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         named.append("ftslurm doctor shows the limits of your account; with groups.min fewer groups train meanwhile")
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
-    partition, rows = options.get("partition", "*"), client.call(commands.offers()).out.splitlines()
+    partition, rows = options.get("partition", "*"), client.call(commands.OFFERS).out.splitlines()
     mine = [row for row in rows if partition in row.partition(" ")[0]]  # sinfo marks the default one with *
     return "; ".join([str(refusal), *named, *(mine or rows)[:4]])
 

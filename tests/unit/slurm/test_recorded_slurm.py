@@ -61,7 +61,6 @@ READERS: dict[str, Callable[[str], set[Any]]] = {
     "job_state-running": lambda text: {read_state(text)},
     "job_state-pending": lambda text: {read_state(text)},
     "job_state-failed": lambda text: {read_state(text)},
-    "job_options": lambda text: set(map(tuple, read_rows(text, 4)[0])),
     "job_nodes": lambda text: set(map(tuple, read_rows(text, 3)[0])),
     "node_records": lambda text: set(read_node_fates(plain(text))),
     "nodes": lambda text: set(read_nodes(text)),
@@ -91,7 +90,6 @@ def test_each_answer_is_read(version: str) -> None:
     assert read("job_state-running") == {("RUNNING", 0, "None")}
     assert read("job_state-failed") == {("FAILED", 0, "NonZeroExitCode")}
     assert read_state(recorded(version, "job_state-no_output"))[2].startswith(NO_OUTPUT)
-    assert read("job_options") == {("gpu", "(null)", "(null)", "10:00")}
     assert read("topology") == {("n1", "leaf1"), ("n2", "leaf1"), ("n3", "leaf2"), ("n4", "leaf2")}
     assert ("KillWait", "5 sec") in read("settings")
     assert (read("partitions"), read("partition_records")) == ({"gpu"}, {"gpu"})

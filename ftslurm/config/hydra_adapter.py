@@ -22,14 +22,14 @@ from typing import Any, TypeAlias
 from ftslurm.config import sweep_names
 from ftslurm.config.typed_values import as_in
 from ftslurm.errors import ConfigError, FtslurmError
+from ftslurm.protocol.value_class import Value
 
 # What Hydra and its plugins raise of what they cannot understand.
 _BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError, AssertionError)
 _ALONE = threading.RLock()  # Hydra's state belongs to the whole process
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(Value):
     """One override, as `groups.count=3`, `+job.args.lr=0.1` or `~faults`."""
 
     word: str  # as it was given

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path, PurePath
 
@@ -12,6 +11,7 @@ from ftslurm.config import node_commands
 from ftslurm.config.schema import Config, HookConfig, words
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.kinds import DEFAULT_EVENTS, EVENTS, KINDS
+from ftslurm.protocol.value_class import Value
 from ftslurm.security import programs
 from ftslurm.words import meant, nearest
 
@@ -19,8 +19,7 @@ _LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or un
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 
 
-@dataclass(frozen=True)
-class Hook:
+class Hook(Value):
     """A command that is told of events."""
 
     name: str  # hook, and that of the program; the second of two has -2. Or callback, and the class

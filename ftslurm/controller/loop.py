@@ -52,14 +52,13 @@ from ftslurm.core.state.actions import Action, Ask, Attach, Probe
 from ftslurm.core.state.events import Alive, Event, Granted, Heard, StopAsked, TaskFailed
 from ftslurm.core.state.model import Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
-from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.scheduler import AskOwnState, Scheduler, SubmitSuccessor
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
-from ftslurm.run import inbox, last_words, leadership, liveness, stored_checkpoints
+from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event as Line
 from ftslurm.run.journal_writer import Journal
@@ -157,8 +156,7 @@ class Controller:
         groups = self.config.groups
         tasks = groups.nodes * groups.workers if self.scheduler.direct else 1
         steps = max(groups.count, groups.max or 0) + most_standbys(self.config) + 1
-        if (complaint := open_files.allow(steps * tasks)) is not None:
-            log.warning("%s", complaint)
+        open_files.allow(steps * tasks)
         try:
             self._check_lead()
             self._record(self.start)
@@ -232,7 +230,7 @@ class Controller:
                     self._commanded(command)
         wake = min(self.next_ping, self.next_inbox, due + 0.001)
         for news in self.children.listen(max(0.0, wake - now)):
-            with self.errors.contain(described(news), news):
+            with self.errors.contain(f"news ({type(news).__name__})", news):
                 self._heard(news)
         for number in self.wakeup.drain():
             self._signalled(number)
@@ -319,17 +317,14 @@ class Controller:
 
     def _received(self, news: Received) -> None:
         """Translate a message of a worker or guard."""
-        where = f"{news.id.unit} attempt {news.id.attempt}"
         try:
             event = translate(news.id, news.message, self.now(), step_tasks(news.id.unit, self.config))
         except messages.BadMessage as error:
-            log.warning("%s: bad message %s: %r", where, brief(news.message), error)
+            log.warning("%s: bad message %s: %r", news.id, brief(news.message), error)
             return
         said = event.message if isinstance(event, Heard) else None
         if isinstance(said, messages.Hello) and said.slurm_step is not None:
             self.children.identify(news.id, said.slurm_step)
-        elif isinstance(said, messages.Hello) and (named := news.message.get("slurm_step")) is not None:
-            log.warning("%s: not the name of a Slurm step, ignored: %s", where, brief(named))
         if isinstance(said, messages.Checkpointed):
             self._checkpointed(said)
         if isinstance(event, Alive):
@@ -395,7 +390,9 @@ class Controller:
         for record in lines:
             if isinstance(record, records.RunFinished) and self.journal.lost:
                 self._record(records.Warned(group=None, text=self.journal.loss))
-            self._record(self._completed(record))
+            if isinstance(record, records.StepExited):
+                record = replace(record, log=str(self._log_of(StepId(record.unit, record.attempt), record.rank or 0)))
+            self._record(record)
         self._flush(sync=any(not isinstance(record, UNSYNCED) for record in lines))
 
     def _flush(self, sync: bool) -> bool:
@@ -413,18 +410,6 @@ class Controller:
         written, self.written = self.written, []
         for event in written:
             self.tell(event)
-
-    def _completed(self, record: records.JournalRecord) -> records.JournalRecord:
-        """Return a record completed from the log files, which the core does not read."""
-        match record:
-            case records.StepExited(unit=unit, attempt=attempt, rank=rank):
-                return replace(record, log=str(self._log_of(StepId(unit, attempt), rank or 0)))
-            case records.NoFirstStep():
-                logs = (self.run_dir.rank_log(group_unit(row["group"]), row["attempt"], 0) for row in record.groups)
-                rows = zip(record.groups, logs, strict=True)
-                return replace(record, groups=tuple({**row, "last": last_words.of_log(log)} for row, log in rows))
-            case _:
-                return record
 
     def _log_of(self, step: StepId, rank: int) -> Path:
         """Return the log for a person to read: the rank's own if it exists, else the launcher's output."""
@@ -445,18 +430,3 @@ class Controller:
                 self.events += self.executor.carry_out(action, self.now())
                 continue
             self.events += self.executor.failed(action)
-
-
-def described(news: News) -> str:
-    """Return the name of a piece of news for an error message about its handling."""
-    match news:
-        case Received(step):
-            return f"a message of {step}"
-        case LauncherPrinted(step):
-            return f"a line of the launcher of {step}"
-        case StepEnded(step):
-            return f"the end of {step}"
-        case Answered(request):
-            return f"an answer of Slurm's ({request.action})"
-        case _:
-            assert_never(news)

@@ -19,7 +19,7 @@ from ftslurm.security import sharing
 def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
     """Return the line for all tasks of a step; link the log of a standby step into the group's attempt."""
     job, gpus = config.job, config.groups.gpus or 0
-    unit, role = group_unit(action.group), role_of(config.groups.roles, action.group)
+    unit = group_unit(action.group)
     log_dir = run.attempt(unit, action.attempt)
     if action.id.unit != unit:
         _link_log(run, action.id, log_dir, run.step_log(unit, action.attempt))
@@ -39,7 +39,7 @@ def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
         run_id=run.root.name,
         groups=most_groups(config),
         max_restarts=config.restart.max_per_group,
-        role=messages.Role(role.name, role.index, role.count) if role else None,
+        role=role_of(config.groups.roles, action.group),
         servers=action.servers,
     )
     return messages.encode(assign)

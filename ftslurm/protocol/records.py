@@ -60,7 +60,6 @@ class StuckGroup(TypedDict, total=False):
     group: int
     attempt: int
     stage: str  # as in step_starting
-    last: str  # the last line of rank 0's log, or its newest error
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -455,7 +454,7 @@ class StepExited(StepEvent):
     with_job: bool = False  # true: it ended with its Slurm job, while no controller led
     away_since: float | None  # when the group was last at work
     evidence: tuple[str, ...]  # the signs by which the cause was decided
-    traceback: str | None  # the end of the script's traceback; of several ranks, each below `rank N:`
+    traceback: str | None  # the end of the script's traceback in that rank
     phases: Phases  # as in group_joined, of an attempt that never committed a step; else null
     log: str | None = None  # log of the rank that failed first
     longest_gap_s: float | None = None  # longest time without a commit, of an attempt that has joined

@@ -42,9 +42,9 @@ def hooks(config: Config) -> list[Hook]:
     found: list[Hook] = []
     for entry in _entries(config):
         command = node_commands.absolute(words(entry.command))
-        base = f"hook {PurePath(command[0]).name or command[0]}"
-        same = sum(hook.name == base or hook.name.startswith(f"{base}-") for hook in found)
-        name = f"{base}-{same + 1}" if same else base
+        name = f"hook {PurePath(command[0]).name or command[0]}"
+        same = sum(hook.name.startswith(name) for hook in found)
+        name = f"{name}-{same + 1}" if same else name
         found.append(Hook(name, command, frozenset(entry.events or DEFAULT_EVENTS), entry.stream))
     return found + [callback(config, name) for name in config.hooks.callbacks]
 

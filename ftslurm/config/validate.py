@@ -209,9 +209,6 @@ def _check_container(config: Config) -> Iterator[str]:
     for mount in cluster.container_mounts:
         if not _MOUNT.fullmatch(mount):
             yield f"cluster.container_mounts: {mount!r} is not SOURCE or SOURCE:TARGET[:FLAGS] (no commas, no spaces)"
-    for word in cluster.srun:
-        if word.partition("=")[0] in ("--container-image", "--container-mounts", "--container-env"):
-            yield f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image"
 
 
 def _check_times(config: Config) -> Iterator[str]:

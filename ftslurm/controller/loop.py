@@ -35,7 +35,6 @@ from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
 from ftslurm.controller.signals import SIGNALS, Wakeup
 from ftslurm.controller.translate import (
-    ANSWER_S,
     MARGIN_S,
     asked,
     asked_by_signal,
@@ -270,7 +269,7 @@ class Controller:
                 self._ask(SubmitSuccessor())
             self.leave_at = self.now() + max(1.0, self.config.cluster.signal_s - MARGIN_S)
         elif self.separate_jobs and number == signal.SIGTERM:
-            self._ask(AskOwnState(ANSWER_S))
+            self._ask(AskOwnState())
         else:
             self.events.append(asked_by_signal(number, self.config, is_batch(os.environ)))
             if number == signal.SIGTERM and self.scheduler.job is not None:
@@ -355,7 +354,7 @@ class Controller:
         if failure is not None and (not killed or (evidence.node_lost and evidence.started)):
             self.events.append(TaskFailed(step, failure))
             if evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED) and not self.separate_jobs:
-                self._ask(AskOwnState(ANSWER_S))  # in its grace time a preempted job only loses its steps
+                self._ask(AskOwnState())  # in its grace time a preempted job only loses its steps
 
     def _own_job_ends(self, answer: Sequence[Event]) -> None:
         """Handle the answer to why the controller's own job ends, while the groups' jobs go on."""

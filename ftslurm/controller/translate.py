@@ -11,6 +11,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.state import events
 from ftslurm.core.state.model import SLURM, Evidence, Saved, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.launchers.scheduler import ANSWER_S
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.exit_codes import ExitCode
@@ -42,45 +43,22 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
         case messages.Alive(state, number, stage, since_s, answers, task=task):
             at = stage or Stage.COMPUTING
             return events.Alive(step, task, now, state, number, at, since_s or 0.0, answers)
-        case messages.Failed():
-            return events.TaskFailed(step, classified(_evidence_of_exception(message)))
-        case messages.Exited() if message.code != 0:
-            return events.TaskFailed(step, _evidence_of_exit(message))
+        case messages.Failed(error, started, oom, refused, hardware, task=task):
+            cause = Cause.UNKNOWN if refused else None
+            known = Evidence(task, None, code=1, out_of_memory=oom, error=error or "", started=started, cause=cause)
+            return events.TaskFailed(step, classified(replace(known, hardware=hardware or None)))
+        case messages.Exited(code, number, oom, error, hardware, task=task) if code != 0:
+            known = Evidence(task, None, code=code, signal=number, out_of_memory=oom, hardware=hardware or None)
+            if error:
+                said = log_signs.says(error) | {Says.PRINTED}
+                known = replace(known, error=f"its log says: {error}", says=said)
+            return events.TaskFailed(step, known)
     return events.Heard(step, message)
 
 
 def classified(evidence: Evidence) -> Evidence:
     """Return a sign with what its words say: the core does not read them."""
     return replace(evidence, says=evidence.says | log_signs.says(evidence.error))
-
-
-def _evidence_of_exception(failed: messages.Failed) -> Evidence:
-    return Evidence(
-        failed.task,
-        None,
-        code=1,
-        out_of_memory=failed.oom,
-        error=failed.error or "",
-        started=failed.started,
-        cause=Cause.UNKNOWN if failed.refused else None,
-        hardware=failed.hardware or None,
-    )
-
-
-def _evidence_of_exit(exited: messages.Exited) -> Evidence:
-    error, says = None, frozenset[Says]()
-    if exited.error:
-        error, says = f"its log says: {exited.error}", log_signs.says(exited.error) | {Says.PRINTED}
-    return Evidence(
-        exited.task,
-        None,
-        code=exited.code,
-        signal=exited.signal,
-        out_of_memory=exited.oom,
-        error=error,
-        says=says,
-        hardware=exited.hardware or None,
-    )
 
 
 def asked(command: Mapping[str, Any]) -> events.Event | None:
@@ -145,7 +123,6 @@ def read_attach(evidence: Evidence) -> Evidence | None:
     return evidence
 
 
-ANSWER_S = 5.0  # time limit for squeue's answer
 MARGIN_S = 15.0  # from the end of the groups to that of the job: the journal, scontrol, a slurmctld that is busy
 
 

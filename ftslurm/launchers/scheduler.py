@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from ftslurm.core.state.model import Allocation, Evidence
 from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol.value_class import Value
 
+ANSWER_S = 5.0  # time limit for an answer about the controller's own job, whose end does not wait
 PATIENCE_S = 120.0  # Slurm's commands time out by themselves long before
 log = logging.getLogger("ftslurm.controller.loop")
 
@@ -41,7 +41,6 @@ class CancelStep(Ask):
 class AskOwnState(Ask):
     """Ask why the controller's own job ends. The answer is StopAsked if there is a reason, and always Explained."""
 
-    patience_s: float = field(default=PATIENCE_S, compare=False)
     signalled: bool = False  # Slurm has signalled the job: the run ends with the answer, whatever it is
 
 

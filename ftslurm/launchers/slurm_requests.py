@@ -42,6 +42,7 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import Job, Place
 from ftslurm.launchers.scheduler import (
+    ANSWER_S,
     PATIENCE_S,
     Answer,
     AskOwnNodes,
@@ -106,8 +107,8 @@ def request(slurm: Slurm, ask: Ask, now: float) -> Request:
             return asked(argv, partial(_dialled, nodes))
         case CancelStep(name):
             return asked(commands.cancel(name))
-        case AskOwnState(patience_s):
-            return asked(commands.job_state(job), partial(_own_state, slurm, ask), timeout_s=patience_s)
+        case AskOwnState(signalled):
+            return asked(commands.job_state(job), partial(_own_state, slurm, signalled), timeout_s=ANSWER_S)
         case AskOwnNodes():
             return asked(commands.job_nodes(job), _own_nodes)
     raise NotImplementedError(f"{ask} cannot be asked of Slurm")
@@ -212,10 +213,10 @@ def _dialled(nodes: Sequence[str], answer: Answer) -> list[Event]:
 # --- the controller's own job ----------------------------------------------------------------------------------------
 
 
-def _own_state(slurm: Slurm, ask: AskOwnState, answer: Answer) -> list[Event]:
+def _own_state(slurm: Slurm, signalled: bool, answer: Answer) -> list[Event]:
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
     batch = commands.is_batch(os.environ)
-    return [*asked_by_slurm(read_state(answer.text), slurm.config, restarts, batch), Explained(ask.signalled)]
+    return [*asked_by_slurm(read_state(answer.text), slurm.config, restarts, batch), Explained(signalled)]
 
 
 def _own_nodes(answer: Answer) -> list[Event]:

@@ -90,15 +90,8 @@ class Slurm(Scheduler):
         self, name: str, place: Place, tasks: int = 1, gpus: bool = False, extra: Sequence[str] | None = None
     ) -> list[str]:
         """Return an srun without its program; extra: None: the user's arguments for memory."""
-        return commands.srun_command(
-            job=self.id_of(place.allocation),
-            name=name,
-            nodes=place.nodes,
-            tasks_per_node=tasks,
-            gpus=gpus,
-            chdir=str(Path.cwd()),
-            extra=commands.memory_of(self.config.cluster.srun) if extra is None else extra,
-        )
+        extra = commands.memory_of(self.config.cluster.srun) if extra is None else extra
+        return commands.srun_command(self.id_of(place.allocation), name, place.nodes, tasks, gpus, extra)
 
     def environ(self) -> dict[str, str]:
         """Return the environment of a program of ours on a node, without the user's secrets."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ftslurm.code import staging
 from ftslurm.config import node_commands
-from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
+from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group
 from ftslurm.config.schema import (
     Config,
     binds_itself,
@@ -111,7 +111,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     return {
         "OMP_NUM_THREADS": str(config.groups.cpus_per_worker),  # torchrun's default is 1; each worker uses its share
         **nccl_variables(config),
-        **({TRACE: str(run.attempt(launch.id.unit, launch.id.attempt) / TRACE_PREFIX)} if uses_nccl(config) else {}),
+        **({TRACE: str(run.attempt(launch.id.unit, launch.id.attempt) / TRACE_PREFIX)} if config.groups.gpus else {}),
         **{name: value for name, value in base.items() if not name.startswith("FTSLURM_")},  # we may be in a worker
         "TORCHFT_TIMEOUT_SEC": str(torchft.timeout_s),
         "TORCHFT_QUORUM_TIMEOUT_SEC": str(ceil(config.quorum_timeout_s)),

@@ -75,8 +75,8 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             return controller_error(record)
         case records.Warned():
             return f"warning: {record.text}"
-        case records.Command():  # the result of an injected fault has its own line
-            return None if record.what.startswith("inject") else f"{record.what}: {record.reason or record.by}"
+        case records.Command():
+            return f"{record.what}: {record.reason or record.by}"
         case records.Scaled():
             return f"the run has {plural(record.groups, 'group')} from now on (ftslurm scale)"
         case records.ScaleRefused():

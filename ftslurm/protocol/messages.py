@@ -23,7 +23,6 @@ from ftslurm.protocol.field_types import (
     Check,
     Count,
     ExitStatus,
-    Hexadecimal,
     Key,
     Lenient,
     Multiline,
@@ -38,7 +37,6 @@ from ftslurm.protocol.field_types import (
     StoreAddress,
     Text,
     Truth,
-    Url,
 )
 from ftslurm.protocol.value_class import Value
 from ftslurm.security.json_text import read_object
@@ -178,7 +176,7 @@ class Digest(Report, kind="digest"):
 
     step: Count
     rank: Count
-    digest: Hexadecimal
+    digest: Text
 
 
 class Serving(Report, kind="serving"):
@@ -307,7 +305,7 @@ class Injected(Report, kind="injected"):
 class LighthouseUp(LighthouseReport, kind="address"):
     """The Lighthouse serves. torchft: its version, if it is torchft's."""
 
-    url: Url
+    url: Text
     torchft: Text = ""
 
 

@@ -101,7 +101,6 @@ class RunStarted(RunEvent):
     versions: dict[str, str]  # versions of Python and of the packages
     groups: int  # number of replica groups
     workers: int | None  # number of workers of each group
-    min_groups: int | None  # groups.min
     roles: dict[str, int]  # groups.roles: number of groups of each role
     lighthouse: str  # lighthouse.kind; none: groups without a quorum
     mode: str  # how groups get nodes: steps (of one Slurm job), array (a job for each group), or local
@@ -131,13 +130,11 @@ class ControllerError(RunEvent):
 
 
 class Command(RunEvent):
-    """Somebody has asked for something: ftslurm stop or inject, a signal, Slurm."""
+    """Somebody has asked for the end of the run: ftslurm stop, a signal, Slurm."""
 
-    what: str  # stop, or inject and the fault
+    what: str  # stop
     by: By
-    reason: str | None = None  # why, for a person; only of stop
-    group: int | None = None  # the replica group of a fault; left out: any
-    rank: int | None = None  # the rank of a fault
+    reason: str | None = None  # why, for a person
 
 
 class Scaled(RunEvent):

@@ -41,7 +41,6 @@ def run_started(
         versions=_versions(),
         groups=past.groups if past is not None and past.groups is not None else groups.count,  # `ftslurm scale`
         workers=groups.nodes * groups.workers,
-        min_groups=groups.min,
         roles=dict(groups.roles),
         lighthouse=config.lighthouse.kind,
         mode="steps" if config.cluster.kind == "slurm" else config.cluster.kind,

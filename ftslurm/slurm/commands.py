@@ -66,7 +66,13 @@ def job_name(environ: Mapping[str, str]) -> str:
 
 
 def srun_command(
-    *, job: str, name: str, nodes: Sequence[str], tasks_per_node: int, gpus: bool, chdir: str, extra: Sequence[str]
+    job: str,
+    name: str,
+    nodes: Sequence[str],
+    tasks_per_node: int = 1,
+    gpus: bool = False,
+    extra: Sequence[str] = (),
+    chdir: str | None = None,
 ) -> list[str]:
     """Return the srun command line of one step, without the program it runs.
 
@@ -95,21 +101,9 @@ def srun_command(
         f"--nodelist={','.join(nodes)}",
         *([] if gpus else ["--gres=none"]),
         f"--job-name={name}",
-        f"--chdir={chdir}",
+        f"--chdir={chdir or Path.cwd()}",
         *extra,
     ]
-
-
-def beside(job: str, name: str, node: str, extra: Sequence[str]) -> list[str]:
-    """Return the srun command line of one task of ours on a node, beside the groups' steps, without its program.
-
-    Args:
-        extra: the user's additional arguments (cluster.srun), of which those for memory count.
-    """
-    chdir = str(Path.cwd())
-    return srun_command(
-        job=job, name=name, nodes=[node], tasks_per_node=1, gpus=False, chdir=chdir, extra=memory_of(extra)
-    )
 
 
 def memory_of(extra: Sequence[str]) -> list[str]:

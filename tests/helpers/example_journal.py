@@ -22,7 +22,6 @@ def started(groups: int = 3, total_steps: int | None = 120, **fields: Any) -> Li
     where = {
         "mode": "local",
         "cluster": "local",
-        "min_groups": 1,
         "host": "n1",
         "pid": 2_000_000_000,  # no process has it
     }

@@ -105,9 +105,7 @@ def never_done(turn: Turn) -> None:
 
 def inject_asked(turn: Turn, event: InjectAsked) -> None:
     """Inflict a fault that was requested with `ftslurm inject`."""
-    by = event.by
-    turn.do(records.Command(what=f"inject {event.fault}", by=by, group=event.group, rank=event.rank))
-    _inject_in_group(turn, event.fault, event.group, event.rank, by)
+    _inject_in_group(turn, event.fault, event.group, event.rank, event.by)
 
 
 def inject_random(turn: Turn) -> None:
@@ -131,7 +129,7 @@ def _inject_in_group(turn: Turn, kind: str, group: int | None, rank: int, by: st
     running = [u for u in turn.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
     if kind not in GROUPLESS and not running:
         reason = "no group runs" if group is None else f"group {group} does not run"
-        turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason))
+        turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason, by=by))
     else:
         _inject(turn, kind, running[0] if running else turn.lighthouse, rank, by)
 

@@ -229,7 +229,6 @@ def test_a_local_run_has_no_interface_to_choose() -> None:
         ({"container_image": "a", "container_mounts": ["data"]}, "'data' is not SOURCE or SOURCE:TARGET"),
         ({"container_image": "a", "container_mounts": ["/a:/b,/c:/d"]}, "no commas"),
         ({"container_image": "a", "container_mounts": ["/a b"]}, "no commas, no spaces"),
-        ({"container_image": "a", "srun": ["--container-image=b"]}, "ftslurm gives this option itself"),
     ],
 )
 def test_a_container_that_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:

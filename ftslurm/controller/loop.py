@@ -307,13 +307,6 @@ class Controller:
             self.saved = newest_checkpoint(self.config, self.run_dir)
         return self.saved
 
-    def _checkpointed(self, said: messages.Checkpointed) -> None:
-        """Remember what a worker has saved in an object store."""
-        url, known = stored_checkpoints.url(self.config), (self.saved.step if self.saved is not None else None) or 0
-        path = said.path or ""
-        if url is not None and said.error is None and path.startswith(f"{url}/") and said.step >= known:
-            self.saved = Saved(path, said.step)
-
     def _received(self, news: Received) -> None:
         """Translate a message of a worker or guard."""
         try:
@@ -324,8 +317,11 @@ class Controller:
         said = event.message if isinstance(event, Heard) else None
         if isinstance(said, messages.Hello) and said.slurm_step is not None:
             self.children.identify(news.id, said.slurm_step)
-        if isinstance(said, messages.Checkpointed):
-            self._checkpointed(said)
+        url, known = stored_checkpoints.url(self.config), self.saved.step if self.saved is not None else None
+        if url is not None and isinstance(said, messages.Checkpointed) and said.error is None:
+            path = said.path or ""
+            if path.startswith(f"{url}/") and said.step >= (known or 0):
+                self.saved = Saved(path, said.step)
         if isinstance(event, Alive):
             self.alive[event.id, event.task] = event
         elif event is not None:

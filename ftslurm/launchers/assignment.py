@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 
 from ftslurm.config.schema import Config, most_groups, role_of, script_arguments
 from ftslurm.core.state.actions import Assign
@@ -22,7 +21,10 @@ def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
     unit = group_unit(action.group)
     log_dir = run.attempt(unit, action.attempt)
     if action.id.unit != unit:
-        _link_log(run, action.id, log_dir, run.step_log(unit, action.attempt))
+        with contextlib.suppress(OSError):  # the worker reports the error, with the path
+            sharing.make_folder(log_dir)
+            mine, log = run.step_log(action.id.unit, action.id.attempt), run.step_log(unit, action.attempt)
+            log.symlink_to(os.path.relpath(mine, log_dir))
     assign = messages.Assign(
         group=action.group,
         attempt=action.attempt,
@@ -43,10 +45,3 @@ def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
         servers=action.servers,
     )
     return messages.encode(assign)
-
-
-def _link_log(run: RunDir, step: StepId, folder: Path, log: Path) -> None:
-    """Link the srun log of a standby to the log path of the group's attempt that it has become."""
-    with contextlib.suppress(OSError):  # the worker reports the error, with the path
-        sharing.make_folder(folder)
-        log.symlink_to(os.path.relpath(run.step_log(step.unit, step.attempt), folder))

@@ -590,7 +590,7 @@ def check_of(annotation: Any) -> Check | Lenient:
     if get_origin(annotation) is tuple:
         return _each(check_of(get_args(annotation)[0]))
     if isinstance(annotation, type) and issubclass(annotation, Value):
-        return Check(f"an object: {', '.join(plan(annotation).checks)}", lambda value: _read_value(annotation, value))
+        return Check(f"an object: {', '.join(plan(annotation).checks)}", lambda value: _read(annotation, value))
     (item,) = (check_of(part) for part in get_args(annotation) if part is not NoneType)
     return Check(f"{item.meaning}, or null", lambda value: None if value is None else item.read(value))
 
@@ -604,19 +604,14 @@ def _each(item: Check | Lenient) -> Check:
     return Check(f"a list, each {item.meaning}", read)
 
 
-def _read_value(kind: type[Value], value: object) -> Value:
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    read: Value = _read(kind, value)
-    return read
-
-
-def _read(kind: type[Value], raw: Raw) -> Any:
+def _read(kind: type[Value], raw: object) -> Any:
     """The fields of a message, or of a value in one.
 
     Raises:
         BadMessage: it names the field.
     """
+    if not isinstance(raw, dict):
+        raise BadMessage("not an object")
     (checks, defaults), fields = plan(kind), {}
     for name, check in checks.items():
         if name in raw:

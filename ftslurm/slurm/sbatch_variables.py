@@ -28,20 +28,19 @@ def take(config: Config, environ: Mapping[str, str]) -> list[str]:
     Raises:
         ConfigError: a variable has a value that cannot be.
     """
-    return [note for variable in found(environ) if (note := _take(config, variable, environ[variable])) is not None]
-
-
-def _take(config: Config, variable: str, value: str) -> str | None:
-    name = variable.removeprefix(PREFIX)
-    if name not in _TAKEN and name not in _RENAMED:  # its value may be secret (SBATCH_EXPORT)
-        return f"{variable} is not used: options of sbatch are settings (cluster.sbatch), and the run decides some"
-    if not value.isprintable():
-        raise ConfigError(f"{variable}={value!a:.80}: no option of sbatch has such a value")
-    option = _RENAMED.get(name, name.lower())
-    told = sbatch_options(config.cluster).get(option)
-    if not value or str(told) == value:
-        return None
-    if told is not None:
-        return f"{variable}={value} is not used: a setting says {option}={told}"
-    set_sbatch_option(config.cluster, option, value)
-    return f"{variable} becomes cluster.{'' if option in OWN_OPTIONS else 'sbatch.'}{option}={value}"
+    notes = list[str]()
+    for variable in found(environ):
+        name, value = variable.removeprefix(PREFIX), environ[variable]
+        option = _RENAMED.get(name, name.lower())
+        told = sbatch_options(config.cluster).get(option)
+        if name not in _TAKEN and name not in _RENAMED:  # its value may be secret (SBATCH_EXPORT)
+            notes.append(f"{variable} is not used: options of sbatch are settings (cluster.sbatch), the run has some")
+        elif not value.isprintable():
+            raise ConfigError(f"{variable}={value!a:.80}: no option of sbatch has such a value")
+        elif value and told is None:
+            set_sbatch_option(config.cluster, option, value)
+            key = option if option in OWN_OPTIONS else f"sbatch.{option}"
+            notes.append(f"{variable} becomes cluster.{key}={value}")
+        elif value and str(told) != value:
+            notes.append(f"{variable}={value} is not used: a setting says {option}={told}")
+    return notes

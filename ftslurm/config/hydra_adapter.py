@@ -10,6 +10,7 @@ composed.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -168,10 +169,10 @@ def compose(
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, *_BY_ACCIDENT) as error:
         if isinstance(error, _BY_ACCIDENT) and task.asked:
             raise  # it may be our own
-        raise ConfigError(_why(error)) from error
+        raise ConfigError(_why(error, words)) from error
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, words: Sequence[str]) -> str:
     """Return what Hydra refuses, in our words where it does not name what is wrong."""
     from hydra.errors import MissingConfigException
     from omegaconf.errors import ConfigTypeError
@@ -184,6 +185,10 @@ def _why(error: Exception) -> str:
         key, is_mapping = error.__cause__.full_key or "", error.__cause__.object_type is dict
         how = f"mapping in this job: set its values one by one, as in {key}.NAME=VALUE"
         return f"{key} is a {how if is_mapping else f'list in this job: it must be a list{as_in(key)}'}"
+    if found := re.search(r"(?:base 10: |Index )'(.+?)'", str(error)):  # there, too: it wants the index of a list
+        one = next(word for word in words if f".{found[1]}" in word)
+        lists = [word for word in words if one.startswith(f"{word.partition('=')[0]}.")] or ["the job's own list"]
+        return f"{one} contradicts {lists[-1]}: a list has no {found[1]}".replace("++", "")
     return ": ".join(filter(None, map(first_lines, filter(None, [error, error.__cause__]))))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ftslurm.config.schema import Config
+from ftslurm.core.reduce import REQUESTS
 from ftslurm.core.state import events
 from ftslurm.core.state.model import SLURM, Evidence, Saved, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -16,7 +17,6 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
-from ftslurm.protocol.run_states import FAULTS
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import log_signs
 from ftslurm.security.json_text import is_whole
@@ -65,23 +65,13 @@ def asked(command: Mapping[str, Any]) -> events.Event | None:
     """Translate a user's command from the inbox to an event; None: it is another one, or invalid."""
     what, by, number = command["what"], command.get("by"), str(command.get("id"))[:100]
     by = by if is_whole(by) else "?"
-    group, rank, node = command.get("group"), command.get("rank"), command.get("node")
-    if not all(value is None or is_whole(value) for value in (group, rank)):
+    if what == "stop":
+        return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
+    group, rank, groups = (command.get(name) for name in ("group", "rank", "groups"))
+    if what not in (*REQUESTS,) or not all(value is None or is_whole(value) for value in (group, rank, groups)):
         return None
-    match what:
-        case "stop":
-            return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
-        case "scale" if is_whole(command.get("groups")):
-            return events.ScaleAsked(command["groups"], by)
-        case "inject" if (fault := command.get("fault")) in (*FAULTS,):
-            return events.InjectAsked(str(fault), group, rank or 0, by)
-        case "restart" | "stacks" if group is not None:
-            return events.Asked(what, by, number, group=group, rank=rank)
-        case "drain" | "undrain" if isinstance(node, str):
-            return events.Asked(what, by, number, node=node[:MOST_TEXT])
-        case "save":
-            return events.Asked(what, by, number)
-    return None
+    node, fault = (str(command.get(name) or "")[:MOST_TEXT] for name in ("node", "fault"))
+    return events.Asked(what, by, number, group, rank, node, fault, groups or 0)
 
 
 def ended(

@@ -29,14 +29,12 @@ from ftslurm.core.state.events import (
     Event,
     Explained,
     Granted,
-    InjectAsked,
     JobEnds,
     JobEvent,
     Looked,
     NodeFate,
     NodesLeft,
     NodesNoted,
-    ScaleAsked,
     StepEvent,
     StopAsked,
     TaskFailed,
@@ -84,12 +82,8 @@ def observe(turn: Turn, event: Event) -> None:
             _warn(turn, None, text)
         case NodeFate():
             node_health.told(turn, event)
-        case ScaleAsked():
-            user_requests.scale(turn, event)
         case Asked():
             _asked(turn, event)
-        case InjectAsked():
-            fault_drills.inject_asked(turn, event)
         case StopAsked():
             _stop_asked(turn, event)
         case JobEnds():
@@ -131,6 +125,8 @@ REQUESTS = {
     "restart": user_requests.restart,
     "stacks": user_requests.stacks,
     "save": user_requests.save,
+    "scale": user_requests.scale,
+    "inject": fault_drills.inject_asked,
     "drain": leaving.drain,
     "undrain": leaving.undrain,
 }

@@ -67,13 +67,6 @@ class RequeueRefused(Value):
     error: str
 
 
-class ScaleAsked(Value):
-    """A user requests this number of groups (`ftslurm scale`)."""
-
-    groups: int
-    by: Requester
-
-
 class Heard(Value):
     """A message of a step: of a worker, its guard, or the Lighthouse. What tells of a failure comes as TaskFailed."""
 
@@ -145,7 +138,7 @@ class NodeFate(Value):
 
 
 class Asked(Value):
-    """A user asks for something of the running training; reduce.REQUESTS has what. Answered: CommandDone or Refused."""
+    """A user asks for something of the running training; reduce.REQUESTS has what. The journal has the answer."""
 
     what: str
     by: Requester
@@ -153,15 +146,8 @@ class Asked(Value):
     group: int | None = None
     rank: int | None = None  # the one that it is for; a group is restarted as a whole
     node: str = ""
-
-
-class InjectAsked(Value):
-    """A user requests a drill now. group None: any running group; ignored for the Lighthouse."""
-
-    fault: str
-    group: int | None
-    rank: int
-    by: Requester
+    fault: str = ""
+    groups: int = 0  # of scale
 
 
 class StopAsked(Value):
@@ -192,5 +178,5 @@ class Explained(Value):
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
-RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
+RunEvent = Granted | Asked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -159,10 +159,8 @@ def test_a_line_without_an_end_fills_no_memory_and_what_follows_is_heard() -> No
 )
 def test_a_command_from_the_inbox_is_one_or_none(what: str, command: dict[str, Any]) -> None:
     event = asked({**command, "what": what})
-    if isinstance(event, ev.InjectAsked | ev.Asked):
+    if isinstance(event, ev.Asked):
         assert type(event.rank) in (int, type(None))
         assert type(event.group) in (int, type(None))
-    if isinstance(event, ev.Asked):
         assert len(event.node) <= MOST_TEXT
-    if isinstance(event, ev.ScaleAsked):
         assert type(event.groups) is int

@@ -21,7 +21,7 @@ from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.launchers.assignment import assignment
-from ftslurm.launchers.scheduler import AskOwnNodes, SubmitSuccessor
+from ftslurm.launchers.scheduler import AskOwnNodes
 from ftslurm.launchers.step_processes import Children
 from ftslurm.protocol import messages
 from ftslurm.protocol.records import JournalRecord
@@ -86,7 +86,7 @@ class Executor:
 
     def end(self, state: RunState) -> None:
         """Cancel the run's remaining jobs when the run is over, also those that are just being submitted."""
-        self.children.background.wait((act.RequestJobs, SubmitSuccessor), END_WAIT_S)
+        self.children.background.wait(act.RequestJobs, END_WAIT_S)
         self.scheduler.end(over(state))
 
     def _launch(self, action: act.Launch) -> list[Event]:

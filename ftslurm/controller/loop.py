@@ -35,7 +35,6 @@ from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
 from ftslurm.controller.signals import SIGNALS, Wakeup
 from ftslurm.controller.translate import (
-    MARGIN_S,
     asked,
     asked_by_signal,
     classified,
@@ -53,7 +52,7 @@ from ftslurm.core.state.model import Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
-from ftslurm.launchers.scheduler import AskOwnState, Scheduler, SubmitSuccessor
+from ftslurm.launchers.scheduler import AskOwnState, Scheduler
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
@@ -132,7 +131,6 @@ class Controller:
         self.errors = ErrorBoundary(self._record, self.now)
 
         self.leaving: str | None = None  # why another controller goes on with all that runs
-        self.leave_at = float("inf")  # the time limit of the controller's own job is near
         self.next_ping = self.next_inbox = self.lead_checked = 0.0
         self.last_printed: dict[StepId, str] = {}  # by the launcher of each step
 
@@ -219,8 +217,6 @@ class Controller:
         if now >= self.next_ping:
             self.next_ping = now + self.config.heartbeat_s
             self._ping()
-        if now >= self.leave_at:
-            self.leaving = "the time limit of its job is near, and its successor's job has not started"
         if now >= self.next_inbox:
             commands = inbox.take(self.run_dir.inbox)
             self.next_inbox = now + max(INBOX_S, INBOX_SHARE * (self.now() - now))
@@ -265,9 +261,7 @@ class Controller:
         If the groups have jobs of their own (array mode), only the controller's job ends, unless it was cancelled.
         """
         if self.separate_jobs and number == signal.SIGUSR2:
-            if self.config.cluster.controller == "job":
-                self._ask(SubmitSuccessor())
-            self.leave_at = self.now() + max(1.0, self.config.cluster.signal_s - MARGIN_S)
+            self.leaving = "the time limit of its job is near"
         elif self.separate_jobs and number == signal.SIGTERM:
             self._ask(AskOwnState())
         else:

@@ -84,7 +84,7 @@ class BackgroundCommands:
             if time.monotonic() > command.until:
                 command.kill()
 
-    def wait(self, wanted: tuple[type[Ask], ...], timeout_s: float) -> None:
+    def wait(self, wanted: type[Ask], timeout_s: float) -> None:
         """Wait at most timeout_s seconds for the commands of such requests to end; their answers are dropped."""
         until = time.monotonic() + timeout_s
         for command in self.running.values():

@@ -48,10 +48,6 @@ class AskOwnNodes(Ask):
     """Ask which nodes the controller's own job still has. The answer is NodesLeft."""
 
 
-class SubmitSuccessor(Ask):
-    """Submit another job for the controller (array mode), which asks this one to hand over."""
-
-
 class Answer(NamedTuple):
     code: int  # negative: the signal that has ended the command
     text: str  # its stdout and stderr

@@ -49,7 +49,6 @@ from ftslurm.launchers.scheduler import (
     AskOwnState,
     CancelStep,
     Request,
-    SubmitSuccessor,
 )
 from ftslurm.security import programs
 from ftslurm.security.names import is_job, is_node
@@ -82,8 +81,6 @@ def request(slurm: Slurm, ask: Ask, now: float) -> Request:
         case RequestJobs(pool, count, exclude):
             argv = programs.module(SUBMITS, str(slurm.run.root), str(pool), str(count), ",".join(exclude))
             return asked(argv, partial(_submitted, slurm, pool), timeout_s=5 * PATIENCE_S)
-        case SubmitSuccessor():
-            return asked(programs.module(SUBMITS, str(slurm.run.root)))
         case Exclude(name, nodes):
             noted = slurm.noted[: max(0, len(slurm.noted) - len(nodes))]  # no more in all than sbatch has accepted
             always = sbatch_options(slurm.config.cluster).get("exclude")

@@ -135,13 +135,13 @@ class Slurm(Scheduler):
         return commands.cancel(*names, pending_only=True)
 
     def end(self, jobs: Sequence[str]) -> None:
-        """Cancel the run's jobs, those whose submission has just ended, and the controller's successor."""
+        """Cancel the run's jobs, those that were just submitted, and that of the controller if it waits."""
         names = (*jobs, *(name for name in self.run.pools() if name not in self.pools))
         if names:
             client.call(self.cancel(names), PATIENCE_S)
-        other = self.run.job()  # the successor or predecessor
-        if array(self.config) and other is not None and other.isdigit() and other != self.job:
-            client.cancel(other, pending_only=True, timeout_s=PATIENCE_S)
+        own = self.run.job()
+        if array(self.config) and own is not None and own.isdigit() and own != self.job:
+            client.cancel(own, pending_only=True, timeout_s=PATIENCE_S)
 
 
 def allocation(config: Config, environ: Mapping[str, str]) -> Allocation:

@@ -34,7 +34,6 @@ from ftslurm.submission.submit import (
     with_options,
     without,
 )
-from ftslurm.submission.submit import submit as submit_controller
 
 UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to submit")
@@ -125,14 +124,10 @@ def main(words: Sequence[str]) -> int:
     error.
 
     Args:
-        words: RUN POOL COUNT NODE,NODE,... submits jobs that avoid these nodes; RUN alone submits the controller's
-            successor.
+        words: RUN POOL COUNT NODE,NODE,... submits jobs that avoid these nodes.
     """
     run = RunDir(Path(words[0]))
     try:
-        if len(words) == 1:
-            submit_controller(configuration.of_run(run), run, hand_over=True)
-            return 0
         bad = [node for node in words[3].split(",") if node]
         names, noted = submit(configuration.of_run(run), run, int(words[1]), int(words[2]), bad)
         run.remember(names, int(words[1]))

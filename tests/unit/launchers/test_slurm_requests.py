@@ -27,7 +27,7 @@ from ftslurm.core.state.actions import (
 from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, RequeueRefused
 from ftslurm.core.state.model import Job, replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
-from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep, SubmitSuccessor
+from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep
 from ftslurm.launchers.srun import Slurm
 from ftslurm.launchers.step_processes import Children, News
 from ftslurm.run.directory import RunDir
@@ -108,7 +108,7 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     run = new(tmp_path)
     programs.add("scancel")
     monkeypatch.setenv("SLURM_JOB_ID", "5")
-    run.job_id.write_text("6")  # the controller's successor
+    run.job_id.write_text("6")  # the controller's own job
     config = Config()
     config.cluster.kind = "array"
     slurm = Slurm(config, run)
@@ -167,7 +167,7 @@ def test_what_cannot_be_asked_is_answered_at_once(ask: Ask, tmp_path: Path, monk
 
 
 def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
-    of_ours = {RequestJobs(0, 1), SubmitSuccessor(), Dial(("n1",))}  # programs that are always there
+    of_ours = {RequestJobs(0, 1), Dial(("n1",))}  # programs that are always there
     assert set(Ask.__subclasses__()) == {type(ask) for ask in (*ANSWERS, *of_ours)}
     slurm = Slurm(Config(), RunDir(Path("/nowhere/run")))
     assert all(slurm.request(ask, 0.0).argv for ask in of_ours)

@@ -95,7 +95,7 @@ async def server_alone(count: int) -> dict[str, float]:
                 await asyncio.sleep(0)
             return (time.process_time() - start) * 1000
 
-        def order(number: int, message: Callable[..., messages.ToWorker]) -> None:
+        def order(number: int, message: Callable[..., messages.Order]) -> None:
             server.order(message(number, 0, member(number).store_address))
 
         async def join(step: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from ftslurm.protocol import messages
 from ftslurm.protocol.field_types import Lenient
@@ -25,14 +25,12 @@ TO_LIGHTHOUSE = {messages.Member, messages.Evict, messages.NewHistory}
 
 def page() -> str:
     """Return the page."""
-    shared = set(get_args(messages.FromWorker))
-    own = [kind for kind in get_args(messages.FromLighthouse) if kind not in shared]
-    orders = [kind for kind in get_args(messages.ToWorker) if kind not in TO_LIGHTHOUSE]
+    reports, orders = messages.Report.known.values(), messages.Order.known.values()
     sections = {
-        "From a worker or its guard": get_args(messages.FromWorker),
-        "From the Lighthouse": own,
-        "To a worker or its guard": orders,
-        "To the Lighthouse": [kind for kind in get_args(messages.ToWorker) if kind in TO_LIGHTHOUSE],
+        "From a worker or its guard": [kind for kind in reports if not issubclass(kind, messages.LighthouseReport)],
+        "From the Lighthouse": [kind for kind in reports if issubclass(kind, messages.LighthouseReport)],
+        "To a worker or its guard": [kind for kind in orders if kind not in TO_LIGHTHOUSE],
+        "To the Lighthouse": [kind for kind in orders if kind in TO_LIGHTHOUSE],
     }
     text = BEGIN.format(longest=messages.LONGEST)
     for title, kinds in sections.items():

@@ -62,7 +62,7 @@ def page() -> str:
     parts = [INTRO]
     for title, section in SECTIONS.items():
         parts.append(f"\n## {title}\n")
-        for record in section.__subclasses__():
+        for record in (one for one in EVENTS if issubclass(one, section)):
             read_by = ", ".join(name for name, handled in readers.items() if record.__name__ in handled)
             parts.append(f"\n### `{record.event}`\n\n{inspect.getdoc(record)} Read by: {read_by}.\n")
             parts.append("\n| field | type | meaning |\n|---|---|---|\n")
@@ -136,8 +136,9 @@ def _fields(record: type[JournalRecord]) -> Iterator[tuple[str, tuple[object, ..
     for name, hint in get_type_hints(record, include_extras=True).items():
         if name != "event":
             notes = [note for note in get_args(hint)[1:] if get_origin(hint) is Annotated and note != KEY]
-            comments, alias = field_comments(records), record.__annotations__[name]
-            meaning = notes[0] if notes else comments[record.__name__, name] or comments["", alias]
+            owner = next(kind for kind in record.__mro__ if name in vars(kind).get("__annotations__", ()))
+            comments, alias = field_comments(records), owner.__annotations__[name]
+            meaning = notes[0] if notes else comments[owner.__name__, name] or comments["", alias]
             yield name, members(hint), meaning, hasattr(record, name)
 
 

@@ -155,7 +155,6 @@ class Steered:
             job=live.slurm_step.partition(".")[0],
             name="attach",
             nodes=[row.node],
-            tasks_per_node=1,
             gpus=bool(talk.config.groups.gpus),
             chdir=str(run.root),
             extra=[*commands.memory_of(talk.config.cluster.srun), "--pty"],

@@ -329,7 +329,7 @@ class Checkpointer:
                     complain(f"THE CHECKPOINT OF STEP {one.step} CANNOT BE READ, trying an older one: {why}")
                 continue
             self._newest = one.step
-            outbox.say(messages.Restored(one.step, one.name, tuple(failures)[:MOST_LISTED]))
+            outbox.say(messages.Restored(one.step, one.name))
             if self._ranks.rank == 0:
                 complain(f"restored the checkpoint of step {one.step}: {one.name}")
             return one.step

@@ -72,7 +72,10 @@ def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str
     environ = commands.scrubbed(os.environ)
     os.environ.clear()
     os.environ.update(environ)
-    tried = {"step": [*commands.beside(job, "ftslurm-doctor", node, options), "true"], "sbatch": submit}
+    tried = {
+        "step": [*commands.srun_command(job, "ftslurm-doctor", [node], extra=commands.memory_of(options)), "true"],
+        "sbatch": submit,
+    }
     answers = {check: client.call(command, TRY_S) for check, command in tried.items() if command}
     return {check: "" if answer.ok else " ".join(answer.text.split())[-500:] for check, answer in answers.items()}
 

@@ -20,14 +20,14 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
         EnvironmentProblem: there is no such partition, or Slurm does not answer.
     """
     begun = time.monotonic()
-    config = read_settings(_answer(*commands.settings()))
+    config = read_settings(_answer(*commands.SETTINGS))
     took = time.monotonic() - begun
     names = [row.name for row in rows]
     if partition is not None and partition not in names:
         raise EnvironmentProblem(f"--partition {partition}: no such partition; {offer(partition, names)}")
     name = partition or next((row.name for row in rows if row.default), None)
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
-    nodes = read_nodes(_answer(*commands.nodes()))
+    nodes = read_nodes(_answer(*commands.NODES))
     return SlurmFacts(
         *(config, nodes, chosen[0] if chosen else None, rows, took),
         read_records(client.call(commands.records("reservation")).out),

@@ -171,12 +171,9 @@ def load(path: Path, *, own: bool = True) -> Config:
 
     try:
         return _typed(OmegaConf.load(StringIO(owned_files.read_text(path, own=own))))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read as a configuration of ftslurm: {error.strerror}") from error
-    except (ConfigError, ValueError, RecursionError, YAMLError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read as a configuration of ftslurm: {hydra_adapter.first_lines(error)}"
-        ) from error
+    except (OSError, ConfigError, ValueError, RecursionError, YAMLError) as error:
+        why = error.strerror if isinstance(error, OSError) else hydra_adapter.first_lines(error)
+        raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {why}") from error
 
 
 def dump(config: Config) -> str:

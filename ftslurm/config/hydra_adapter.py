@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ftslurm.config import sweep_names
 from ftslurm.config.typed_values import as_in
@@ -28,8 +28,7 @@ _BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError, AssertionError
 _ALONE = threading.RLock()  # Hydra's state belongs to the whole process
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(NamedTuple):
     """One override, as `groups.count=3`, `+job.args.lr=0.1` or `~faults`."""
 
     word: str  # as it was given
@@ -82,7 +81,10 @@ class Task:
                 f"hydra/sweeper={sweeper}: which runs it asks for depends on the values of those before, and here "
                 f"nothing is run; name one combination instead"
             )
-        returns = launch([self._restored(words) for words in combinations], first)
+        # The overrides that the sweeper has chosen, and the others as the user gave them.
+        fixed, word = self.fixed, self.word
+        chosen = [[word(one) for one in words if sweep_names.key(one) not in fixed] for words in combinations]
+        returns = launch([[*fixed.values(), *words] for words in chosen], first)
         for one in returns:
             one.return_value  # noqa: B018 raises what went wrong while it was composed
         self.asked = True
@@ -91,10 +93,6 @@ class Task:
             one.status = JobStatus.FAILED if isinstance(value, FtslurmError) else JobStatus.COMPLETED
             one.return_value = value
         return returns
-
-    def _restored(self, words: Sequence[str]) -> list[str]:
-        """Return the overrides of a run: those that the sweeper has chosen, and the others as the user gave them."""
-        return [*self.fixed.values(), *(self.word(word) for word in words if sweep_names.key(word) not in self.fixed)]
 
 
 def parse(word: str) -> Override:

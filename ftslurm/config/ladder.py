@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftslurm.config.process_groups import HEARTBEAT, HEARTBEAT_S, nccl_variables, uses_nccl
+from ftslurm.config.process_groups import HEARTBEAT, HEARTBEAT_S, nccl_variables
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.config.typed_values import written
 
@@ -44,7 +44,7 @@ def rungs(config: Config, kill_wait_s: float | None = None) -> list[Rung]:
     if config.lighthouse.kind != "none":
         found.append(Rung(f"silent, {LOST}", config.silent_after_s, "a quorum forms without a silent group"))
         found.append(Rung(f"late, {STEP}", config.late_after_s, "a quorum forms without a late group"))
-    if uses_nccl(config):
+    if config.groups.gpus:  # then workers may use NCCL
         told = nccl_variables(config)[HEARTBEAT]
         monitor_s = float(told) if told.isdecimal() else HEARTBEAT_S  # torch, too, refuses what is no number
         found.append(Rung(f"{HEARTBEAT}={monitor_s:g}", monitor_s, "torch kills a worker whose watchdog is stuck"))

@@ -21,18 +21,13 @@ def process_group(config: Config) -> str:
     return NCCL if config.groups.gpus else GLOO
 
 
-def uses_nccl(config: Config) -> bool:
-    """Return whether workers may use NCCL, between the groups or inside them."""
-    return bool(config.groups.gpus)
-
-
 def nccl_variables(config: Config) -> Mapping[str, str]:
     """Return the variables for torch's process groups with NCCL, those of job.env among them. Without GPUs: none.
 
     The ranks of a group that wait for one that hangs are ended by torch's watchdog only after torchft and the
     controller have had their time, and then with a trace of their last collectives.
     """
-    if not uses_nccl(config):
+    if not config.groups.gpus:
         return {}
     ours = {
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # after a time-out end the process; aborting first would lose the trace

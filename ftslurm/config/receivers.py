@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path, PurePath
 
@@ -12,6 +11,7 @@ from ftslurm.config import node_commands
 from ftslurm.config.schema import Config, HookConfig, words
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.kinds import DEFAULT_EVENTS, EVENTS, KINDS
+from ftslurm.protocol.value_class import Value
 from ftslurm.security import programs
 from ftslurm.words import meant, nearest
 
@@ -19,8 +19,7 @@ _LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or un
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 
 
-@dataclass(frozen=True)
-class Hook:
+class Hook(Value):
     """A command that is told of events."""
 
     name: str  # hook, and that of the program; the second of two has -2. Or callback, and the class
@@ -43,9 +42,9 @@ def hooks(config: Config) -> list[Hook]:
     found: list[Hook] = []
     for entry in _entries(config):
         command = node_commands.absolute(words(entry.command))
-        base = f"hook {PurePath(command[0]).name or command[0]}"
-        same = sum(hook.name == base or hook.name.startswith(f"{base}-") for hook in found)
-        name = f"{base}-{same + 1}" if same else base
+        name = f"hook {PurePath(command[0]).name or command[0]}"
+        same = sum(hook.name.startswith(name) for hook in found)
+        name = f"{name}-{same + 1}" if same else name
         found.append(Hook(name, command, frozenset(entry.events or DEFAULT_EVENTS), entry.stream))
     return found + [callback(config, name) for name in config.hooks.callbacks]
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from ftslurm.protocol.messages import Role
+
 MOST_GROUPS = 1_000  # real runs reached 128; one node carries no more sruns
 LEAST_SILENCE_S = 2.0  # a busy node is silent for less
 MOST_STANDBYS = 10_000
@@ -28,7 +30,6 @@ EACH: Final = "each"  # standby.count: one for each group
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
-MAX_NODES = 65_536  # of a run; Slurm has no larger cluster
 MAX_TIME = 10**9  # seconds: operating systems and libraries overflow beyond
 _T = TypeVar("_T")
 Option: TypeAlias = str | bool | int | float | list[str] | None  # the value of an option of sbatch
@@ -565,15 +566,6 @@ def standby_each(config: Config) -> bool:
     """Return whether each group may have a standby of its own. auto leaves it out where none could take over."""
     auto = config.standby.count == AUTO and config.restart.max_per_group > 0 and config.cluster.kind != "array"
     return auto or config.standby.count == EACH
-
-
-@dataclass(frozen=True)
-class Role:
-    """The role of a group: it is number `index` of the `count` groups with that role."""
-
-    name: str
-    index: int
-    count: int
 
 
 def role_of(roles: Mapping[str, int], group: int) -> Role | None:

@@ -31,9 +31,6 @@ def joined(name: str, suffix: str) -> str:
 
 
 def _brief(word: str) -> str:
-    """Return the end of the key and the value in characters that are safe in a path; 0.0123456789 is shortened."""
-    value = word.partition("=")[2]
-    if re.fullmatch(r"-?\d+\.\d{5,}(e-?\d+)?", value):  # as samplers choose it
-        value = f"{float(value):.4g}"
-    parts = (re.split(r"[./@]", key(word))[-1], value)
+    """Return the end of the key and the value in characters that are safe in a path."""
+    parts = (re.split(r"[./@]", key(word))[-1], word.partition("=")[2])
     return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part).strip("_.") for part in parts)

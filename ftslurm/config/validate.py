@@ -17,7 +17,6 @@ from ftslurm.config.schema import (
     AUTO,
     CONTROLLER,
     EACH,
-    MAX_NODES,
     MOST_GROUPS,
     Config,
     fault_kinds,
@@ -31,11 +30,8 @@ from ftslurm.errors import ConfigError
 from ftslurm.protocol.run_states import FAULTS
 from ftslurm.security import owned_files
 
-MAX_WORKERS = 1_000_000  # of a run
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")  # Linux allows 15 characters
-_MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
-_TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[^\s-]\S*")
 _MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")
@@ -55,49 +51,18 @@ def check(config: Config) -> None:
 
 
 def _check_notation(config: Config) -> Iterator[str]:
-    memory, cluster = config.groups.mem, config.cluster
-    if not NAME.fullmatch(config.run.name):
-        yield (
-            f"run.name={config.run.name!r}: must be up to 64 letters, digits, dots, dashes and underscores, the first "
-            f"one a letter or a digit"
-        )
-    if memory is not None and not _MEMORY.fullmatch(memory):
-        yield f"groups.mem={memory}: must be a number with K, M, G or T, as 64G"
-    limits = {"cluster.time=": cluster.time} | {
-        f"cluster.ranges: groups={one.groups}, time=": one.time for one in cluster.ranges
-    }
-    for key, time in limits.items():
-        if time is not None and not _TIME.fullmatch(time):
-            yield f"{key}{time}: must be minutes or [days-]hours:minutes:seconds, as 1-12:00:00"
-    names = words(cluster.interface)
-    if cluster.interface == [] or not all(map(_INTERFACE.fullmatch, names)) or (len(names) > 1 and AUTO in names):
-        yield (
-            f"cluster.interface={written(cluster.interface)}: must be auto, null, the name of a network interface as "
-            f"ib0, or several names as [ib0,eth0]"
-        )
-    for line in cluster.setup:
-        if "\n" in line:
-            yield f"cluster.setup: one shell line per entry, {line!r} has several"
-
-
-def _check_size(config: Config) -> Iterator[str]:
-    groups = config.groups
-    nodes = groups.count * groups.nodes
-    for what, count, most in (("nodes", nodes, MAX_NODES), ("workers", nodes * groups.workers, MAX_WORKERS)):
-        if count > most:
-            yield (
-                f"groups.count={groups.count} with groups.nodes={groups.nodes} and groups.workers={groups.workers} has "
-                f"{count} {what}, and a run at most {most}: lower one of them"
-            )
+    name, interface = config.run.name, config.cluster.interface
+    if not NAME.fullmatch(name):
+        yield f"run.name={name!r}: must be up to 64 letters, digits, dots, dashes, underscores; no sign first"
+    names = words(interface)
+    if interface == [] or not all(map(_INTERFACE.fullmatch, names)) or (len(names) > 1 and AUTO in names):
+        yield f"cluster.interface={written(interface)}: must be auto, null, or names of interfaces as ib0 or [ib0,eth0]"
 
 
 def _check_groups(config: Config) -> Iterator[str]:
     groups = config.groups
     if groups.min > groups.count:
-        yield (
-            f"groups.min={groups.min} is above groups.count={groups.count}: no step could ever be taken; "
-            f"lower groups.min or raise groups.count"
-        )
+        yield f"groups.min={groups.min} is above groups.count={groups.count}: no step could be taken; lower groups.min"
     if groups.max is not None and groups.max < groups.count:
         yield f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it"
     if most_groups(config) > groups.count and groups.roles:
@@ -111,15 +76,9 @@ def _check_roles(config: Config) -> Iterator[str]:
             yield f"groups.roles.{name}={count}: a role has a name as run.name has, and one group or more"
     if roles and sum(roles.values()) != groups.count:
         sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
-        yield (
-            f"groups.roles ({sizes}) has {sum(roles.values())} groups, and groups.count={groups.count}: they must be "
-            f"the same, as in `groups.count={sum(roles.values())}`"
-        )
+        yield f"groups.roles ({sizes}) has other groups than groups.count={groups.count}: they must be as many"
     if roles and config.lighthouse.kind != "none":
-        yield (
-            f"groups.roles with lighthouse.kind={config.lighthouse.kind}: groups that have a Lighthouse are all alike; "
-            f"leave groups.roles out, or use lighthouse=none"
-        )
+        yield f"groups.roles with lighthouse.kind={config.lighthouse.kind}: groups are alike then; use lighthouse=none"
     unknown = [name for name in serve if name not in roles]
     if unknown:
         there = ", ".join(roles) or "none; give them with groups.roles"
@@ -128,10 +87,7 @@ def _check_roles(config: Config) -> Iterator[str]:
     if working == 0:
         yield "groups.serve names every role of groups.roles: no group would be left to end the run"
     if groups.min > working:
-        yield (
-            f"groups.min={groups.min} is above the {working} groups that do not serve others (groups.serve), and only "
-            f"these are counted: lower groups.min or raise groups.count"
-        )
+        yield f"groups.min={groups.min} is above the {working} groups that serve no others (groups.serve): lower it"
 
 
 def _check_array(config: Config) -> Iterator[str]:
@@ -141,20 +97,11 @@ def _check_array(config: Config) -> Iterator[str]:
             yield f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array"
         return
     if groups.per_node > 1:
-        yield (
-            f"groups.per_node={groups.per_node} with cluster=array: each group has a job of its own, and Slurm "
-            f"lets jobs share a node if they fit; leave groups.per_node out"
-        )
+        yield f"groups.per_node={groups.per_node} with cluster=array: Slurm lets jobs share a node; leave it out"
     if cluster.spare_nodes:
-        yield (
-            f"cluster.spare_nodes={cluster.spare_nodes} with cluster=array: a lost node is replaced by another "
-            f"job; for a job kept ready ask for standby.count"
-        )
+        yield f"cluster.spare_nodes={cluster.spare_nodes} with cluster=array: another job comes; ask for standby.count"
     if config.standby.count == EACH:
-        yield (
-            "standby.count=each with cluster=array: there a standby has a Slurm job of its own, as each group "
-            "has; ask for a number, as in `standby.count=1`"
-        )
+        yield "standby.count=each with cluster=array: a standby has a Slurm job of its own; ask for a number"
     yield from _check_ranges(config)
 
 
@@ -178,10 +125,7 @@ def _check_job(config: Config) -> Iterator[str]:
     job = config.job
     if (job.script is None) == (job.module is None):
         which = "both are set" if job.script else "neither is set"
-        yield (
-            f"job.script and job.module: {which}; give exactly one, as in `job.script=train.py`, "
-            f"or choose a ready job such as `job=ddp`"
-        )
+        yield f"job.script and job.module: {which}; give one, as in `job.script=train.py`, or choose a job as `job=ddp`"
     parent = config.internal.parent
     copied = parent is not None and Path(parent, "code").is_dir()  # resumed with that copy
     if job.script is not None and not Path(job.script).expanduser().is_file() and not copied:
@@ -208,19 +152,11 @@ def _check_staging(config: Config) -> Iterator[str]:
     if job.stage_python is False:
         return
     if job.stage_python is not True and not job.stage_python.startswith("/"):
-        yield (
-            f"job.stage_python={job.stage_python!r}: must be true, false, or a folder of the nodes as an absolute path"
-        )
+        yield f"job.stage_python={job.stage_python!r}: must be true, false, or an absolute path on the nodes"
     if config.cluster.container_image is not None:
-        yield (
-            "job.stage_python with cluster.container_image: the image has its own Python, and the node a copy of it; "
-            "leave one of them out"
-        )
+        yield "job.stage_python with cluster.container_image: the image has its own Python; leave one of them out"
     if len(words(job.python)) > 1:
-        yield (
-            f"job.stage_python with job.python={job.python}: only the environment of a plain interpreter can be "
-            f"staged, as job.python=/path/to/venv/bin/python; leave one of them out"
-        )
+        yield f"job.stage_python with job.python={job.python}: only a plain interpreter can be staged"
 
 
 def _may_be_folder(folder: str) -> bool:
@@ -239,17 +175,12 @@ def _check_places(config: Config) -> Iterator[str]:
     if (word := owned_files.unknown(config.run.trust)) is not None:
         yield f"run.trust={word}: there is neither a user nor a group of that name on this machine"
     if config.cluster.kind == "local" and config.cluster.interface not in ("auto", None):
-        yield (
-            f"cluster.interface={config.cluster.interface} with cluster=local: a local run stays on loopback; leave "
-            f"one of them out"
-        )
+        yield f"cluster.interface={config.cluster.interface} with cluster=local: a local run stays on loopback"
     folder = config.checkpoint.dir
     if folder and is_url(folder):
         yield from _check_store(config, folder)
     elif folder is not None and not _may_be_folder(folder):
-        yield (
-            f"checkpoint.dir={folder}: must be a folder that you can read; leave it out for one in the run directory"
-        )
+        yield f"checkpoint.dir={folder}: must be a folder that you can read; default: one in the run directory"
     taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:
@@ -258,10 +189,7 @@ def _check_places(config: Config) -> Iterator[str]:
 
 def _check_store(config: Config, url: str) -> Iterator[str]:
     if any(sign in url for sign in "@?# \n"):
-        yield (
-            f"checkpoint.dir={url.partition('://')[0]}://...: must be SCHEME://BUCKET/FOLDER alone; keys and other "
-            f"options belong into the environment (job.secrets)"
-        )
+        yield f"checkpoint.dir={url.partition('://')[0]}://...: must be SCHEME://BUCKET/FOLDER; keys: job.secrets"
     if why := refusal(url):
         yield f"checkpoint.dir={why}"
     if (config.job.module or "").startswith("ftslurm.worker."):
@@ -275,20 +203,12 @@ def _check_container(config: Config) -> Iterator[str]:
             yield "cluster.container_mounts without cluster.container_image: name the image, or leave it out"
         return
     if cluster.kind == "local":
-        yield (
-            "cluster.container_image with cluster=local: Slurm starts such containers (pyxis); leave one of them out"
-        )
+        yield "cluster.container_image with cluster=local: Slurm starts such containers (pyxis)"
     if not _IMAGE.fullmatch(cluster.container_image):
         yield f"cluster.container_image={cluster.container_image!r}: must be one path or name, without spaces"
     for mount in cluster.container_mounts:
         if not _MOUNT.fullmatch(mount):
-            yield (
-                f"cluster.container_mounts: {mount!r} is not SOURCE or SOURCE:TARGET[:FLAGS] with absolute paths, as "
-                f"/data/set1:/data:ro; pyxis takes no commas and no spaces in them"
-            )
-    for word in cluster.srun:
-        if word.partition("=")[0] in ("--container-image", "--container-mounts", "--container-env"):
-            yield f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image"
+            yield f"cluster.container_mounts: {mount!r} is not SOURCE or SOURCE:TARGET[:FLAGS] (no commas, no spaces)"
 
 
 def _check_times(config: Config) -> Iterator[str]:
@@ -299,10 +219,7 @@ def _check_times(config: Config) -> Iterator[str]:
 
 def _check_comparison(config: Config) -> Iterator[str]:
     if config.health.compare_every > 0 and config.lighthouse.kind == "none":
-        yield (
-            f"health.compare_every={config.health.compare_every} with lighthouse.kind=none: without a Lighthouse "
-            f"groups have no weights in common; leave it out"
-        )
+        yield f"health.compare_every={config.health.compare_every} with lighthouse.kind=none: groups share no weights"
 
 
 def _check_faults(config: Config) -> Iterator[str]:
@@ -311,10 +228,7 @@ def _check_faults(config: Config) -> Iterator[str]:
     if alone and "lighthouse" in kinds:
         yield "faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed"
     if alone and config.faults.plan and not config.groups.serve:
-        yield (
-            "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) steps are not "
-            "reported; use faults.random, or `ftslurm inject`"
-        )
+        yield "faults.plan with lighthouse.kind=none: steps are not reported; use faults.random, or `ftslurm inject`"
     if "corrupt" in kinds and config.health.compare_every == 0:
         yield "faults: 'corrupt' with health.compare_every=0: nothing would find it"
     for kind in kinds:
@@ -325,19 +239,13 @@ def _check_faults(config: Config) -> Iterator[str]:
     for fault in config.faults.plan:
         what = f"faults.plan: {{kind: {fault.kind}, group: {fault.group}, at: {fault.at:g}, rank: {fault.rank}}}"
         if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:
-            yield (
-                f"{what}: there is no rank {fault.rank} of group {fault.group}; groups are numbered from 0 "
-                f"(groups.count={config.groups.count}), ranks too ({size} in each group)"
-            )
+            yield f"{what}: there is no such rank; groups.count={config.groups.count}, ranks are 0 to {size - 1}"
         if fault.at <= 0 or (fault.at < 1 and config.job.total_steps is None):
-            yield (
-                f"{what}: below 1, `at` is a fraction of job.total_steps, which is not set: add job.total_steps=N, or "
-                f"name a step, as in 'faults.plan=[{{group: {fault.group}, at: 50}}]'"
-            )
+            yield f"{what}: below 1, `at` is a fraction of job.total_steps, which is not set; or name a step, as at: 50"
 
 
 _RULES = (
-    *(_check_notation, _check_size, _check_times, _check_groups, _check_roles, _check_array),
+    *(_check_notation, _check_times, _check_groups, _check_roles, _check_array),
     *(_check_job, _check_places, _check_container, _check_comparison, _check_faults),
     *(check_receivers, check_preflight),
 )

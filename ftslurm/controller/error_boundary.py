@@ -55,16 +55,12 @@ class ErrorBoundary:
         except Superseded:
             raise
         except Exception as error:
-            self._note(what, value, error)
-
-    def _note(self, what: str, value: object, error: Exception) -> None:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place, now = f"{last.filename}:{last.lineno} {type(error).__name__}", self._clock()
-        if now < self._recorded.get(place, -EVERY_S) + EVERY_S:
-            return
-        self._recorded[place] = now
-        log.error("error in the handling of %s, the run goes on: %s", what, brief(value), exc_info=error)
-        self._record(ControllerError(where=what, error=f"{type(error).__name__}: {error}"[:_LONGEST]))
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place, now = f"{last.filename}:{last.lineno} {type(error).__name__}", self._clock()
+            if now >= self._recorded.get(place, -EVERY_S) + EVERY_S:
+                self._recorded[place] = now
+                log.error("error in the handling of %s, the run goes on: %s", what, brief(value), exc_info=error)
+                self._record(ControllerError(where=what, error=f"{type(error).__name__}: {error}"[:_LONGEST]))
 
 
 def decide(

@@ -21,7 +21,7 @@ from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.launchers.assignment import assignment
-from ftslurm.launchers.scheduler import AskOwnNodes, SubmitSuccessor
+from ftslurm.launchers.scheduler import AskOwnNodes
 from ftslurm.launchers.step_processes import Children
 from ftslurm.protocol import messages
 from ftslurm.protocol.records import JournalRecord
@@ -86,7 +86,7 @@ class Executor:
 
     def end(self, state: RunState) -> None:
         """Cancel the run's remaining jobs when the run is over, also those that are just being submitted."""
-        self.children.background.wait(lambda one: isinstance(one.action, act.RequestJobs | SubmitSuccessor), END_WAIT_S)
+        self.children.background.wait(act.RequestJobs, END_WAIT_S)
         self.scheduler.end(over(state))
 
     def _launch(self, action: act.Launch) -> list[Event]:
@@ -96,7 +96,7 @@ class Executor:
             with contextlib.suppress(OSError):  # the worker reports it, with the path
                 sharing.make_folder(log_dir)
         processes = self.scheduler.start(action, log_dir)
-        problem = self.children.launch(action.id, processes, str(Path.cwd()), self._step_log(action.id))
+        problem = self.children.launch(action.id, processes, self._step_log(action.id))
         return [] if problem is None else self._not_launched(action.id, problem)
 
     def failed(self, action: Action) -> list[Event]:
@@ -112,7 +112,7 @@ class Executor:
     def _attach(self, action: act.Attach) -> list[Event]:
         """Adopt a step of an earlier controller."""
         command, log = self.scheduler.attach(action), self._step_log(action.id)
-        problem = self.children.adopt(action.id, command, str(Path.cwd()), log, action.slurm_step)
+        problem = self.children.adopt(action.id, command, log, action.slurm_step)
         return [] if problem is None else [Ended(action.id, code=None, error=problem)]
 
     def _step_log(self, step: StepId) -> Path:

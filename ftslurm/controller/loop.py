@@ -34,8 +34,6 @@ from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
 from ftslurm.controller.signals import SIGNALS, Wakeup
 from ftslurm.controller.translate import (
-    ANSWER_S,
-    MARGIN_S,
     asked,
     asked_by_signal,
     classified,
@@ -51,14 +49,13 @@ from ftslurm.core.state.actions import Action, Ask, Attach, Probe
 from ftslurm.core.state.events import Alive, Event, Granted, Heard, StopAsked, TaskFailed
 from ftslurm.core.state.model import Evidence, Saved, StepId
 from ftslurm.core.state.past import Past
-from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
-from ftslurm.launchers.scheduler import AskOwnState, Scheduler, SubmitSuccessor
+from ftslurm.launchers.scheduler import AskOwnState, Scheduler
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
-from ftslurm.run import inbox, last_words, leadership, liveness, stored_checkpoints
+from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event as Line
 from ftslurm.run.journal_writer import Journal
@@ -133,7 +130,6 @@ class Controller:
         self.errors = ErrorBoundary(self._record, self.now)
 
         self.leaving: str | None = None  # why another controller goes on with all that runs
-        self.leave_at = float("inf")  # the time limit of the controller's own job is near
         self.next_ping = self.next_inbox = self.lead_checked = 0.0
         self.last_printed: dict[StepId, str] = {}  # by the launcher of each step
 
@@ -156,8 +152,7 @@ class Controller:
         groups = self.config.groups
         tasks = groups.nodes * groups.workers if self.scheduler.direct else 1
         steps = max(groups.count, groups.max or 0) + most_standbys(self.config) + 1
-        if (complaint := open_files.allow(steps * tasks)) is not None:
-            log.warning("%s", complaint)
+        open_files.allow(steps * tasks)
         try:
             self._check_lead()
             self._record(self.start)
@@ -182,7 +177,7 @@ class Controller:
             return leadership.SUPERSEDED
 
     def _end(self) -> str:
-        self.children.background.kill(lambda one: isinstance(one.action, Probe))  # srun goes on trying at a lost node
+        self.children.background.kill(Probe)  # srun goes on trying at a lost node
         if self.state.finished:
             self.executor.end(self.state)
         else:
@@ -219,8 +214,6 @@ class Controller:
         if now >= self.next_ping:
             self.next_ping = now + self.config.heartbeat_s
             self._ping()
-        if now >= self.leave_at:
-            self.leaving = "the time limit of its job is near, and its successor's job has not started"
         if now >= self.next_inbox:
             commands = inbox.take(self.run_dir.inbox)
             self.next_inbox = now + max(INBOX_S, INBOX_SHARE * (self.now() - now))
@@ -229,7 +222,7 @@ class Controller:
                     self._commanded(command)
         wake = min(self.next_ping, self.next_inbox, due + 0.001)
         for news in self.children.listen(max(0.0, wake - now)):
-            with self.errors.contain(described(news), news):
+            with self.errors.contain(f"news ({type(news).__name__})", news):
                 self._heard(news)
         for number in self.wakeup.drain():
             self._signalled(number)
@@ -254,8 +247,8 @@ class Controller:
             self.events.append(event)
         elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
             self.leaving = str(command.get("reason"))[:500]
-        elif command["what"] in ("pilot", "leaving"):
-            self.events += self.scheduler.reported(command, self.now())
+        elif command["what"] == "leaving":
+            self.events += self.scheduler.reported(command)
         else:
             log.warning("unknown command ignored: %s", brief(command))
 
@@ -265,11 +258,9 @@ class Controller:
         If the groups have jobs of their own (array mode), only the controller's job ends, unless it was cancelled.
         """
         if self.separate_jobs and number == signal.SIGUSR2:
-            if self.config.cluster.controller == "job":
-                self._ask(SubmitSuccessor())
-            self.leave_at = self.now() + max(1.0, self.config.cluster.signal_s - MARGIN_S)
+            self.leaving = "the time limit of its job is near"
         elif self.separate_jobs and number == signal.SIGTERM:
-            self._ask(AskOwnState(ANSWER_S))
+            self._ask(AskOwnState())
         else:
             self.events.append(asked_by_signal(number, self.config, is_batch(os.environ)))
             if number == signal.SIGTERM and self.scheduler.job is not None:
@@ -307,28 +298,21 @@ class Controller:
             self.saved = newest_checkpoint(self.config, self.run_dir)
         return self.saved
 
-    def _checkpointed(self, said: messages.Checkpointed) -> None:
-        """Remember what a worker has saved in an object store."""
-        url, known = stored_checkpoints.url(self.config), (self.saved.step if self.saved is not None else None) or 0
-        path = said.path or ""
-        if url is not None and said.error is None and path.startswith(f"{url}/") and said.step >= known:
-            self.saved = Saved(path, said.step)
-
     def _received(self, news: Received) -> None:
         """Translate a message of a worker or guard."""
-        where = f"{news.id.unit} attempt {news.id.attempt}"
         try:
             event = translate(news.id, news.message, self.now(), step_tasks(news.id.unit, self.config))
         except messages.BadMessage as error:
-            log.warning("%s: bad message %s: %r", where, brief(news.message), error)
+            log.warning("%s: bad message %s: %r", news.id, brief(news.message), error)
             return
         said = event.message if isinstance(event, Heard) else None
         if isinstance(said, messages.Hello) and said.slurm_step is not None:
             self.children.identify(news.id, said.slurm_step)
-        elif isinstance(said, messages.Hello) and (named := news.message.get("slurm_step")) is not None:
-            log.warning("%s: not the name of a Slurm step, ignored: %s", where, brief(named))
-        if isinstance(said, messages.Checkpointed):
-            self._checkpointed(said)
+        url, known = stored_checkpoints.url(self.config), self.saved.step if self.saved is not None else None
+        if url is not None and isinstance(said, messages.Checkpointed) and said.error is None:
+            path = said.path or ""
+            if path.startswith(f"{url}/") and said.step >= (known or 0):
+                self.saved = Saved(path, said.step)
         if isinstance(event, Alive):
             self.alive[event.id, event.task] = event
         elif event is not None:
@@ -357,7 +341,7 @@ class Controller:
         if failure is not None and (not killed or (evidence.node_lost and evidence.started)):
             self.events.append(TaskFailed(step, failure))
             if evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED) and not self.separate_jobs:
-                self._ask(AskOwnState(ANSWER_S))  # in its grace time a preempted job only loses its steps
+                self._ask(AskOwnState())  # in its grace time a preempted job only loses its steps
 
     def _own_job_ends(self, answer: Sequence[Event]) -> None:
         """Handle the answer to why the controller's own job ends, while the groups' jobs go on."""
@@ -390,7 +374,9 @@ class Controller:
             self._check_lead()
         lines = [action for action in actions if isinstance(action, records.JournalRecord)]
         for record in lines:
-            self._record(self._completed(record))
+            if isinstance(record, records.StepExited):
+                record = replace(record, log=str(self._log_of(StepId(record.unit, record.attempt), record.rank or 0)))
+            self._record(record)
         self._flush(sync=any(not isinstance(record, UNSYNCED) for record in lines))
 
     def _flush(self, sync: bool) -> bool:
@@ -408,18 +394,6 @@ class Controller:
         written, self.written = self.written, []
         for event in written:
             self.tell(event)
-
-    def _completed(self, record: records.JournalRecord) -> records.JournalRecord:
-        """Return a record completed from the log files, which the core does not read."""
-        match record:
-            case records.StepExited(unit=unit, attempt=attempt, rank=rank):
-                return replace(record, log=str(self._log_of(StepId(unit, attempt), rank or 0)))
-            case records.NoFirstStep():
-                logs = (self.run_dir.rank_log(group_unit(row["group"]), row["attempt"], 0) for row in record.groups)
-                rows = zip(record.groups, logs, strict=True)
-                return replace(record, groups=tuple({**row, "last": last_words.of_log(log)} for row, log in rows))
-            case _:
-                return record
 
     def _log_of(self, step: StepId, rank: int) -> Path:
         """Return the log for a person to read: the rank's own if it exists, else the launcher's output."""
@@ -440,18 +414,3 @@ class Controller:
                 self.events += self.executor.carry_out(action, self.now())
                 continue
             self.events += self.executor.failed(action)
-
-
-def described(news: News) -> str:
-    """Return the name of a piece of news for an error message about its handling."""
-    match news:
-        case Received(step):
-            return f"a message of {step}"
-        case LauncherPrinted(step):
-            return f"a line of the launcher of {step}"
-        case StepEnded(step):
-            return f"the end of {step}"
-        case Answered(request):
-            return f"an answer of Slurm's ({request.action})"
-        case _:
-            assert_never(news)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Sequence
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)  # those that a controller handles
-ONCE_S = 1.0  # one signal may come twice: to this process, and to the keeper, which passes it on
 
 
 class Wakeup:
@@ -26,7 +24,6 @@ class Wakeup:
             passed_on: a pipe of the keeper's, with a byte for each of its signals; the selector waits for it too.
         """
         self.passed_on = passed_on
-        self._last: dict[int, float] = {}
         self.fd, self._write = os.pipe()
         for end in (self.fd, self._write):
             os.set_blocking(end, False)
@@ -46,9 +43,4 @@ class Wakeup:
         seen, self._seen = self._seen, []  # not clear(): a handler may run between any two lines
         with contextlib.suppress(BlockingIOError):
             seen += os.read(self.passed_on, 512) if self.passed_on is not None else b""
-        now, new = time.monotonic(), list[int]()
-        for number in seen:
-            if now - self._last.get(number, -ONCE_S) >= ONCE_S:
-                new.append(number)
-            self._last[number] = now
-        return new
+        return list(dict.fromkeys(seen))  # one may come twice: to this process, and to the keeper, which passes it on

@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from ftslurm.config.schema import Config
+from ftslurm.core.reduce import REQUESTS
 from ftslurm.core.state import events
 from ftslurm.core.state.model import SLURM, Evidence, Saved, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.launchers.scheduler import ANSWER_S
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
-from ftslurm.protocol.run_states import FAULTS
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import log_signs
 from ftslurm.security.json_text import is_whole
@@ -31,26 +32,27 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
     Raises:
         BadMessage: a field is missing or is outside of its bounds.
     """
-    if step.unit == LIGHTHOUSE:
-        message: messages.FromWorker | messages.FromLighthouse | None = messages.FROM_LIGHTHOUSE.decode(raw)
-    else:
-        message = messages.FROM_WORKER.decode(raw)
-    if message is None:
-        return None
-    if message.task >= tasks:
+    message = messages.Report.decode(raw)
+    if message is not None and message.task >= tasks:
         raise messages.BadMessage(f"the step has no task {message.task}")
-    return _event(step, message, now)
-
-
-def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse, now: float) -> events.Event:
+    if isinstance(message, messages.LighthouseReport) and step.unit != LIGHTHOUSE:
+        raise messages.BadMessage(f"only the Lighthouse says {message.kind}")
     match message:
-        case messages.Alive(state, number, stage, since_s, pilot, answers, task=task):
+        case None:
+            return None
+        case messages.Alive(state, number, stage, since_s, answers, task=task):
             at = stage or Stage.COMPUTING
-            return events.Alive(step, task, now, state, number, at, since_s or 0.0, pilot, answers)
-        case messages.Failed():
-            return events.TaskFailed(step, classified(_evidence_of_exception(message)))
-        case messages.Exited() if message.code != 0:
-            return events.TaskFailed(step, _evidence_of_exit(message))
+            return events.Alive(step, task, now, state, number, at, since_s or 0.0, answers)
+        case messages.Failed(error, started, oom, refused, hardware, task=task):
+            cause = Cause.UNKNOWN if refused else None
+            known = Evidence(task, None, code=1, out_of_memory=oom, error=error or "", started=started, cause=cause)
+            return events.TaskFailed(step, classified(replace(known, hardware=hardware or None)))
+        case messages.Exited(code, number, oom, error, hardware, task=task) if code != 0:
+            known = Evidence(task, None, code=code, signal=number, out_of_memory=oom, hardware=hardware or None)
+            if error:
+                said = log_signs.says(error) | {Says.PRINTED}
+                known = replace(known, error=f"its log says: {error}", says=said)
+            return events.TaskFailed(step, known)
     return events.Heard(step, message)
 
 
@@ -59,56 +61,17 @@ def classified(evidence: Evidence) -> Evidence:
     return replace(evidence, says=evidence.says | log_signs.says(evidence.error))
 
 
-def _evidence_of_exception(failed: messages.Failed) -> Evidence:
-    return Evidence(
-        failed.task,
-        None,
-        code=1,
-        out_of_memory=failed.oom,
-        error=failed.error or "",
-        started=failed.started,
-        cause=Cause.UNKNOWN if failed.refused else None,
-        hardware=failed.hardware or None,
-    )
-
-
-def _evidence_of_exit(exited: messages.Exited) -> Evidence:
-    error, says = None, frozenset[Says]()
-    if exited.error:
-        error, says = f"its log says: {exited.error}", log_signs.says(exited.error) | {Says.PRINTED}
-    return Evidence(
-        exited.task,
-        None,
-        code=exited.code,
-        signal=exited.signal,
-        out_of_memory=exited.oom,
-        error=error,
-        says=says,
-        hardware=exited.hardware or None,
-    )
-
-
 def asked(command: Mapping[str, Any]) -> events.Event | None:
     """Translate a user's command from the inbox to an event; None: it is another one, or invalid."""
     what, by, number = command["what"], command.get("by"), str(command.get("id"))[:100]
     by = by if is_whole(by) else "?"
-    group, rank, node = command.get("group"), command.get("rank"), command.get("node")
-    if not all(value is None or is_whole(value) for value in (group, rank)):
+    if what == "stop":
+        return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
+    group, rank, groups = (command.get(name) for name in ("group", "rank", "groups"))
+    if what not in (*REQUESTS,) or not all(value is None or is_whole(value) for value in (group, rank, groups)):
         return None
-    match what:
-        case "stop":
-            return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
-        case "scale" if is_whole(command.get("groups")):
-            return events.ScaleAsked(command["groups"], by)
-        case "inject" if (kind := command.get("kind")) in (*FAULTS,):
-            return events.InjectAsked(str(kind), group, rank or 0, by)
-        case "restart" | "stacks" if group is not None:
-            return events.Asked(what, by, number, group=group, rank=rank)
-        case "drain" | "undrain" if isinstance(node, str):
-            return events.Asked(what, by, number, node=node[:MOST_TEXT])
-        case "save":
-            return events.Asked(what, by, number)
-    return None
+    node, fault = (str(command.get(name) or "")[:MOST_TEXT] for name in ("node", "kind"))
+    return events.Asked(what, by, number, group, rank, node, fault, groups or 0)
 
 
 def ended(
@@ -150,7 +113,6 @@ def read_attach(evidence: Evidence) -> Evidence | None:
     return evidence
 
 
-ANSWER_S = 5.0  # time limit for squeue's answer
 MARGIN_S = 15.0  # from the end of the groups to that of the job: the journal, scontrol, a slurmctld that is busy
 
 

@@ -29,14 +29,12 @@ from ftslurm.core.state.events import (
     Event,
     Explained,
     Granted,
-    InjectAsked,
     JobEnds,
     JobEvent,
     Looked,
     NodeFate,
     NodesLeft,
     NodesNoted,
-    ScaleAsked,
     StepEvent,
     StopAsked,
     TaskFailed,
@@ -84,12 +82,8 @@ def observe(turn: Turn, event: Event) -> None:
             _warn(turn, None, text)
         case NodeFate():
             node_health.told(turn, event)
-        case ScaleAsked():
-            user_requests.scale(turn, event)
         case Asked():
             _asked(turn, event)
-        case InjectAsked():
-            fault_drills.inject_asked(turn, event)
         case StopAsked():
             _stop_asked(turn, event)
         case JobEnds():
@@ -131,6 +125,8 @@ REQUESTS = {
     "restart": user_requests.restart,
     "stacks": user_requests.stacks,
     "save": user_requests.save,
+    "scale": user_requests.scale,
+    "inject": fault_drills.inject_asked,
     "drain": leaving.drain,
     "undrain": leaving.undrain,
 }
@@ -163,7 +159,7 @@ OF_GROUPS = (
 )
 
 
-def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit: Unit) -> None:
+def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
     """Fold a message of a live step into the state; `unit` is the unit of the step."""
     match said:
         case messages.Hello():
@@ -218,10 +214,8 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
             turn.attempt(unit, over=unit.current.over | {task})
         case messages.Exited(task=task):
             turn.attempt(unit, done=unit.current.done | {task})
-        case messages.Alive() | messages.Failed():
-            raise AssertionError(f"{said} is an event of its own")
         case _:
-            assert_never(said)
+            raise AssertionError(f"{said} is an event of its own")
 
 
 def _granted(turn: Turn, event: Granted) -> None:

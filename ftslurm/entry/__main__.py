@@ -1,14 +1,14 @@
-"""`python -m ftslurm.entry ROLE RUN`: the process that a job runs: a controller, its successor, or a pilot.
+"""`python -m ftslurm.entry ROLE RUN`: the process that a job runs: a controller, or a pilot.
 
 The name of this module stays as it is: Slurm keeps the command of a job, also when ftslurm is upgraded.
 
-Who runs this: Slurm, as the batch process of a job that submit.py (controller, successor) or pilot_jobs.py (pilot) has
-submitted; srun, for an extra pilot; submit.py, for the controller of a local run. The run directory
-is all it is told; that directory and its configuration must belong to this user alone. Nothing is unpickled here.
+Who runs this: Slurm, as the batch process of a job that submit.py (controller) or pilot_jobs.py (pilot) has
+submitted; submit.py, for the controller of a local run. The run directory is all it is told; that directory and its
+configuration must belong to this user alone. Nothing is unpickled here.
 
-    steps, controller, successor   keeper.keep -> controller_process.py -> controller/loop.py
+    steps, controller              keeper.keep -> controller_process.py -> controller/loop.py
     controller, local run          controller_process.control -> controller/loop.py
-    pilot, pilot-again             pilots.hold, with a lead.Candidate that may start controller_process.py, too
+    pilot                          pilots.hold, with a lead.Candidate that may start controller_process.py, too
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def main(words: Sequence[str]) -> int:
     try:
         if role is JobRole.STEPS:
             return lead_steps(run)
-        if role in (JobRole.PILOT, JobRole.EXTRA_PILOT):
+        if role is JobRole.PILOT:
             from ftslurm.submission import pilots
 
-            return pilots.hold(run, batch=role is JobRole.PILOT)
-        return lead_run(run, hand_over=role is JobRole.SUCCESSOR)
+            return pilots.hold(run)
+        return lead_run(run)
     except FtslurmError as error:
         complain(error)
         return 2
@@ -50,11 +50,8 @@ def lead_steps(run: RunDir) -> int:
     return keeper.keep(run)
 
 
-def lead_run(run: RunDir, hand_over: bool) -> int:
+def lead_run(run: RunDir) -> int:
     """Lead a run from the controller's job. If Slurm has requeued the job the run goes on where it was.
-
-    Args:
-        hand_over: there is an earlier controller (array mode), which is to make way.
 
     Returns:
         The exit code: if the run does not succeed, neither does the job.
@@ -73,7 +70,7 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
         return control(config, run)
     from ftslurm.submission import keeper
 
-    return keeper.keep(run, config if config.cluster.kind == "array" else None, hand_over)
+    return keeper.keep(run, config if config.cluster.kind == "array" else None)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ class TakeoverNotes:
             self.kept[kind] = line
         elif kind in NOTED:
             with contextlib.suppress(messages.BadMessage):  # the controller reports it
-                match messages.FROM_WORKER.decode(raw):
+                match messages.Report.decode(raw):
                     case messages.Ready(torchft):
                         self.ready, self.torchft = True, torchft
                     case messages.StoreUp(addr, port):
@@ -101,12 +101,10 @@ class TakeoverNotes:
                         self.committed = True
         return kind
 
-    def adopted(self, node: str, rank: int | None, step: int | None) -> messages.Adopted:
+    def adopted(self, step: int | None) -> messages.Adopted:
         """Return the first message for a new controller; `step` is the Manager's current step."""
         assign, begin = self.assign, self.begin
         return messages.Adopted(
-            host=node,
-            rank=rank,
             ready=self.ready,
             group=assign.group if assign else None,
             attempt=assign.attempt if assign else None,
@@ -127,7 +125,7 @@ class ControlChannel:
         selector: selectors.BaseSelector,
         reports: int,
         end: str | None,
-        obey: Callable[[messages.ToWorker], None],
+        obey: Callable[[messages.Order], None],
         ended: Callable[[], None],
         takeover: Callable[[], list[bytes]],
         hardware: Callable[[], str | None],
@@ -208,7 +206,7 @@ class ControlChannel:
         if b'"failed"' not in line:
             return None
         with contextlib.suppress(messages.BadMessage):  # the controller reports it
-            failed = messages.FROM_WORKER.decode(messages.parse(line))
+            failed = messages.Report.decode(messages.parse(line))
             if isinstance(failed, messages.Failed) and failed.started and (words := self.hardware()):
                 told = messages.Failed(**(vars(failed) | {"hardware": words}))
                 return messages.encode_report(told, failed.task).rstrip(b"\n")
@@ -294,7 +292,7 @@ class ControlChannel:
         self.heard = time.monotonic()
         for line in self.lines.feed(data):
             try:
-                order = messages.ORDERS.decode(messages.parse(line))
+                order = messages.Order.decode(messages.parse(line))
             except messages.BadMessage as error:
                 complain(f"a bad message of the controller is ignored: {error}")
                 continue

@@ -38,7 +38,7 @@ from functools import partial
 from typing import NoReturn
 
 from ftslurm.errors import complain
-from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stack_files, stacks
+from ftslurm.guard import broken_hardware, faults, memory, processes, stack_files, stacks
 from ftslurm.guard.connection import ControlChannel, address, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_log import Tail
@@ -81,7 +81,6 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true")  # end-of-file on stdin ends everything at once
     parser.add_argument("--adoptable", action="store_true")  # another controller may attach to the step
-    parser.add_argument("--pilot", action="store_true")  # a pilot holds the step's job: report whether it is there
     parser.add_argument("--keeper", type=int)  # end when this process ends
     parser.add_argument("--ends-job", action="store_true")  # cancel the Slurm job if the controller is gone
     parser.add_argument("--gpus")  # FIRST:COUNT: which of the visible GPUs are this step's
@@ -195,8 +194,6 @@ class Guard:
         self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
         self.channel.say(self.hello())
         options = self.task.options
-        if options.keeper is not None:
-            pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0
         while True:
             status = self.reap()
@@ -209,6 +206,8 @@ class Guard:
                 )
             if options.keeper is None and self.channel.is_cut():
                 self.exit_orphaned("slurmstepd is gone")
+            if options.keeper is not None and processes.state(options.keeper) in (None, "Z"):
+                self.exit_orphaned("the process beside which the controller ran has ended")
             if now >= next_alive and self.task.local_index == 0:
                 next_alive = now + options.heartbeat_s
                 self.say_alive()
@@ -233,7 +232,7 @@ class Guard:
         if self.task.options.eof_ends:
             self.exit_orphaned("the controller is gone")
 
-    def obey(self, order: messages.ToWorker) -> None:
+    def obey(self, order: messages.Order) -> None:
         """Carry out one message of the controller, or forward it to the worker."""
         if self.over:
             return
@@ -249,10 +248,10 @@ class Guard:
                 self.obey_kill()
             case messages.Where(number):
                 self.say_alive(number)
-            case messages.Dump(by):
+            case messages.Dump():
                 who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                 log = self.log.path if self.log else None
-                self.channel.files.result(partial(stacks.dump, self.worker, self.task.position, log, who, by), None)
+                self.channel.files.result(partial(stacks.dump, self.worker, self.task.position, log, who), None)
                 self.say(messages.Dumped())
             case messages.TakeStacks():
                 self.take_stacks(order)
@@ -286,7 +285,7 @@ class Guard:
         def take() -> None:
             file, error = "", None
             try:
-                file = stack_files.take(worker, position, log, rank, order.by)
+                file = stack_files.take(worker, position, log, rank)
             except OSError as failure:
                 error = f"{failure.filename or 'the file'}: {failure.strerror}"
             self.taken.append(messages.StacksTaken(order.command, file, error))
@@ -310,7 +309,7 @@ class Guard:
             became = {"FTSLURM_STEP": assign.step, "FTSLURM_FENCE": ",".join(assign.fence)}
             processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
 
-    def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
+    def pass_on(self, order: messages.Order, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""
         if may_drop and not writable(self.orders):
             return
@@ -419,17 +418,12 @@ class Guard:
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""
         place = self.task.position.read()
-        pilot = (
-            pilot_presence.is_held(self.network.key, os.environ.get("SLURM_JOB_ID"))
-            if self.task.options.pilot
-            else None
-        )
         state = processes.state(self.worker) or "?"
         if place is None:
-            self.say(messages.Alive(state, None, None, None, pilot, answers))
+            self.say(messages.Alive(state, None, None, None, answers))
         else:
             since_s = round(place.since_s, 3)
-            self.say(messages.Alive(state, place.step, place.stage, since_s, pilot, answers))
+            self.say(messages.Alive(state, place.step, place.stage, since_s, answers))
 
     def tell_room(self) -> None:
         """Report, after the first committed step, how much memory the node has left: for a standby beside the group."""
@@ -460,7 +454,7 @@ class Guard:
         place, told = self.task.position.read(), self.channel.notes
         return [
             self.hello(),
-            self.line(told.adopted(self.task.node, self.rank, place and place.step)),
+            self.line(told.adopted(place and place.step)),
             *told.kept.values(),
         ]
 

@@ -37,4 +37,4 @@ def end_job(environ: Mapping[str, str], after_s: float) -> bool:
         silent_s = watch.silent_s(alive) or None  # 0.0: it was touched
     if silent_s is None:
         return False
-    return client.call(commands.cancel(job), CANCEL_S).failure is not client.Failure.NOT_STARTED
+    return client.call(commands.cancel(job), CANCEL_S).started

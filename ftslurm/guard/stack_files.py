@@ -19,18 +19,17 @@ from ftslurm.security import owned_files
 SPY_S = 10.0  # longest time that py-spy may take
 
 
-def take(pid: int, position: Position, log: str, rank: int, by: str) -> str:
+def take(pid: int, position: Position, log: str, rank: int) -> str:
     """Write the stacks of a worker into a new file beside its log; return its name. Takes a second, and py-spy's time.
 
     Args:
         log: the rank's log, which gets what faulthandler writes, too.
-        by: the requester, for the heading.
 
     Raises:
         OSError: the file cannot be made or written.
     """
     size, stopped = os.path.getsize(log) if os.path.exists(log) else 0, processes.state(pid) == "T"
-    stacks.dump(pid, position, log, f"rank {rank}", by)
+    stacks.dump(pid, position, log, f"rank {rank}", "ftslurm stacks")
     path, number = owned_files.open_next(os.path.dirname(log), f"stacks-rank-{rank}-{{}}.txt")
     with os.fdopen(number, "wb", 0) as file:
         with contextlib.suppress(OSError), open(log, "rb") as source:

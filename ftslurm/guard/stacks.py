@@ -33,7 +33,7 @@ def register(position: Position, descriptor: int) -> None:
         os.close(before)
 
 
-def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> None:
+def dump(pid: int, position: Position, log: str | None, who: str, by: str = "the controller") -> None:
     """Have the worker write its stacks, and add the kernel's view; called in the guard. Takes at most a second.
 
     Args:

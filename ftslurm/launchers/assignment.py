@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 
 from ftslurm.config.schema import Config, most_groups, role_of, script_arguments
 from ftslurm.core.state.actions import Assign
@@ -19,10 +18,13 @@ from ftslurm.security import sharing
 def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
     """Return the line for all tasks of a step; link the log of a standby step into the group's attempt."""
     job, gpus = config.job, config.groups.gpus or 0
-    unit, role = group_unit(action.group), role_of(config.groups.roles, action.group)
+    unit = group_unit(action.group)
     log_dir = run.attempt(unit, action.attempt)
     if action.id.unit != unit:
-        _link_log(run, action.id, log_dir, run.step_log(unit, action.attempt))
+        with contextlib.suppress(OSError):  # the worker reports the error, with the path
+            sharing.make_folder(log_dir)
+            mine, log = run.step_log(action.id.unit, action.id.attempt), run.step_log(unit, action.attempt)
+            log.symlink_to(os.path.relpath(mine, log_dir))
     assign = messages.Assign(
         group=action.group,
         attempt=action.attempt,
@@ -39,14 +41,7 @@ def assignment(config: Config, run: RunDir, action: Assign) -> bytes:
         run_id=run.root.name,
         groups=most_groups(config),
         max_restarts=config.restart.max_per_group,
-        role=messages.Role(role.name, role.index, role.count) if role else None,
+        role=role_of(config.groups.roles, action.group),
         servers=action.servers,
     )
     return messages.encode(assign)
-
-
-def _link_log(run: RunDir, step: StepId, folder: Path, log: Path) -> None:
-    """Link the srun log of a standby to the log path of the group's attempt that it has become."""
-    with contextlib.suppress(OSError):  # the worker reports the error, with the path
-        sharing.make_folder(folder)
-        log.symlink_to(os.path.relpath(run.step_log(step.unit, step.attempt), folder))

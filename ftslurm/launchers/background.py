@@ -7,28 +7,28 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ftslurm.core.state.actions import Ask
 from ftslurm.core.state.events import Event
 from ftslurm.launchers.scheduler import Answer, Request
+from ftslurm.protocol.value_class import Value
 from ftslurm.slurm.parse import plain
 
 NOT_STARTED = 127  # the exit code of a command that cannot be started, as in a shell
 
 
-@dataclass(frozen=True)
-class Answered:
+class Answered(Value):
     """The end of a request's command."""
 
-    request: Request[Any, Any]
+    request: Request
     answer: Answer
 
 
 @dataclass
 class _Running:
-    request: Request[Any, Any]
+    request: Request
     process: subprocess.Popen[bytes]
     output: int  # descriptor of an in-memory file
     until: float
@@ -44,18 +44,15 @@ class BackgroundCommands:
 
     running: dict[int, _Running] = field(default_factory=dict)
 
-    def ask(self, request: Request[Any, Any]) -> Sequence[Event]:
+    def ask(self, request: Request) -> Sequence[Event]:
         """Start a request's command, which `reaped` answers. Return the answer if it cannot be started."""
-        for other in self._equal(request):
-            if not request.replaces:
-                return []
-            other.kill()
-        argv = request.argv()
+        if self.asking(request.action):
+            return []
         try:
             with os.fdopen(os.memfd_create("answer"), "w+b") as output:
                 process = subprocess.Popen(
-                    argv,
-                    env=request.env(),
+                    request.argv,
+                    env=request.env,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -64,15 +61,12 @@ class BackgroundCommands:
                 until = time.monotonic() + request.timeout_s
                 self.running[process.pid] = _Running(request, process, os.dup(output.fileno()), until)
         except OSError as error:
-            return request.read(Answer(NOT_STARTED, f"{argv[0]} cannot be started: {error.strerror}"))
+            return request.read(Answer(NOT_STARTED, f"{request.argv[0]} cannot be started: {error.strerror}"))
         return []
 
-    def asking(self, request: Request[Any, Any]) -> bool:
-        """Return whether a request with the same key is still unanswered."""
-        return bool(self._equal(request))
-
-    def _equal(self, request: Request[Any, Any]) -> list[_Running]:
-        return [command for command in self.running.values() if command.request.key == request.key]
+    def asking(self, action: Ask) -> bool:
+        """Return whether a request for this is still unanswered."""
+        return any(command.request.action == action for command in self.running.values())
 
     def reaped(self, pid: int, code: int) -> Answered | None:
         """Return the answer of a process that has ended; None if it is no background command."""
@@ -90,16 +84,16 @@ class BackgroundCommands:
             if time.monotonic() > command.until:
                 command.kill()
 
-    def wait(self, wanted: Callable[[Request[Any, Any]], bool], timeout_s: float) -> None:
-        """Wait at most timeout_s seconds for the commands of these requests to end; their answers are dropped."""
+    def wait(self, wanted: type[Ask], timeout_s: float) -> None:
+        """Wait at most timeout_s seconds for the commands of such requests to end; their answers are dropped."""
         until = time.monotonic() + timeout_s
         for command in self.running.values():
-            if wanted(command.request):
+            if isinstance(command.request.action, wanted):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.process.wait(max(0.0, until - time.monotonic()))
 
-    def kill(self, unwanted: Callable[[Request[Any, Any]], bool]) -> None:
-        """Kill the commands of requests whose answers are no longer needed."""
+    def kill(self, unwanted: type[Ask]) -> None:
+        """Kill the commands of such requests: their answers are no longer needed."""
         for command in self.running.values():
-            if unwanted(command.request):
+            if isinstance(command.request.action, unwanted):
                 command.kill()

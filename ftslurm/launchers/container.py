@@ -7,7 +7,6 @@ start ftslurm/worker/mounted.py of the mounted package, because the image need n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from ftslurm.config.schema import Config, interpreter
@@ -50,8 +49,7 @@ def mounts(config: Config, run: RunDir) -> list[str]:
     Later ones are mounted over earlier ones.
     """
     theirs = [mount if ":" in mount else f"{mount}:{mount}" for mount in config.cluster.container_mounts]
-    there = {source for source, target, *_ in (mount.split(":") for mount in theirs) if source == target}
-    ours = _outermost([run.root, *folders(config)], {Path(source) for source in there})
+    ours = sorted({str(path) for path in (run.root, *folders(config))} - {"/"})
     return [*theirs, *(f"{path}:{path}" for path in ours), f"{package()}:{PACKAGE}:ro"]
 
 
@@ -68,10 +66,3 @@ def folders(config: Config) -> list[Path]:
         *([Path(script).parent] if script else []),
         *([Path(checkpoints)] if checkpoints and not is_url(checkpoints) else []),
     ]
-
-
-def _outermost(wanted: Iterable[Path], there: set[Path]) -> list[str]:
-    """Return the folders that lie in no other one, and in none that is there anyway."""
-    kept = set(wanted) - {Path("/")}
-    inside = {path for path in kept if there.intersection((path, *path.parents)) or kept.intersection(path.parents)}
-    return sorted(str(path) for path in kept - inside)

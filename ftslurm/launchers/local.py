@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ftslurm.config.schema import Config, nodes_needed
-from ftslurm.core.state.actions import Ask, Attach, Launch, Probe
-from ftslurm.core.state.events import Event
+from ftslurm.core.state.actions import Ask, Launch, Probe
 from ftslurm.core.state.model import Allocation
-from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
 from ftslurm.guard.gpus import VARIABLES, names
 from ftslurm.launchers import step_command
-from ftslurm.launchers.scheduler import Answer, Command, Request
+from ftslurm.launchers.scheduler import Command, Request, Scheduler
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
 from ftslurm.slurm.evidence import read_probe
 
 
-class ThisMachine:
+class ThisMachine(Scheduler):
     """K * W processes for a group of K nodes x W workers; each node is this machine under another name."""
 
     direct = True
-    job: str | None = None
-    state: RunState | None = None
 
     def __init__(self, config: Config, run: RunDir) -> None:
         self.config, self.run = config, run
@@ -34,9 +29,6 @@ class ThisMachine:
     def allocation(self) -> Allocation:
         """Return this machine under one name per node that the run needs: placement and ranks work as on Slurm."""
         return Allocation(LOCAL_ALLOCATION, tuple(f"local{i}" for i in range(nodes_needed(self.config))))
-
-    def leaves(self) -> Mapping[str, str]:
-        return {}
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
         argv = step_command.command(self.config, launch, log_dir, local=True, state=self.state)
@@ -50,21 +42,11 @@ class ThisMachine:
                 out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, name: ",".join(gpus)}))
         return out
 
-    def attach(self, attach: Attach) -> Command:
-        raise NotImplementedError(f"{attach.id} has ended with its controller")
-
-    def printed(self, line: str) -> Sequence[Event]:  # noqa: ARG002 the guards tell of all failures
-        return []
-
-    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
+    def request(self, ask: Ask, now: float) -> Request:  # noqa: ARG002
         assert isinstance(ask, Probe)  # nothing else is asked without jobs
-        return _Probe(self, ask, now)
-
-    def reported(self, command: Mapping[str, Any], now: float) -> Sequence[Event]:  # noqa: ARG002 there are no jobs
-        return []
-
-    def end(self, jobs: Sequence[str]) -> None:
-        pass
+        node, env = ask.node, secret_variables.without(self.config.job.secrets, os.environ)
+        env |= {"FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
+        return Request(ask, programs.module("ftslurm.guard.probe"), lambda answer: [read_probe(node, answer.text)], env)
 
     def _gpus(self, launch: Launch, node_index: int) -> tuple[str, list[str]]:
         """Return the GPUs of one (group, node) pair; pairs share none. A standby sees all until it becomes a group."""
@@ -74,18 +56,6 @@ class ThisMachine:
             return name, visible if per_node and step_command.is_standby(launch) else []
         first = (group * self.config.groups.nodes + node_index) * per_node
         return name, visible[first : first + per_node]
-
-
-class _Probe(Request[ThisMachine, Probe]):
-    def argv(self) -> list[str]:
-        return programs.module("ftslurm.guard.probe")
-
-    def env(self) -> Mapping[str, str]:
-        known = secret_variables.without(self.scheduler.config.job.secrets, os.environ)
-        return known | {"FTSLURM_RUN_DIR": str(self.scheduler.run.root), "FTSLURM_NODE": self.action.node}
-
-    def read(self, answer: Answer) -> list[Event]:
-        return [read_probe(self.action.node, answer.text)]
 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[str, list[str]]:

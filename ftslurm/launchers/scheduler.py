@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import logging
 import signal
-import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from ftslurm.core.state.actions import Ask, Attach, Launch
 from ftslurm.core.state.events import Event
 from ftslurm.core.state.model import Allocation, Evidence
 from ftslurm.core.state.run_state import RunState
+from ftslurm.protocol.value_class import Value
 
+ANSWER_S = 5.0  # time limit for an answer about the controller's own job, whose end does not wait
 PATIENCE_S = 120.0  # Slurm's commands time out by themselves long before
 log = logging.getLogger("ftslurm.controller.loop")
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Value):
     """One process of a step."""
 
     argv: list[str]
@@ -42,7 +41,6 @@ class CancelStep(Ask):
 class AskOwnState(Ask):
     """Ask why the controller's own job ends. The answer is StopAsked if there is a reason, and always Explained."""
 
-    patience_s: float = field(default=PATIENCE_S, compare=False)
     signalled: bool = False  # Slurm has signalled the job: the run ends with the answer, whatever it is
 
 
@@ -50,77 +48,66 @@ class AskOwnNodes(Ask):
     """Ask which nodes the controller's own job still has. The answer is NodesLeft."""
 
 
-class SubmitSuccessor(Ask):
-    """Submit another job for the controller (array mode), which asks this one to hand over."""
-
-
-A = TypeVar("A", bound=Ask)
-S = TypeVar("S", bound="Scheduler")
-
-
 class Answer(NamedTuple):
     code: int  # negative: the signal that has ended the command
     text: str  # its stdout and stderr
 
 
-class Request(Generic[S, A]):
-    """One thing that is asked of a scheduler: the command that asks it, and the events that its answer means.
+class Request(Value):
+    """One thing that is asked of a scheduler: the command that asks it, and how its answer is read.
 
-    It runs in the background (background.py). Two with the same key never run at the same time.
+    It runs in the background (background.py). Two with the same action never run at the same time.
     """
 
-    timeout_s = PATIENCE_S
-    replaces = False  # the command of an earlier one with this key is killed; else this one is not run
-
-    def __init__(self, scheduler: S, action: A, now: float) -> None:
-        self.scheduler, self.action, self.asked = scheduler, action, now
-        self.began = time.monotonic()
-
-    @property
-    def key(self) -> Hashable:
-        return self.action
-
-    def argv(self) -> list[str]:
-        raise NotImplementedError
-
-    def env(self) -> Mapping[str, str] | None:
-        """Return the environment of the command; None: that of this process."""
-        return None
+    action: Ask
+    argv: list[str]
+    reader: Callable[[Answer], Sequence[Event]] | None = None  # None: something is done, which means no event
+    env: Mapping[str, str] | None = None  # of the command; None: that of this process
+    timeout_s: float = PATIENCE_S
 
     def read(self, answer: Answer) -> Sequence[Event]:
         """Return what an answer means."""
+        if self.reader is not None:
+            return self.reader(answer)
         if answer.code:
             log.warning("%s has failed (exit code %d): %s", self.action, answer.code, answer.text.strip()[-1000:])
         return []
 
 
-class Scheduler(Protocol):
+class Scheduler:
     """See the head of this file. `state` is set before each decision's actions are carried out."""
 
-    direct: bool  # a step has a process of this machine for each task; else one process, which stands for all of them
-    job: str | None  # the controller's own job; None: it runs in none
-    state: RunState | None
+    direct = False  # a step has a process of this machine for each task; else one process, which stands for all of them
+    job: str | None = None  # the controller's own job; None: it runs in none
+    state: RunState | None = None
 
     def allocation(self) -> Allocation:
         """Return the nodes of the controller's own job."""
+        raise NotImplementedError
 
     def leaves(self) -> Mapping[str, str]:
         """Return the leaf switch or block of each node, as far as it is known."""
+        return {}
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
         """Return the processes of a step. Their standard input and output carry its messages."""
+        raise NotImplementedError
 
     def attach(self, attach: Attach) -> Command:
         """Return a process that connects to a step of an earlier controller (ftslurm.guard.attach)."""
+        raise NotImplementedError(f"{attach.id} has ended with its controller")
 
-    def printed(self, line: str) -> Iterable[Evidence | Event | Ask]:
+    def printed(self, line: str) -> Iterable[Evidence | Event | Ask]:  # noqa: ARG002
         """Return what a line of a step's stderr means: how it fails, why the run must end, what to ask about it."""
+        return []
 
-    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
+    def request(self, ask: Ask, now: float) -> Request:
         """Return the request by which something is asked; the answers are the events that the actions name."""
+        raise NotImplementedError
 
-    def reported(self, command: Mapping[str, Any], now: float) -> Sequence[Event]:
-        """Return what a process of ftslurm in one of the run's jobs tells of the job (`pilot`, `leaving`)."""
+    def reported(self, command: Mapping[str, Any]) -> Sequence[Event]:  # noqa: ARG002
+        """Return what a pilot tells of its job (`leaving`)."""
+        return []
 
     def end(self, jobs: Sequence[str]) -> None:
         """Cancel what is left of the run's jobs at its end. May wait for it."""

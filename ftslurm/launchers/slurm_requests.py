@@ -12,13 +12,14 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from math import inf
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import sbatch_options
 from ftslurm.core.state.actions import (
+    Ask,
     AskJobs,
     AskNodes,
     CancelJobs,
@@ -28,7 +29,6 @@ from ftslurm.core.state.actions import (
     RequestJobs,
     RequeueJob,
     StartNow,
-    StartPilot,
 )
 from ftslurm.core.state.events import (
     Event,
@@ -41,16 +41,14 @@ from ftslurm.core.state.events import (
     Submitted,
 )
 from ftslurm.core.state.model import Job, Place
-from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.launchers.scheduler import (
+    ANSWER_S,
     PATIENCE_S,
-    A,
     Answer,
     AskOwnNodes,
     AskOwnState,
     CancelStep,
     Request,
-    SubmitSuccessor,
 )
 from ftslurm.security import programs
 from ftslurm.security.names import is_job, is_node
@@ -72,245 +70,154 @@ NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has ju
 log = logging.getLogger("ftslurm.controller.loop")
 
 
-class SlurmRequest(Request["Slurm", A]):
-    def env(self) -> Mapping[str, str] | None:
-        """Return this process's environment without options of its own job and the user's defaults."""
-        known = commands.scrubbed(os.environ)
-        return {name: value for name, value in known.items() if not name.startswith(client.DEFAULTS)}
-
-
-class OnNodes(SlurmRequest[A]):
-    """A request for which srun runs a program of ours."""
-
-    def env(self) -> Mapping[str, str]:
-        return self.scheduler.environ()
+def request(slurm: Slurm, ask: Ask, now: float) -> Request:
+    """Return the command that asks this of Slurm, without the options of its own job and the user's defaults."""
+    known = commands.scrubbed(os.environ)
+    env = {name: value for name, value in known.items() if not name.startswith(client.DEFAULTS)}
+    asked, job = partial(Request, ask, env=env), slurm.job or ""
+    match ask:
+        case AskJobs():
+            return asked(commands.queue(), partial(_jobs_seen, slurm, now, time.monotonic()))
+        case RequestJobs(pool, count, exclude):
+            argv = programs.module(SUBMITS, str(slurm.run.root), str(pool), str(count), ",".join(exclude))
+            return asked(argv, partial(_submitted, slurm, pool), timeout_s=5 * PATIENCE_S)
+        case Exclude(name, nodes):
+            noted = slurm.noted[: max(0, len(slurm.noted) - len(nodes))]  # no more in all than sbatch has accepted
+            always = sbatch_options(slurm.config.cluster).get("exclude")
+            return asked(commands.exclude_nodes(name, ",".join(filter(None, (always, *nodes, *noted)))))
+        case CancelJobs(names):
+            return asked(slurm.cancel(names))
+        case RequeueJob(name) if PILOT in os.environ and name == commands.job_name(os.environ):
+            return asked(["sh", "-c", 'kill -USR1 "$0"; true', os.environ[PILOT]])
+        case RequeueJob(name):
+            return asked(commands.requeue(name), partial(_requeued, name))
+        case StartNow(name):
+            return asked(commands.start_now(name))
+        case AskNodes(nodes):
+            return asked(commands.node_records(nodes), _node_fates)
+        case Probe(node, allocation):
+            srun = slurm.srun("look", Place((node,), allocation=allocation))
+            argv = [*srun, *programs.module("ftslurm.guard.probe")]
+            return Request(ask, argv, partial(_probed, node), slurm.environ(), PROBE_S)
+        case Dial(nodes):
+            argv = programs.module("ftslurm.slurm.dial", *commands.slurmds(nodes))
+            return asked(argv, partial(_dialled, nodes))
+        case CancelStep(name):
+            return asked(commands.cancel(name))
+        case AskOwnState(signalled):
+            return asked(commands.job_state(job), partial(_own_state, slurm, signalled), timeout_s=ANSWER_S)
+        case AskOwnNodes():
+            return asked(commands.job_nodes(job), _own_nodes)
+    raise NotImplementedError(f"{ask} cannot be asked of Slurm")
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
 
-class Queue(SlurmRequest[AskJobs]):
-    def argv(self) -> list[str]:
-        return commands.queue()
-
-    def read(self, answer: Answer) -> list[Event]:
-        slurm, took_s = self.scheduler, time.monotonic() - self.began
-        if answer.code != 0:
-            return [JobsUnknown(took_s)]
-        seen, unread = self._jobs(answer.text)
-        if unread and not slurm.unread:
-            asked_with = shlex.join(self.argv())
-            log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
-        slurm.unread = bool(unread)
-        slurm.pools |= {job.name: job.pool for job in seen}
-        unknown = [JobsUnknown(took_s)] if unread else []
-        return [JobsSeen(tuple(seen), self.asked, took_s, whole=not unread), *unknown]
-
-    def _jobs(self, text: str) -> tuple[list[Job], list[str]]:
-        """Return the jobs that provide the run's groups with nodes.
-
-        Return also the lines that cannot be read and may be of such a job: no job is gone because it is not shown then.
-
-        The run's id in a job's comment identifies the run's jobs, or the names of those that it has submitted; or they
-        are the tasks of an array that was submitted by hand. If a job has no time limit, only PreemptTime shows that it
-        is preempted: squeue then hides its new, near end.
-        """
-        slurm, out = self.scheduler, list[Job]()
-        rows, unread = read_rows(text, len(commands.QUEUE_FIELDS), is_job)
-        for row in rows:
-            name, job, state, reason, nodes, began, ends, cut, base, comment = row
-            mark, _, pool = comment.removesuffix("|").rpartition(":")
-            if mark == slurm.mark and re.fullmatch("[0-9]{1,9}", pool):
-                number = int(pool)
-            elif name in slurm.pools or (base == self.scheduler.config.internal.pilots and name != base):
-                number = slurm.pools.get(name, 0)
-            else:
-                continue
-            state = running(state)
-            runs, unwritten = state == "RUNNING", state == "FAILED" and reason.startswith(NO_OUTPUT)
-            try:
-                hosts = tuple(expand_hosts(nodes)) if runs or unwritten else ()
-            except ValueError:
-                hosts = ()
-            if not STATES.fullmatch(state) or not is_job(job) or runs > bool(hosts) or not all(map(is_node, hosts)):
-                unread.append("|".join(row))
-                continue
-            waits = reason if state == "PENDING" else ""
-            start, end, told = (time_of(began), time_of(ends), time_of(cut)) if runs else (None, None, None)
-            preempted = start is not None and told is not None and told >= start  # else: before it was requeued
-            job = job if runs else ""
-            out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
-        return out, unread
+def _jobs_seen(slurm: Slurm, asked: float, began: float, answer: Answer) -> list[Event]:
+    took_s = time.monotonic() - began
+    if answer.code != 0:
+        return [JobsUnknown(took_s)]
+    seen, unread = _jobs(slurm, answer.text)
+    if unread and not slurm.unread:
+        asked_with = shlex.join(commands.queue())
+        log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
+    slurm.unread = bool(unread)
+    slurm.pools |= {job.name: job.pool for job in seen}
+    unknown = [JobsUnknown(took_s)] if unread else []
+    return [JobsSeen(tuple(seen), asked, took_s, whole=not unread), *unknown]
 
 
-class Submit(SlurmRequest[RequestJobs]):
-    timeout_s = 5 * PATIENCE_S
+def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:
+    """Return the jobs that provide the run's groups with nodes.
 
-    @property
-    def key(self) -> tuple[type, int]:
-        return RequestJobs, self.action.pool
+    Return also the lines that cannot be read and may be of such a job: no job is gone because it is not shown then.
 
-    def argv(self) -> list[str]:
-        words = (self.scheduler.run.root, self.action.pool, self.action.count, ",".join(self.action.exclude))
-        return programs.module(SUBMITS, *map(str, words))
-
-    def read(self, answer: Answer) -> list[Event]:
-        """Read the last line of ftslurm.submission.pilot_jobs: the jobs and excluded nodes as JSON, or an error."""
-        lines, names = [line for line in answer.text.splitlines() if line.strip()], list[str]()
-        with suppress(ValueError, IndexError, TypeError, RecursionError):
-            printed, noted = json.loads(lines[-1])
-            names = [name for name in printed if is_job(name)]
-            self.scheduler.noted = [node for node in noted if is_node(node)]
-        self.scheduler.pools |= dict.fromkeys(names, self.action.pool)
-        error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
-        return [Submitted(self.action.pool, tuple(names), error)]
-
-
-class ExcludeNodes(SlurmRequest[Exclude]):
-    def argv(self) -> list[str]:
-        name, nodes, noted = self.action.name, self.action.nodes, self.scheduler.noted
-        noted = noted[: max(0, len(noted) - len(nodes))]  # no more in all than sbatch has accepted
-        out = ",".join(filter(None, (sbatch_options(self.scheduler.config.cluster).get("exclude"), *nodes, *noted)))
-        return commands.exclude_nodes(name, out)
-
-
-class Cancel(SlurmRequest[CancelJobs]):
-    def argv(self) -> list[str]:
-        return self.scheduler.cancel(self.action.names)
-
-
-class Requeue(SlurmRequest[RequeueJob]):
-    def argv(self) -> list[str]:
-        if PILOT in os.environ and self.action.name == commands.job_name(os.environ):
-            return ["sh", "-c", 'kill -USR1 "$0"; true', os.environ[PILOT]]
-        return commands.requeue(self.action.name)
-
-    def read(self, answer: Answer) -> list[Event]:
-        words = " ".join(answer.text.split()) or f"exit code {answer.code}"
-        if answer.code == 0 or is_busy(words) or any(hint in words for hint in NOT_NOW):
-            return []  # the next Queue shows the job; if it still runs it is requeued again
-        return [RequeueRefused(self.action.name, words)]
+    The run's id in a job's comment identifies the run's jobs, or the names of those that it has submitted; or they
+    are the tasks of an array that was submitted by hand. If a job has no time limit, only PreemptTime shows that it
+    is preempted: squeue then hides its new, near end.
+    """
+    out = list[Job]()
+    rows, unread = read_rows(text, len(commands.QUEUE_FIELDS), is_job)
+    for row in rows:
+        name, job, state, reason, nodes, began, ends, cut, base, comment = row
+        mark, _, pool = comment.removesuffix("|").rpartition(":")
+        if mark == slurm.mark and re.fullmatch("[0-9]{1,9}", pool):
+            number = int(pool)
+        elif name in slurm.pools or (base == slurm.config.internal.pilots and name != base):
+            number = slurm.pools.get(name, 0)
+        else:
+            continue
+        state = running(state)
+        runs, unwritten = state == "RUNNING", state == "FAILED" and reason.startswith(NO_OUTPUT)
+        try:
+            hosts = tuple(expand_hosts(nodes)) if runs or unwritten else ()
+        except ValueError:
+            hosts = ()
+        if not STATES.fullmatch(state) or not is_job(job) or runs > bool(hosts) or not all(map(is_node, hosts)):
+            unread.append("|".join(row))
+            continue
+        waits = reason if state == "PENDING" else ""
+        start, end, told = (time_of(began), time_of(ends), time_of(cut)) if runs else (None, None, None)
+        preempted = start is not None and told is not None and told >= start  # else: before it was requeued
+        job = job if runs else ""
+        out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
+    return out, unread
 
 
-class StartAtOnce(SlurmRequest[StartNow]):
-    def argv(self) -> list[str]:
-        return commands.start_now(self.action.name)
+def _submitted(slurm: Slurm, pool: int, answer: Answer) -> list[Event]:
+    """Read the last line of ftslurm.submission.pilot_jobs: the jobs and excluded nodes as JSON, or an error."""
+    lines, names = [line for line in answer.text.splitlines() if line.strip()], list[str]()
+    with suppress(ValueError, IndexError, TypeError, RecursionError):
+        printed, noted = json.loads(lines[-1])
+        names = [name for name in printed if is_job(name)]
+        slurm.noted = [node for node in noted if is_node(node)]
+    slurm.pools |= dict.fromkeys(names, pool)
+    error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
+    return [Submitted(pool, tuple(names), error)]
 
 
-class RunPilot(SlurmRequest[StartPilot]):
-    """Start a pilot through srun. The srun of an earlier one may hang at a node that was lost."""
-
-    timeout_s, replaces = inf, True
-
-    def argv(self) -> list[str]:
-        srun = self.scheduler.srun("pilot", Place((self.action.node,), allocation=self.action.id))
-        return [*srun, *job_command(self.scheduler.run, JobRole.EXTRA_PILOT)]
-
-    def env(self) -> Mapping[str, str]:
-        """Return the environment of a pilot; srun does not set the array task of its job."""
-        env = {key: value for key, value in (super().env() or {}).items() if not key.startswith("FTSLURM_")}
-        array_job, _, task = self.action.name.partition("_")
-        return env | ({"SLURM_ARRAY_JOB_ID": array_job, "SLURM_ARRAY_TASK_ID": task} if task else {})
-
-    def read(self, answer: Answer) -> list[Event]:
-        log.warning("the pilot of %s has ended: %s", self.action.name, answer.text.strip()[-1000:])
-        return []
+def _requeued(name: str, answer: Answer) -> list[Event]:
+    words = " ".join(answer.text.split()) or f"exit code {answer.code}"
+    if answer.code == 0 or is_busy(words) or any(hint in words for hint in NOT_NOW):
+        return []  # the next answer of squeue shows the job; if it still runs it is requeued again
+    return [RequeueRefused(name, words)]
 
 
-# --- nodes and steps -------------------------------------------------------------------------------------------------
+# --- nodes -----------------------------------------------------------------------------------------------------------
 
 
-class NodeRecords(SlurmRequest[AskNodes]):
-    def argv(self) -> list[str]:
-        return commands.node_records(self.action.nodes)
-
-    def read(self, answer: Answer) -> list[Event]:
-        fates = list[Event]()
-        for line in answer.text.splitlines():
-            pairs = (word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
-            words = dict(pairs)
-            node, state = words.get("NodeName", ""), words.get("State", "")
-            why = re.match(r"(.*?) \[([^\s@]+)@(\S+)\]", line.partition(" Reason=")[2])
-            reason = f"{why[1]} ({why[2]}, {why[3]})" if why else ""
-            fates += [node_fate(node, state, reason)] if state and is_node(node) else []
-        return fates
+def _node_fates(answer: Answer) -> list[Event]:
+    fates = list[Event]()
+    for line in answer.text.splitlines():
+        words = dict(word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
+        node, state = words.get("NodeName", ""), words.get("State", "")
+        if state and is_node(node):
+            fates.append(node_fate(node, state, line.partition(" Reason=")[2].strip()))
+    return fates
 
 
-class ProbeNode(OnNodes[Probe]):
-    timeout_s = PROBE_S
-
-    def argv(self) -> list[str]:
-        srun = self.scheduler.srun("look", Place((self.action.node,), allocation=self.action.allocation))
-        return [*srun, *programs.module("ftslurm.guard.probe")]
-
-    def read(self, answer: Answer) -> list[Event]:
-        return [read_probe(self.action.node, answer.text)]
+def _probed(node: str, answer: Answer) -> list[Event]:
+    return [read_probe(node, answer.text)]
 
 
-class DialNodes(SlurmRequest[Dial]):
-    def argv(self) -> list[str]:
-        return programs.module("ftslurm.slurm.dial", *commands.slurmds(self.action.nodes))
-
-    def read(self, answer: Answer) -> list[Event]:
-        with suppress(ValueError, TypeError):
-            return [Looked(node, False, silent=True) for node in json.loads(answer.text) if node in self.action.nodes]
-        return []
-
-
-class EndStep(SlurmRequest[CancelStep]):
-    def argv(self) -> list[str]:
-        return commands.cancel(self.action.name)
+def _dialled(nodes: Sequence[str], answer: Answer) -> list[Event]:
+    with suppress(ValueError, TypeError):
+        return [Looked(node, False, silent=True) for node in json.loads(answer.text) if node in nodes]
+    return []
 
 
 # --- the controller's own job ----------------------------------------------------------------------------------------
 
 
-class OwnState(SlurmRequest[AskOwnState]):
-    def __init__(self, slurm: Slurm, action: AskOwnState, now: float) -> None:
-        super().__init__(slurm, action, now)
-        self.timeout_s = action.patience_s
-
-    def argv(self) -> list[str]:
-        return commands.job_state(self.scheduler.job or "")
-
-    def read(self, answer: Answer) -> list[Event]:
-        restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        batch = commands.is_batch(os.environ)
-        return [
-            *asked_by_slurm(read_state(answer.text), self.scheduler.config, restarts, batch),
-            Explained(self.action.signalled),
-        ]
+def _own_state(slurm: Slurm, signalled: bool, answer: Answer) -> list[Event]:
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    batch = commands.is_batch(os.environ)
+    return [*asked_by_slurm(read_state(answer.text), slurm.config, restarts, batch), Explained(signalled)]
 
 
-class OwnNodes(SlurmRequest[AskOwnNodes]):
-    def argv(self) -> list[str]:
-        return commands.job_nodes(self.scheduler.job or "")
-
-    def read(self, answer: Answer) -> list[Event]:
-        with suppress(ValueError):
-            nodes = tuple(node for row in read_rows(answer.text, 3)[0] for node in expand_hosts(row[1]))
-            return [NodesLeft(nodes)] if answer.code == 0 and nodes and all(map(is_node, nodes)) else []
-        return []
-
-
-class Successor(SlurmRequest[SubmitSuccessor]):
-    def argv(self) -> list[str]:
-        return programs.module(SUBMITS, str(self.scheduler.run.root))
-
-
-REQUESTS: Mapping[type, type[SlurmRequest[Any]]] = {
-    AskJobs: Queue,
-    RequestJobs: Submit,
-    Exclude: ExcludeNodes,
-    CancelJobs: Cancel,
-    RequeueJob: Requeue,
-    StartNow: StartAtOnce,
-    StartPilot: RunPilot,
-    AskNodes: NodeRecords,
-    Probe: ProbeNode,
-    Dial: DialNodes,
-    CancelStep: EndStep,
-    AskOwnState: OwnState,
-    AskOwnNodes: OwnNodes,
-    SubmitSuccessor: Successor,
-}
+def _own_nodes(answer: Answer) -> list[Event]:
+    with suppress(ValueError):
+        nodes = tuple(node for row in read_rows(answer.text, 3)[0] for node in expand_hosts(row[1]))
+        return [NodesLeft(nodes)] if answer.code == 0 and nodes and all(map(is_node, nodes)) else []
+    return []

@@ -14,21 +14,17 @@ from typing import Any
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import array
 from ftslurm.core.state.actions import Ask, Attach, Launch
-from ftslurm.core.state.events import Event, JobLeaving, JobsSeen
-from ftslurm.core.state.model import SRUN, Allocation, Evidence, Job, Place
-from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.events import Event, JobLeaving
+from ftslurm.core.state.model import SRUN, Allocation, Evidence, Place
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.launchers import container, step_command
+from ftslurm.launchers import container, slurm_requests, step_command
 from ftslurm.launchers.job_command import KEEPER
-from ftslurm.launchers.scheduler import PATIENCE_S, AskOwnNodes, Command, Request
-from ftslurm.launchers.slurm_requests import REQUESTS
+from ftslurm.launchers.scheduler import PATIENCE_S, AskOwnNodes, Command, Request, Scheduler
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
-from ftslurm.security.json_text import is_finite
-from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.evidence import asked_by_slurm, job_ends, read_srun
 from ftslurm.slurm.hosts import expand_hosts
@@ -43,11 +39,8 @@ NODE_LOST = ("Requested node configuration is not available", "Node failure on")
 CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}  # else: time limit
 
 
-class Slurm:
+class Slurm(Scheduler):
     """One srun per step, which carries the control channel; SIGTERM ends it and its tasks within 0.1 s."""
-
-    direct = False
-    state: RunState | None = None
 
     def __init__(self, config: Config, run: RunDir) -> None:
         self.config, self.run, self.job = config, run, os.environ.get("SLURM_JOB_ID")
@@ -96,15 +89,8 @@ class Slurm:
         self, name: str, place: Place, tasks: int = 1, gpus: bool = False, extra: Sequence[str] | None = None
     ) -> list[str]:
         """Return an srun without its program; extra: None: the user's arguments for memory."""
-        return commands.srun_command(
-            job=self.id_of(place.allocation),
-            name=name,
-            nodes=place.nodes,
-            tasks_per_node=tasks,
-            gpus=gpus,
-            chdir=str(Path.cwd()),
-            extra=commands.memory_of(self.config.cluster.srun) if extra is None else extra,
-        )
+        extra = commands.memory_of(self.config.cluster.srun) if extra is None else extra
+        return commands.srun_command(self.id_of(place.allocation), name, place.nodes, tasks, gpus, extra)
 
     def environ(self) -> dict[str, str]:
         """Return the environment of a program of ours on a node, without the user's secrets."""
@@ -121,8 +107,8 @@ class Slurm:
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def request(self, ask: Ask, now: float) -> Request[Any, Any]:
-        return REQUESTS[type(ask)](self, ask, now)
+    def request(self, ask: Ask, now: float) -> Request:
+        return slurm_requests.request(self, ask, now)
 
     def id_of(self, allocation: str | None) -> str:
         """Return a job's id for srun --jobid: a task of an array has one of its own. None: the controller's job."""
@@ -131,29 +117,11 @@ class Slurm:
         job = None if self.state is None else self.state.job_pool.by_name.get(allocation)
         return allocation if job is None else job.id or allocation
 
-    def reported(self, command: Mapping[str, Any], now: float) -> list[Event]:
-        name = command.get("name")
-        if not isinstance(name, str) or not is_job(name):
-            return []
-        return self._leaving(name, command) if command["what"] == "leaving" else self._holds(name, command, now)
-
-    def _leaving(self, name: str, command: Mapping[str, Any]) -> list[Event]:
-        """Handle a pilot's report that its job is about to end. It comes several times: this controller may be new."""
-        sign = str(command.get("signal"))
+    def reported(self, command: Mapping[str, Any]) -> list[Event]:
+        """Return that a job is about to end. A pilot reports it several times: this controller may be new."""
+        name, sign = str(command.get("name")), str(command.get("signal"))
         event = JobLeaving(name, CAUSES.get(sign, Cause.TIME_LIMIT), f"Slurm sent {sign} to it")
         return [event] if name in self.pools else []
-
-    def _holds(self, name: str, command: Mapping[str, Any], now: float) -> list[Event]:
-        """Handle a pilot's report of its nodes. Drop an invalid one: the next answer to AskJobs has the nodes."""
-        try:
-            nodes, ends = tuple(expand_hosts(str(command["nodes"]))), command.get("ends")
-        except (KeyError, ValueError):
-            return []
-        end = float(ends) if is_finite(ends) else None
-        job = Job(name, self.pools.get(name, 0), "RUNNING", str(command.get("job")), nodes, ends=end)
-        known = name in self.pools or name.startswith(f"{self.config.internal.pilots}_")
-        sound = is_job(job.id) and all(is_node(node) for node in nodes)
-        return [JobsSeen((job,), now, whole=False)] if sound and known else []
 
     def cancel(self, names: Sequence[str]) -> list[str]:
         """Return the command that ends jobs. Release the running tasks of an array submitted by hand: they complete."""
@@ -166,13 +134,13 @@ class Slurm:
         return commands.cancel(*names, pending_only=True)
 
     def end(self, jobs: Sequence[str]) -> None:
-        """Cancel the run's jobs, those whose submission has just ended, and the controller's successor."""
+        """Cancel the run's jobs, those that were just submitted, and that of the controller if it waits."""
         names = (*jobs, *(name for name in self.run.pools() if name not in self.pools))
         if names:
             client.call(self.cancel(names), PATIENCE_S)
-        other = self.run.job()  # the successor or predecessor
-        if array(self.config) and other is not None and other.isdigit() and other != self.job:
-            client.cancel(other, pending_only=True, timeout_s=PATIENCE_S)
+        own = self.run.job()
+        if array(self.config) and own is not None and own.isdigit() and own != self.job:
+            client.cancel(own, pending_only=True, timeout_s=PATIENCE_S)
 
 
 def allocation(config: Config, environ: Mapping[str, str]) -> Allocation:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from urllib.parse import quote
 
 from ftslurm.code import staging
 from ftslurm.config import node_commands
-from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
+from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group
 from ftslurm.config.schema import (
     Config,
     binds_itself,
@@ -33,7 +31,6 @@ CONNECT_S = 60.0  # the least for connecting to the Lighthouse or a manager
 # torchft sleeps for the limit of a quorum divided by its retries before it asks a Lighthouse again that was down, and
 # without any the death of a Lighthouse during a quorum would end every group.
 RETRY_S = 0.3
-_ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"  # OpenTelemetry's variable: name=value,...
 
 
 def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state: RunState | None = None) -> list[str]:
@@ -63,7 +60,6 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
             "quorum_tick_ms": TICK_MS,
         }
         return programs.module("ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}")
-    shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
     if launch.check:
         share = gpus * (config.groups.per_node if is_standby(launch) else 1)
@@ -114,11 +110,11 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     every, parts = config.health.compare_every, config.health.compare_parts  # worker/comparison.py
     if launch.id.unit == LIGHTHOUSE:
         base, secrets = secret_variables.without(secrets, base), []
-    env = {
-        **nccl_variables(config),
-        **({TRACE: str(run.attempt(launch.id.unit, launch.id.attempt) / TRACE_PREFIX)} if uses_nccl(config) else {}),
-        **{name: value for name, value in base.items() if not name.startswith("FTSLURM_")},  # we may be in a worker
+    return {
         "OMP_NUM_THREADS": str(config.groups.cpus_per_worker),  # torchrun's default is 1; each worker uses its share
+        **nccl_variables(config),
+        **({TRACE: str(run.attempt(launch.id.unit, launch.id.attempt) / TRACE_PREFIX)} if config.groups.gpus else {}),
+        **{name: value for name, value in base.items() if not name.startswith("FTSLURM_")},  # we may be in a worker
         "TORCHFT_TIMEOUT_SEC": str(torchft.timeout_s),
         "TORCHFT_QUORUM_TIMEOUT_SEC": str(ceil(config.quorum_timeout_s)),
         "TORCHFT_CONNECT_TIMEOUT_SEC": str(ceil(max(CONNECT_S, config.orphan_after_s))),
@@ -146,31 +142,3 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_CHECKPOINT_EVERY": str(config.checkpoint.every),
         "FTSLURM_CHECKPOINT_KEEP": str(config.checkpoint.keep),
     }
-    env |= telemetry(env, run, launch, "" if local else os.environ.get("SLURM_JOB_ID", ""))
-    if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
-        env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]
-    return env
-
-
-def telemetry(env: Mapping[str, str], run: RunDir, launch: Launch, job: str = "") -> dict[str, str]:
-    """Return the variable that tells OpenTelemetry which run and attempt a worker is of, if an exporter is configured.
-
-    torchft exports its events if TORCHFT_USE_OTEL is set, and reads the variable when it is imported. Attributes that
-    the user has set are kept.
-
-    Args:
-        job: the controller's Slurm job.
-    """
-    exports = any(name.startswith("OTEL_EXPORTER_") for name in env)
-    if launch.id.unit == LIGHTHOUSE or (env.get("TORCHFT_USE_OTEL", "false") == "false" and not exports):
-        return {}
-    theirs = env.get(_ATTRIBUTES, "")
-    ours = {
-        "ftslurm.run.id": run.root.name,
-        "ftslurm.unit": launch.id.unit,
-        "ftslurm.attempt": str(launch.id.attempt),
-        "ftslurm.job": launch.place.allocation or job,
-    }
-    given = {pair.partition("=")[0].strip() for pair in theirs.split(",")}
-    added = [f"{name}={quote(value, safe='')}" for name, value in ours.items() if value and name not in given]
-    return {_ATTRIBUTES: ",".join([*filter(None, [theirs]), *added])}

@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
 from ftslurm.launchers.background import Answered, BackgroundCommands
-from ftslurm.launchers.scheduler import CancelStep, Command, Request, Scheduler
+from ftslurm.launchers.scheduler import CancelStep, Command, Scheduler
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
+from ftslurm.protocol.value_class import Value
 from ftslurm.run import liveness, log_cap
 from ftslurm.security import owned_files
 
@@ -32,24 +33,21 @@ LONGEST_LINE = 4096  # bytes of a stderr line that are read
 STUCK_S = 0.2  # wait for the rest of a step after the loss of one of its nodes
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(Value):
     """A message from a worker or its guard."""
 
     id: StepId
     message: messages.Raw
 
 
-@dataclass(frozen=True)
-class LauncherPrinted:
+class LauncherPrinted(Value):
     """A line on the launcher's stderr."""
 
     id: StepId
     line: str
 
 
-@dataclass(frozen=True)
-class StepEnded:
+class StepEnded(Value):
     """The end of every process of a step. codes are their exit codes, negative for signals."""
 
     id: StepId
@@ -65,8 +63,8 @@ class _Child:
     id: StepId
     process: subprocess.Popen[bytes]
     by_order: bool
-    out: messages.Lines = field(default_factory=lambda: messages.Lines(messages.MOST))
-    err: messages.Lines = field(default_factory=lambda: messages.Lines(messages.MOST))
+    out: messages.Lines = field(default_factory=messages.Lines)
+    err: messages.Lines = field(default_factory=messages.Lines)
     unsent: bytearray = field(default_factory=bytearray)
     code: int | None = None
 
@@ -81,7 +79,7 @@ class _Step:
     slurm_id: str | None = None  # JOB.STEP, once a task has reported it
     heard: bool = False  # a task has sent a message
     over: bool = False  # all its local processes have ended
-    cancelling: Request[Any, Any] | None = None  # it has been asked for
+    cancelling: CancelStep | None = None  # it has been asked for
     stuck: bool = False  # its srun waits for a lost node
     over_since: float | None = None
 
@@ -118,7 +116,7 @@ class Children:
         if step in self.steps:
             self.steps[step].slurm_id = slurm_id
 
-    def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
+    def launch(self, step: StepId, commands: Sequence[Command], log: Path) -> str | None:
         """Start a step's processes, each in a session of its own; return an error, or None."""
         try:
             sink = os.fdopen(owned_files.open_fd(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
@@ -131,7 +129,6 @@ class Children:
                 process = subprocess.Popen(
                     command.argv,
                     env=dict(command.env),
-                    cwd=cwd,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -161,10 +158,10 @@ class Children:
             self._write(child)
         return None
 
-    def adopt(self, step: StepId, command: Command, cwd: str, log: Path, slurm_id: str | None) -> str | None:
+    def adopt(self, step: StepId, command: Command, log: Path, slurm_id: str | None) -> str | None:
         """Start an srun that attaches to a running step. If it fails, and slurm_id is known, the step is cancelled."""
         self.adopted.add(step)
-        problem = self.launch(step, [command], cwd, log)
+        problem = self.launch(step, [command], log)
         if step in self.steps:
             self.steps[step].slurm_id = slurm_id
         return problem
@@ -348,8 +345,8 @@ class Children:
         if entry is None or entry.slurm_id is None:
             return False
         if entry.cancelling is None:
-            entry.cancelling = self.scheduler.request(CancelStep(entry.slurm_id), 0.0)
-            self.background.ask(entry.cancelling)
+            entry.cancelling = CancelStep(entry.slurm_id)
+            self.background.ask(self.scheduler.request(entry.cancelling, 0.0))
         return True
 
     def _sweep(self) -> None:

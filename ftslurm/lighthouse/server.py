@@ -94,7 +94,7 @@ class Server:
             self.told.add(store)
             self.strangers_told += not known
             log(refused.reason)
-            self.report(messages.QuorumRefused(refused.reason, self.book.highest))
+            self.report(messages.QuorumRefused(refused.reason))
 
     async def _answer(self, ask: Ask) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -157,7 +157,7 @@ class Server:
             self.reported_refusal = why.reason
             reason = f"no quorum for now, {why.reason}"
             log(reason)
-            self.report(messages.QuorumRefused(reason, self.book.highest))
+            self.report(messages.QuorumRefused(reason))
 
     def _report(self, quorum: Quorum, moment: float) -> None:
         self.reported_refusal = ""
@@ -181,7 +181,7 @@ class Server:
 
     # --- the controller --------------------------------------------------------------------------------------------
 
-    def order(self, message: messages.ToWorker) -> None:
+    def order(self, message: messages.Order) -> None:
         """Carry out one order of the controller."""
         match message:
             case messages.Member(group, attempt, store):
@@ -244,7 +244,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         asyncio.run(live())
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
-        report(messages.Failed(str(error), None, started=False))
+        report(messages.Failed(str(error), started=False))
     flush()
     os._exit(1)
 
@@ -290,7 +290,7 @@ def serve_from(channel: socket.socket, server: GrpcServer) -> None:
     loop.add_reader(channel, receive)
 
 
-def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
+def listen_to(orders: int, obey: Callable[[messages.Order], None]) -> None:
     """Read the controller's orders from a pipe. An order that fails is logged, and the next one is carried out."""
     lines = messages.Lines()
     loop = asyncio.get_running_loop()
@@ -301,7 +301,7 @@ def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
             loop.remove_reader(orders)  # the guard is gone, and will take this process with it
         for line in lines.feed(data):
             try:
-                message = messages.ORDERS.decode(messages.parse(line))
+                message = messages.Order.decode(messages.parse(line))
                 if message is not None:
                     obey(message)
             except Exception as error:

@@ -64,6 +64,4 @@ def _why_no_step(stuck: records.NoFirstStep) -> str:
 
 
 def _stuck_group(group: records.StuckGroup) -> str:
-    last = group.get("last")
-    last_line = f', its last line: "{last}"' if isinstance(last, str) and last else ""
-    return f"group {group.get('group')} waits for {SCRIPT_WAITS.get(str(group.get('stage')), 'its step')}{last_line}"
+    return f"group {group.get('group')} waits for {SCRIPT_WAITS.get(str(group.get('stage')), 'its step')}"

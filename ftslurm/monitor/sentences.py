@@ -75,8 +75,8 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             return controller_error(record)
         case records.Warned():
             return f"warning: {record.text}"
-        case records.Command():  # the result of an injected fault has its own line
-            return None if record.what.startswith("inject") else f"{record.what}: {record.reason or record.by}"
+        case records.Command():
+            return f"{record.what}: {record.reason or record.by}"
         case records.Scaled():
             return f"the run has {plural(record.groups, 'group')} from now on (ftslurm scale)"
         case records.ScaleRefused():
@@ -128,9 +128,6 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
         case records.NodeCheckFailed():
             log = f"; see {record.log}" if record.log else ""
             return f"node {record.node} is left out, it has failed its check{_because(record.reason)}{log}"
-        case records.PilotRestarted():
-            what = f"another pilot is started on {record.node}"
-            return f"job {record.allocation}: {what}{_because(record.reason)}"
         case records.AllocationGranted(pool=None):  # the controller's own
             return f"allocation {record.allocation}: {few(record.nodes, 8)}"
         case records.AllocationRefused():

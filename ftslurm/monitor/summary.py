@@ -176,7 +176,7 @@ def _end(traceback: str) -> list[str]:
     """Return the last calls of a traceback and its exception."""
     lines = stack_text.told_lines(traceback)
     end = lines[-_TRACEBACK_LINES:]
-    begin = next((n for n, line in enumerate(end) if traces.RANK.match(line) or traces.frames(line)), 0)
+    begin = next((n for n, line in enumerate(end) if traces.frames(line)), 0)
     return end if end == lines else end[begin:]
 
 

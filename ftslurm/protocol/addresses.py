@@ -6,8 +6,9 @@ An address without one of these services is not of the run, and is used as it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from ftslurm.protocol.value_class import Value
 
 LIGHTHOUSE, STORE, SERVER, CHECKPOINT = "lighthouse", "store", "server", "checkpoint"
 _MANAGER = "manager:"  # and its number, for a process may have several
@@ -18,8 +19,7 @@ def manager(number: int) -> str:
     return f"{_MANAGER}{number}"
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(Value):
     """The address of a server."""
 
     host: str

@@ -1,13 +1,14 @@
 """Why an attempt ends: one row for each cause. All that follows from a cause is read here, and nowhere else decided.
 
-docs/causes.md has the same rows; tests/unit/protocol/test_causes.py walks each cause through all readers.
+docs/causes.md says what each means; tests/unit/protocol/test_causes.py walks each cause through all readers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from ftslurm.protocol.value_class import Value
 
 
 class Cause(str, Enum):
@@ -66,13 +67,11 @@ class Again(Enum):
     NEVER = 2
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Value):
     """What follows from a cause.
 
     Attributes:
         words: for status, summary and report.
-        meaning, follows: what has happened, and what ftslurm does; docs/causes.md has it.
         orderly: what the group did, for a sentence ("was preempted"), if the end is no failure: it costs no budget,
             pages nobody and is no restart. Empty: a failure.
         blame: what it says about the node.
@@ -83,8 +82,6 @@ class Row:
     """
 
     words: str
-    meaning: str
-    follows: str = "another attempt"
     orderly: str = ""
     blame: Blame = Blame.IF_AGAIN
     again: Again = Again.BY_BUDGET
@@ -99,91 +96,24 @@ class Row:
 
 
 ROWS: Mapping[Cause, Row] = {
-    Cause.OK: Row("finished", "every rank has ended with exit code 0", "nothing", "has finished", Blame.NOTHING),
-    Cause.USER_ERROR: Row(
-        "the script failed",
-        "the script has raised an exception, or ended with an exit code",
-        "another attempt, unless the same error comes at the same step",
-        hopeless=True,
-    ),
-    Cause.KILLED: Row("killed", "a signal has ended a rank, or something has killed its slurmstepd", telling=True),
-    Cause.OUT_OF_MEMORY: Row(
-        "out of memory",
-        "a rank has used too much memory, or has raised `MemoryError`",
-        telling=True,
-    ),
-    Cause.HARDWARE: Row(
-        "broken hardware",
-        "the node's hardware is broken, see below",
-        "the node is left out; the next attempt starts elsewhere at once",
-        blame=Blame.BROKEN,
-        telling=True,
-        hopeless=True,
-    ),
-    Cause.DIVERGED: Row(
-        "other weights than the rest",
-        "its weights or optimizer differ from those of most groups",
-        "the node is left out; the next attempt heals elsewhere, at once",
-        blame=Blame.BROKEN,
-        telling=True,
-    ),
-    Cause.NETWORK: Row("network error", "NCCL reports a network error, and no other rank has failed", telling=True),
-    Cause.NODE_LOST: Row(
-        "node lost",
-        "nothing is heard of a node, or Slurm says it is down",
-        "the node is left out until a probe reaches it; no wait",
-        blame=Blame.AT_ONCE,
-        telling=True,
-        with_job=True,
-    ),
-    Cause.HANG: Row("hung", "the group takes no step", "another attempt; the stacks are in the logs", telling=True),
-    Cause.START_FAILED: Row("could not start", "the script was not reached", hopeless=True),
-    Cause.START_TIMEOUT: Row("took too long to start", "the script was not reached in time", telling=True),
-    Cause.LIGHTHOUSE_LOST: Row(
-        "lost the Lighthouse",
-        "the script has raised an error while the Lighthouse was away",
-        blame=Blame.NOTHING,
-    ),
-    Cause.OTHER_VERSION: Row(
-        "another torchft",
-        "its torchft is of another version than that of the others",
-        "no attempt: `ftslurm resume` goes on once all nodes have one version",
-        blame=Blame.NOTHING,
-        again=Again.NEVER,
-    ),
-    Cause.PREEMPTED: Row(
-        "preempted",
-        "Slurm has taken the nodes for another job",
-        "another attempt as soon as there are nodes",
-        orderly="was preempted",
-        blame=Blame.NOTHING,
-        with_job=True,
-    ),
-    Cause.TIME_LIMIT: Row(
-        "time limit",
-        "the time limit of the job was reached, or is near",
-        "another attempt in the next job",
-        orderly="was stopped: time limit",
-        blame=Blame.NOTHING,
-        with_job=True,
-    ),
-    Cause.REQUESTED: Row(
-        "moved on request",
-        "a user's command (`ftslurm restart`, `drain`) has ended it",
-        "another attempt at once",
-        orderly="has left its nodes",
-        blame=Blame.NOTHING,
-        again=Again.AT_ONCE,
-    ),
-    Cause.CANCELLED: Row(
-        "ended from outside",
-        "somebody has ended it (`scancel`), or the run ends",
-        "another attempt, unless the run ends",
-        orderly="was stopped",
-        blame=Blame.NOTHING,
-        with_job=True,
-    ),
-    Cause.UNKNOWN: Row("ended for no known reason", "no sign says why it has ended", telling=True, with_job=True),
+    Cause.OK: Row("finished", orderly="has finished", blame=Blame.NOTHING),
+    Cause.USER_ERROR: Row("the script failed", hopeless=True),
+    Cause.KILLED: Row("killed", telling=True),
+    Cause.OUT_OF_MEMORY: Row("out of memory", telling=True),
+    Cause.HARDWARE: Row("broken hardware", blame=Blame.BROKEN, telling=True, hopeless=True),
+    Cause.DIVERGED: Row("other weights than the rest", blame=Blame.BROKEN, telling=True),
+    Cause.NETWORK: Row("network error", telling=True),
+    Cause.NODE_LOST: Row("node lost", blame=Blame.AT_ONCE, telling=True, with_job=True),
+    Cause.HANG: Row("hung", telling=True),
+    Cause.START_FAILED: Row("could not start", hopeless=True),
+    Cause.START_TIMEOUT: Row("took too long to start", telling=True),
+    Cause.LIGHTHOUSE_LOST: Row("lost the Lighthouse", blame=Blame.NOTHING),
+    Cause.OTHER_VERSION: Row("another torchft", blame=Blame.NOTHING, again=Again.NEVER),
+    Cause.PREEMPTED: Row("preempted", orderly="was preempted", blame=Blame.NOTHING, with_job=True),
+    Cause.TIME_LIMIT: Row("time limit", orderly="was stopped: time limit", blame=Blame.NOTHING, with_job=True),
+    Cause.REQUESTED: Row("moved on request", orderly="has left its nodes", blame=Blame.NOTHING, again=Again.AT_ONCE),
+    Cause.CANCELLED: Row("ended from outside", orderly="was stopped", blame=Blame.NOTHING, with_job=True),
+    Cause.UNKNOWN: Row("ended for no known reason", telling=True, with_job=True),
 }
 
 

@@ -9,7 +9,6 @@ has written the message may be broken or hostile, so texts are short and printab
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import urlsplit
 
 from ftslurm.protocol.stages import Stage
 from ftslurm.security.json_text import MOST, brief, is_finite, is_whole
@@ -17,7 +16,7 @@ from ftslurm.security.names import is_node, is_step
 
 MOST_TEXT = 2000  # characters of a text that are kept: twice the longest line that a worker sends
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_KEY, _DIGEST = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{16}")
+_KEY = re.compile("[0-9a-f]{64}")
 
 
 class Check(NamedTuple):
@@ -60,14 +59,6 @@ def _cleaned(text: str, keep: str = "") -> str:
     return "".join(char for char in _ESCAPE.sub("", text[:MOST_TEXT]) if char.isprintable() or char in keep)
 
 
-def _is_url(value: object) -> bool:
-    try:
-        parts = urlsplit(value) if isinstance(value, str) and _cleaned(value) == value else None
-        return parts is not None and parts.hostname is not None and parts.port is not None
-    except ValueError:
-        return False
-
-
 def _key(value: object) -> object:
     if not isinstance(value, str) or not _KEY.fullmatch(value):
         raise ValueError("not 64 hexadecimal digits")  # never shown: it may be the key with a small mistake
@@ -82,11 +73,9 @@ QuorumId = Annotated[int, _whole(-1)]  # torchft's manager has -1 before its fir
 Port = Annotated[int, _PORT]
 ExitStatus = Annotated[int, _whole(0, 255)]
 SignalNumber = Annotated[int, _whole(1, 64)]
-Hexadecimal = Annotated[str, _fit("16 hexadecimal digits", lambda value: _is_text(value) and _DIGEST.fullmatch(value))]
 Truth = Annotated[bool, Check("true or false", bool)]
 Text = Annotated[str, _TEXT]
 Multiline = Annotated[str, _fit("a text of several lines", _is_text, lambda value: _cleaned(value, keep="\n"))]
-Url = Annotated[str, _fit("scheme://HOST:PORT", _is_url)]
 Node = Annotated[str, _fit("the name of a node", is_node)]
 StoreAddress = Annotated[
     tuple[str, int],
@@ -107,7 +96,6 @@ AnyStage = Annotated[Stage | None, Lenient("a stage of a step", lambda value: St
 ProcessState = Annotated[
     str, Lenient("the letter of a process's state in /proc", lambda value: _TEXT.read(value)[:1] or "?", "?")
 ]
-Presence = Annotated[bool | None, Lenient(*_fit("true or false", lambda value: isinstance(value, bool)), None)]
 
 # For what the controller sends to its own workers: not shortened or cleaned, because paths may be any text.
 Plain = Annotated[str, _fit("a text", _is_text)]

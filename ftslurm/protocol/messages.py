@@ -1,8 +1,8 @@
 """The messages of the control channel between the controller and its steps: one type for each, one JSON object a line.
 
 The lines travel over the stdin and stdout of a step, which Slurm authenticates and carries. `encode` makes a line,
-`parse` and a `Vocabulary` read one: what is no message, or is of an unknown type, is None; unknown fields are ignored,
-so versions can differ; a field that is missing, or outside of its bounds, raises BadMessage.
+`parse` and `decode` read one: what is no message, or is of an unknown type, is None; unknown fields are ignored; a
+field that is missing, or outside of its bounds, raises BadMessage.
 
 docs/channel.py makes a page of the types below.
 
@@ -13,7 +13,7 @@ import dataclasses
 import json
 from dataclasses import field
 from types import NoneType
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 from ftslurm.protocol.field_types import (
     AnyCount,
@@ -23,14 +23,12 @@ from ftslurm.protocol.field_types import (
     Check,
     Count,
     ExitStatus,
-    Hexadecimal,
     Key,
     Lenient,
     Multiline,
     Node,
     Plain,
     Port,
-    Presence,
     ProcessState,
     QuorumId,
     SecondsOrZero,
@@ -39,7 +37,6 @@ from ftslurm.protocol.field_types import (
     StoreAddress,
     Text,
     Truth,
-    Url,
 )
 from ftslurm.protocol.value_class import Value
 from ftslurm.security.json_text import read_object
@@ -47,9 +44,10 @@ from ftslurm.security.json_text import read_object
 # srun passes a task's output on in pieces of 1,024 bytes: longer lines of several tasks get mixed (measured on Slurm
 # 22.05: no damaged line in 24,000 of up to 980 bytes from 8 tasks at once, a third of them damaged at 1,100).
 LONGEST = 1000  # bytes of a line of a worker
-MOST = 1 << 20  # bytes of a line that the controller reads; a longer one is dropped, no message is as long
+MOST = 1 << 24  # bytes of a line that is read; a longer one is dropped, no message is as long
 
 Raw = dict[str, Any]  # an object with a `type`: a message whose fields have not been checked
+M = TypeVar("M", bound="Message")
 
 
 class BadMessage(ValueError):
@@ -60,16 +58,40 @@ class Message(Value):
     """One message. A field with a default may be missing in a line that is read."""
 
     kind: ClassVar[str]  # its `type` on the wire
+    known: ClassVar[dict[str, Any]]  # the messages of one direction, by `type`
 
     def __init_subclass__(cls, kind: str = "") -> None:
         cls.kind = kind
+        if kind:
+            cls.known[kind] = cls
         super().__init_subclass__()
+
+    @classmethod
+    def decode(cls: type[M], raw: Raw | None) -> M | None:
+        """The message; None: it is none, or of an unknown type.
+
+        Raises:
+            BadMessage: a field is missing or is outside of its bounds.
+        """
+        kind = None if raw is None else cls.known.get(raw["type"])
+        return None if kind is None or raw is None else _read(kind, raw)
 
 
 class Report(Message):
     """A message of one task of a step to the controller."""
 
+    known: ClassVar[dict[str, Any]] = {}
     task: Count = field(default=0, kw_only=True)  # the index in the step; `encode` fills it in
+
+
+class LighthouseReport(Report):
+    """A message that only the Lighthouse sends."""
+
+
+class Order(Message):
+    """A message of the controller to the tasks of a step."""
+
+    known: ClassVar[dict[str, Any]] = {}
 
 
 # --- from workers and their guards ------------------------------------------------------------------------------------
@@ -109,15 +131,14 @@ class StoreUp(Report, kind="store"):
 class Alive(Report, kind="alive"):
     """Guard of local rank 0 of each node, every heartbeat: the worker's process and where its training is.
 
-    step, stage and since_s are null before the script runs. `pilot` says, in a job that a pilot holds, whether that is
-    there. `answers` is the number of the question (`where`) that this is the answer to.
+    step, stage and since_s are null before the script runs. `answers` is the number of the question (`where`) that this
+    is the answer to.
     """
 
     state: ProcessState
     step: AnyCount
     stage: AnyStage
     since_s: AnySeconds
-    pilot: Presence = None
     answers: AnyCount = None
 
 
@@ -134,10 +155,6 @@ class Room(Report, kind="room"):
 
 class FirstQuorum(Report, kind="quorum"):
     """Rank 0: this attempt is in a quorum for the first time."""
-
-    step: AnyCount
-    quorum_id: AnyCount
-    participants: AnyCount
 
 
 class Progress(Report, kind="progress"):
@@ -159,7 +176,7 @@ class Digest(Report, kind="digest"):
 
     step: Count
     rank: Count
-    digest: Hexadecimal
+    digest: Text
 
 
 class Serving(Report, kind="serving"):
@@ -183,7 +200,6 @@ class Restored(Report, kind="restored"):
 
     step: Count
     path: AnyText
-    skipped: tuple[Count, ...] = ()  # the steps of newer ones that could not be read
 
 
 class CanSave(Report, kind="can_save"):
@@ -219,7 +235,6 @@ class Failed(Report, kind="failed"):
     """
 
     error: Text | None
-    step: AnyCount
     started: Truth
     oom: Truth = False
     refused: Truth = False
@@ -228,8 +243,6 @@ class Failed(Report, kind="failed"):
 
 class Done(Report, kind="done"):
     """The script has ended well; the process is about to."""
-
-    step: AnyCount
 
 
 class Exited(Report, kind="exited"):
@@ -256,8 +269,6 @@ class Adopted(Report, kind="adopted"):
     come again, the last one of each.
     """
 
-    host: AnyText
-    rank: AnyCount
     ready: Truth
     begun: Truth  # its script has been told to start
     group: Count | None
@@ -291,15 +302,15 @@ class Injected(Report, kind="injected"):
 # --- from the Lighthouse ----------------------------------------------------------------------------------------------
 
 
-class LighthouseUp(Report, kind="address"):
+class LighthouseUp(LighthouseReport, kind="address"):
     """The Lighthouse serves. torchft: its version, if it is torchft's."""
 
-    url: Url
+    url: Text
     torchft: Text = ""
 
 
-class QuorumIssued(Report, kind="quorum"):
-    """A quorum has been issued; sampled. The line may be longer than LONGEST: the step has no other task.
+class QuorumIssued(LighthouseReport, kind="issued"):
+    """A quorum has been issued; sampled. Many members come as several messages.
 
     members: the groups, null for a manager that is of no group. steps: what each asks to take, its number of commits.
     """
@@ -309,20 +320,19 @@ class QuorumIssued(Report, kind="quorum"):
     steps: tuple[Count, ...]
 
 
-class QuorumRefused(Report, kind="refused"):
+class QuorumRefused(LighthouseReport, kind="refused"):
     """A quorum, or a manager, is refused: see lighthouse/registry.py."""
 
     reason: Text
-    highest: AnyCount = None
 
 
-class QuorumBroken(Report, kind="broken"):
+class QuorumBroken(LighthouseReport, kind="broken"):
     """A member of this quorum, the last one issued, is gone."""
 
     quorum_id: Count
 
 
-class GroupAside(Report, kind="aside"):
+class GroupAside(LighthouseReport, kind="aside"):
     """Quorums are formed without this attempt for now (`aside`), because it is silent; or it is heard again.
 
     seconds: how long its manager has been silent, or was.
@@ -337,19 +347,19 @@ class GroupAside(Report, kind="aside"):
 # --- to workers and their guards --------------------------------------------------------------------------------------
 
 
-class RunKey(Message, kind="key"):
+class RunKey(Order, kind="key"):
     """Guard: the first line, the run's key (security/run_key.py)."""
 
     key: Key
 
 
-class Ping(Message, kind="ping"):
+class Ping(Order, kind="ping"):
     """Guard: every heartbeat. A worker whose controller is silent is ended. No quorum may be below step `reached`."""
 
     reached: Count = 0
 
 
-class Where(Message, kind="where"):
+class Where(Order, kind="where"):
     """Guard: every task answers `alive` at once.
 
     An answer with the number shows that node and slurmstepd are well, which a late heartbeat does not.
@@ -375,7 +385,7 @@ class Role(Value):
     count: Count
 
 
-class Assign(Message, kind="assign"):
+class Assign(Order, kind="assign"):
     """Who the tasks are: ranks[task] is the place of a task. Both the guard and the worker read it.
 
     log_dir: where rank-N.log goes, instead of --log-dir. For a standby there are four more: gpus, its FIRST:COUNT of
@@ -402,7 +412,7 @@ class Assign(Message, kind="assign"):
     bind: Count | None = None
 
 
-class Begin(Message, kind="store"):
+class Begin(Order, kind="store"):
     """The script starts. Workers find the group's store here: the guard puts its own port in, and `public`.
 
     heals: others hold the training's state, so no checkpoint is needed. floor: the step below which no quorum may be.
@@ -416,63 +426,60 @@ class Begin(Message, kind="store"):
     public: Plain = ""
 
 
-class LighthouseMoved(Message, kind="lighthouse"):
+class LighthouseMoved(Order, kind="lighthouse"):
     """Guard: the Lighthouse is at this address now (guard/forwarder.py)."""
 
     url: Plain
 
 
-class Servers(Message, kind="servers"):
+class Servers(Order, kind="servers"):
     """Guard: where the parameter server of each serving group is; "": nowhere for now."""
 
     urls: tuple[Plain, ...]
 
 
-class Dump(Message, kind="dump"):
-    """Guard: write the stacks of the worker into its log. `by` is named there."""
-
-    by: Plain = "the controller"
+class Dump(Order, kind="dump"):
+    """Guard: write the stacks of the worker into its log."""
 
 
-class TakeStacks(Message, kind="stacks"):
+class TakeStacks(Order, kind="stacks"):
     """Guard: write the stacks of this task's worker, or of all, into a file (guard/stack_files.py)."""
 
     command: Plain
     task: AnyCount
-    by: Plain
 
 
-class Inject(Message, kind="inject"):
+class Inject(Order, kind="inject"):
     """Guard: this task suffers a fault (guard/faults.py)."""
 
     fault: Plain
     task: Count
 
 
-class Broken(Message, kind="broken"):
+class Broken(Order, kind="broken"):
     """This quorum has lost a member: workers need not wait for it (worker/quorum_abort.py)."""
 
     quorum: QuorumId
 
 
-class Save(Message, kind="save"):
+class Save(Order, kind="save"):
     """A checkpoint of this step or a later one is wanted at once."""
 
     step: Count
 
 
-class Stop(Message, kind="stop"):
+class Stop(Order, kind="stop"):
     """Guard: SIGTERM to the script."""
 
 
-class Kill(Message, kind="kill"):
+class Kill(Order, kind="kill"):
     """Guard: end everything at once."""
 
 
 # --- to the Lighthouse ------------------------------------------------------------------------------------------------
 
 
-class Member(Message, kind="member"):
+class Member(Order, kind="member"):
     """The manager with this store is an attempt of the run."""
 
     group: Count
@@ -480,7 +487,7 @@ class Member(Message, kind="member"):
     store: Plain
 
 
-class Evict(Message, kind="evict"):
+class Evict(Order, kind="evict"):
     """This attempt is over: its manager gets no quorum any more.
 
     finished: the group has succeeded, so it is not missed: quorums may have one member less than groups.min.
@@ -492,93 +499,10 @@ class Evict(Message, kind="evict"):
     finished: Truth = False
 
 
-class NewHistory(Message, kind="new_history"):
+class NewHistory(Order, kind="new_history"):
     """All groups start over: no group needs to hold a step above this one."""
 
     step: Count
-
-
-FromWorker = (
-    Hello
-    | NodeCheck
-    | Ready
-    | StoreUp
-    | Alive
-    | Room
-    | FirstQuorum
-    | Progress
-    | Digest
-    | Serving
-    | Served
-    | SessionOpened
-    | Restored
-    | CanSave
-    | Checkpointed
-    | Notice
-    | Trace
-    | Failed
-    | Done
-    | Exited
-    | Adopted
-    | Dumped
-    | StacksTaken
-    | Injected
-)
-FromLighthouse = (
-    Hello
-    | Alive
-    | Failed
-    | Exited
-    | Adopted
-    | Dumped
-    | Injected
-    | LighthouseUp
-    | QuorumIssued
-    | QuorumRefused
-    | QuorumBroken
-    | GroupAside
-)
-ToWorker = (
-    RunKey
-    | Ping
-    | Where
-    | Assign
-    | Begin
-    | LighthouseMoved
-    | Servers
-    | Dump
-    | TakeStacks
-    | Inject
-    | Broken
-    | Save
-    | Stop
-    | Kill
-    | Member
-    | Evict
-    | NewHistory
-)
-M = TypeVar("M")
-
-
-class Vocabulary(Generic[M]):
-    """The messages that one side may send; decodes them."""
-
-    def __init__(self, union: Any) -> None:
-        self.types: dict[str, type[Message]] = {kind.kind: kind for kind in get_args(union)}
-
-    def decode(self, raw: Raw | None) -> M | None:
-        """The message; None: it is none, or of an unknown type.
-
-        Raises:
-            BadMessage: a field is missing or is outside of its bounds.
-        """
-        kind = None if raw is None else self.types.get(raw["type"])
-        return None if kind is None or raw is None else _read(kind, raw)
-
-
-FROM_WORKER: Vocabulary[FromWorker] = Vocabulary(FromWorker)
-FROM_LIGHTHOUSE: Vocabulary[FromLighthouse] = Vocabulary(FromLighthouse)
-ORDERS: Vocabulary[ToWorker] = Vocabulary(ToWorker)
 
 
 def parse(line: bytes) -> Raw | None:
@@ -587,40 +511,35 @@ def parse(line: bytes) -> Raw | None:
     return raw if raw is not None and isinstance(raw.get("type"), str) else None
 
 
-def encode(order: Message) -> bytes:
+def encode(order: Order) -> bytes:
     """A message of the controller as a line, which may be of any length."""
     return _line(order.kind, vars(order))
 
 
 def encode_report(report: Report, task: int) -> bytes:
-    """A message of a task as a line of at most LONGEST bytes; a long error loses its beginning."""
+    """A message of a task as a line of at most LONGEST bytes; a long `error` loses its beginning."""
     fields = {**vars(report), "task": task}
-    if text := fields.get("error"):
-        fields["error"] = text[-LONGEST:]
+    if error := fields.get("error"):
+        fields["error"] = error[-LONGEST:]
     line = _line(report.kind, fields)
-    while len(line) > LONGEST and (text := fields.get("error")):
-        fields["error"] = text[max(1, (len(line) - LONGEST) // 12) :]  # JSON takes up to twelve bytes a character
+    while len(line) > LONGEST and (error := fields.get("error")):
+        fields["error"] = error[max(1, (len(line) - LONGEST) // 12) :]  # JSON takes up to twelve bytes a character
         line = _line(report.kind, fields)
     return line
 
 
 def encode_trace(text: str, task: int) -> list[bytes]:
     """A text as the lines of as many `trace` messages as it needs."""
-    room = LONGEST - len(encode_report(Trace(""), task))
-    pieces, piece, size = [], "", 0
-    for char in text:
-        cost = len(json.dumps(char)) - 2
-        if size + cost > room:
-            pieces.append(piece)
-            piece, size = "", 0
-        piece, size = piece + char, size + cost
-    return [encode_report(Trace(part), task) for part in (*pieces, piece) if part]
+    line, half = encode_report(Trace(text), task), len(text) // 2
+    if len(line) <= LONGEST:
+        return [line] if text else []
+    return encode_trace(text[:half], task) + encode_trace(text[half:], task)
 
 
 class Lines:
     """Bytes as they come in, complete lines out."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int = MOST) -> None:
         """Begin. most: drop lines with more bytes than this, so that one without an end fills no memory."""
         self._rest = b""
         self._most = most
@@ -632,9 +551,9 @@ class Lines:
         if lines and self._dropping:
             self._dropping = False
             del lines[0]
-        if self._most is not None and (self._dropping or len(self._rest) > self._most):
+        if self._dropping or len(self._rest) > self._most:
             self._dropping, self._rest = True, b""
-        return lines if self._most is None else [line for line in lines if len(line) <= self._most]
+        return [line for line in lines if len(line) <= self._most]
 
 
 # --- how fields are read ----------------------------------------------------------------------------------------------
@@ -671,7 +590,7 @@ def check_of(annotation: Any) -> Check | Lenient:
     if get_origin(annotation) is tuple:
         return _each(check_of(get_args(annotation)[0]))
     if isinstance(annotation, type) and issubclass(annotation, Value):
-        return Check(f"an object: {', '.join(plan(annotation).checks)}", lambda value: _read_value(annotation, value))
+        return Check(f"an object: {', '.join(plan(annotation).checks)}", lambda value: _read(annotation, value))
     (item,) = (check_of(part) for part in get_args(annotation) if part is not NoneType)
     return Check(f"{item.meaning}, or null", lambda value: None if value is None else item.read(value))
 
@@ -685,19 +604,14 @@ def _each(item: Check | Lenient) -> Check:
     return Check(f"a list, each {item.meaning}", read)
 
 
-def _read_value(kind: type[Value], value: object) -> Value:
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    read: Value = _read(kind, value)
-    return read
-
-
-def _read(kind: type[Value], raw: Raw) -> Any:
+def _read(kind: type[Value], raw: object) -> Any:
     """The fields of a message, or of a value in one.
 
     Raises:
         BadMessage: it names the field.
     """
+    if not isinstance(raw, dict):
+        raise BadMessage("not an object")
     (checks, defaults), fields = plan(kind), {}
     for name, check in checks.items():
         if name in raw:

@@ -60,7 +60,6 @@ class StuckGroup(TypedDict, total=False):
     group: int
     attempt: int
     stage: str  # as in step_starting
-    last: str  # the last line of rank 0's log, or its newest error
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -130,13 +129,11 @@ class ControllerError(RunEvent):
 
 
 class Command(RunEvent):
-    """Somebody has asked for something: ftslurm stop or inject, a signal, Slurm."""
+    """Somebody has asked for the end of the run: ftslurm stop, a signal, Slurm."""
 
-    what: str  # stop, or inject and the fault
+    what: str  # stop
     by: By
-    reason: str | None = None  # why, for a person; only of stop
-    group: int | None = None  # the replica group of a fault; left out: any
-    rank: int | None = None  # the rank of a fault
+    reason: str | None = None  # why, for a person
 
 
 class Scaled(RunEvent):
@@ -286,14 +283,6 @@ class AllocationRequeued(ClusterEvent):
     reason: str | None  # cause for which the group left
 
 
-class PilotRestarted(ClusterEvent):
-    """A Slurm job runs although its batch process is gone: another pilot is started in it."""
-
-    allocation: Allocation
-    node: Node
-    reason: Reason
-
-
 class NodeSilent(ClusterEvent):
     """Nothing is heard from a node: the controller probes it."""
 
@@ -368,12 +357,17 @@ class StepEvent(JournalRecord):
     """Of the Slurm steps of the Lighthouse, the groups and the standbys."""
 
 
-class StepLaunched(StepEvent):
-    """A Slurm step is launched as the next attempt of a unit, or a group takes over a warm standby's step."""
+class OfUnit(StepEvent):
+    """Of an attempt of the Lighthouse, a group or a standby."""
 
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
+
+
+class StepLaunched(OfUnit):
+    """A Slurm step is launched as the next attempt of a unit, or a group takes over a warm standby's step."""
+
     nodes: Nodes
     slot: int | None  # which of the places on these nodes (groups.per_node)
     allocation: str | None  # the Slurm job; local for a run without Slurm
@@ -383,22 +377,16 @@ class StepLaunched(StepEvent):
     down_s: float | None  # time since the failure that this answers
 
 
-class LaunchRefused(StepEvent):
+class LaunchRefused(OfUnit):
     """Slurm has refused to start a step. It is no attempt: the next launch has the same number."""
 
-    unit: Unit
-    group: GroupOfUnit
-    attempt: Attempt
     reason: Reason
     again_s: float | None  # time until the next try; null: none
 
 
-class StepReady(StepEvent):
+class StepReady(OfUnit):
     """All tasks of a step are up: a group's workers, a warm standby, or the Lighthouse."""
 
-    unit: Unit
-    group: GroupOfUnit
-    attempt: Attempt
     seconds: float | None  # time since the launch
     url: str | None = None  # address of the Lighthouse
     slurm_step: SlurmStep
@@ -428,12 +416,9 @@ class ScriptBegun(StepEvent):
     attempt: Attempt
 
 
-class StepAdopted(StepEvent):
+class StepAdopted(OfUnit):
     """A controller that has taken over has reached a step that still runs."""
 
-    unit: Unit
-    group: GroupOfUnit
-    attempt: Attempt
     nodes: Nodes
     step: Step
     slurm_step: SlurmStep
@@ -442,12 +427,9 @@ class StepAdopted(StepEvent):
     standby: str | None  # the standby's step that had become this attempt
 
 
-class StepExited(StepEvent):
+class StepExited(OfUnit):
     """An attempt has ended."""
 
-    unit: Unit
-    group: GroupOfUnit
-    attempt: Attempt
     code: int | None  # exit code
     signal: int | None  # number of the signal
     cause: Annotated[str, ", ".join(cause.value for cause in Cause)]
@@ -461,17 +443,14 @@ class StepExited(StepEvent):
     with_job: bool = False  # true: it ended with its Slurm job, while no controller led
     away_since: float | None  # when the group was last at work
     evidence: tuple[str, ...]  # the signs by which the cause was decided
-    traceback: str | None  # the end of the script's traceback; of several ranks, each below `rank N:`
+    traceback: str | None  # the end of the script's traceback in that rank
     phases: Phases  # as in group_joined, of an attempt that never committed a step; else null
     log: str | None = None  # log of the rank that failed first
 
 
-class StepRecalled(StepEvent):
+class StepRecalled(OfUnit):
     """A user's command ends a step: its unit runs again, as its next attempt. It is no failure."""
 
-    unit: Unit
-    group: GroupOfUnit
-    attempt: Attempt
     reason: Reason
 
 
@@ -525,11 +504,16 @@ class TrainingEvent(JournalRecord):
     """Of the training."""
 
 
-class GroupJoined(TrainingEvent):
-    """A group has committed the first step of its attempt."""
+class OfGroup(TrainingEvent):
+    """Of an attempt of a group."""
 
     group: Group
     attempt: Attempt
+
+
+class GroupJoined(OfGroup):
+    """A group has committed the first step of its attempt."""
+
     step: Step
     quorum_id: int | None  # id of the quorum
     participants: int | None  # number of groups in the quorum
@@ -538,11 +522,9 @@ class GroupJoined(TrainingEvent):
     phases: Phases
 
 
-class Progress(TrainingEvent):
+class Progress(OfGroup):
     """How far a group is: in progress.jsonl, at most one line a second of each, and about eight a second of all."""
 
-    group: Group
-    attempt: Attempt
     step: Step
     quorum_id: int | None  # id of the quorum
     participants: int | None  # number of groups in the quorum
@@ -552,23 +534,19 @@ class Progress(TrainingEvent):
     at: float | None = None  # when the group has reported it, if that was before `time`
 
 
-class Serving(TrainingEvent):
+class Serving(OfGroup):
     """A parameter server is up."""
 
     unit: Unit
-    group: Group
-    attempt: Attempt
     url: str | None  # its address
     seconds: float | None = None  # time since the launch
     recovery_s: float | None = None  # as in group_joined
     phases: Phases = None
 
 
-class SessionOpened(TrainingEvent):
+class SessionOpened(OfGroup):
     """A group has its first session with a parameter server."""
 
-    group: Group
-    attempt: Attempt
     seconds: float | None = None  # time since the launch
     recovery_s: float | None = None  # as in group_joined
     phases: Phases = None
@@ -584,28 +562,22 @@ class NoFirstStep(TrainingEvent):
     groups: tuple[StuckGroup, ...]  # what the first groups do
 
 
-class GroupSetAside(TrainingEvent):
+class GroupSetAside(OfGroup):
     """A group's guards and its manager are silent: quorums are formed without it for now. Its attempt is not ended."""
 
-    group: Group
-    attempt: Attempt
     node: str | None  # the node that is silent for the longest time
     seconds: float | None  # how long its manager has been silent
 
 
-class GroupHeardAgain(TrainingEvent):
+class GroupHeardAgain(OfGroup):
     """A group that was set aside is heard again: it takes part in the next quorum, and heals if it is behind."""
 
-    group: Group
-    attempt: Attempt
     seconds: float | None  # how long it was set aside
 
 
-class HangFound(TrainingEvent):
+class HangFound(OfGroup):
     """A rank makes no progress: its stacks are dumped, then its group is restarted."""
 
-    group: Group
-    attempt: Attempt
     rank: int | None  # the rank
     step: int | None  # its last committed step
     # 0 computing, 1 asking for a quorum, 2 with its quorum, 3 in a collective, 4 voting on the commit
@@ -614,11 +586,9 @@ class HangFound(TrainingEvent):
     reason: Reason
 
 
-class GroupSlow(TrainingEvent):
+class GroupSlow(OfGroup):
     """A group makes the others wait in each step, or does so no longer. The times are medians of 50 steps."""
 
-    group: Group
-    attempt: Attempt
     nodes: tuple[str, ...]  # where it runs
     slow: bool  # false: it is no longer slow
     step: int | None  # its last committed step
@@ -648,11 +618,9 @@ class ReplicasDiffer(TrainingEvent):
     reason: str  # what has happened, for a person
 
 
-class CheckpointsDistrusted(TrainingEvent):
+class CheckpointsDistrusted(OfGroup):
     """What an attempt has saved after this step is not restored: the group had diverged."""
 
-    group: Group
-    attempt: Attempt
     step: Annotated[int, KEY]  # the last step after which it was equal to the others
 
 
@@ -662,32 +630,26 @@ class QuorumRefused(TrainingEvent):
     reason: Reason
 
 
-class CheckpointSaved(TrainingEvent):
+class CheckpointSaved(OfGroup):
     """A checkpoint is complete."""
 
-    group: Group
-    attempt: Attempt
     step: Step
     path: str | None  # where
     seconds: float | None  # how long it took
 
 
-class CheckpointFailed(TrainingEvent):
+class CheckpointFailed(OfGroup):
     """A checkpoint could not be saved. The training goes on."""
 
-    group: Group
-    attempt: Attempt
     step: Step
     path: str | None  # where
     seconds: float | None  # how long it took
     error: str  # the error
 
 
-class CheckpointRestored(TrainingEvent):
+class CheckpointRestored(OfGroup):
     """A group resumes from a checkpoint."""
 
-    group: Group
-    attempt: Attempt
     step: Step
     path: str | None  # where
 
@@ -737,5 +699,7 @@ class UnknownEvent(JournalRecord):
     """A line of another version, or one without its key fields. Never written."""
 
 
-_KINDS = (RunEvent, ClusterEvent, StepEvent, TrainingEvent, DrillEvent)
-EVENTS: tuple[type[JournalRecord], ...] = tuple(record for kind in _KINDS for record in kind.__subclasses__())
+_KINDS = (RunEvent, ClusterEvent, StepEvent, OfUnit, TrainingEvent, OfGroup, DrillEvent)
+EVENTS: tuple[type[JournalRecord], ...] = tuple(
+    record for kind in _KINDS for record in kind.__subclasses__() if record not in _KINDS
+)

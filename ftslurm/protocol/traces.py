@@ -1,4 +1,4 @@
-"""The tracebacks of the ranks of one attempt: collected piece by piece, and told so that each names its rank."""
+"""The tracebacks of the ranks of one attempt: collected piece by piece; that of the rank that failed first is told."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import NamedTuple, TypeAlias
 Traces: TypeAlias = tuple[tuple[int, str], ...]  # the rank, and the end of its traceback, in the order of arrival
 LONGEST = 4000  # characters that are kept of a rank
 MOST_RANKS = 4  # the later ones mostly raise because these have failed
-LINES = 20  # lines of all ranks that are told
-RANK = re.compile(r"^rank (\d{1,9}):$", re.MULTILINE)  # above the traceback of a rank
+LINES = 20  # lines that are told
 # As Python prints it in a traceback (a SyntaxError's names no function), and faulthandler in a stack.
 _FRAME = re.compile(r'^[ |+]*File "([^"\n]+)", line (\d{1,9})(?:,? in (.+))?$', re.MULTILINE)
 _OURS = re.compile(
@@ -44,10 +43,9 @@ def frames(text: str) -> list[Frame]:
     return [Frame(file, int(line), function) for file, line, function in _FRAME.findall(text)]
 
 
-def blamed(traceback: str, rank: int | None) -> Frame | None:
-    """Return the innermost call of the user's code in the traceback of the rank that failed; None: it has none."""
-    *_, named, text = (None, None, *RANK.split(traceback))
-    mine = [frame for frame in frames(text or "") if frame.users] if named in (None, str(rank)) else []
+def blamed(traceback: str) -> Frame | None:
+    """Return the innermost call of the user's code in a traceback; None: it has none."""
+    mine = [frame for frame in frames(traceback) if frame.users]
     return mine[-1] if mine else None
 
 
@@ -61,17 +59,5 @@ def added(traces: Traces, rank: int, piece: str) -> Traces:
 
 
 def told(traces: Traces, deciding: int | None) -> str | None:
-    """Return the ends of the tracebacks as at most LINES lines; None: there is none.
-
-    A line `rank N:` is above each, unless the deciding rank's is the only one. That one is the last, and has all the
-    lines that it needs; those that arrived first have what is left.
-    """
-    known = {rank: text.splitlines() for rank, text in traces if text.strip()}
-    if list(known) == [deciding]:
-        return "\n".join(next(iter(known.values()))[-LINES:])
-    lines: list[str] = []
-    for rank in sorted(known, key=lambda rank: rank != deciding):
-        room = LINES - len(lines) - 1
-        if room > 0:
-            lines = [f"rank {rank}:", *known[rank][-room:], *lines]
-    return "\n".join(lines) or None
+    """Return the last lines of the deciding rank's traceback; None: it has none. Those of others are in their logs."""
+    return "\n".join(dict(traces).get(-1 if deciding is None else deciding, "").splitlines()[-LINES:]) or None

@@ -22,7 +22,7 @@ from ftslurm.run.directory import replace_text
 from ftslurm.security import owned_files, sharing
 from ftslurm.security.json_text import read_object
 
-INTERNAL = ("hand_over", "leaving", "pilot")  # what processes of a run tell each other
+INTERNAL = ("hand_over", "leaving")  # what processes of a run tell each other
 LONGEST = 65536  # bytes; longer files are ignored
 MOST_AT_ONCE = 100  # commands that one look takes
 

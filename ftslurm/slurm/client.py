@@ -1,4 +1,4 @@
-"""Run a Slurm command, wait for its answer with a time-out, and classify its failure.
+"""Run a Slurm command, wait for its answer with a time-out, and tell how it has failed.
 
 No function here raises: an `Answer` has the output and, if the command failed, the reason. The controller must not
 block and does not use this module during the run; it runs the same commands in the background
@@ -13,9 +13,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from ftslurm.slurm import commands, sbatch_variables
 from ftslurm.slurm.parse import (
@@ -39,47 +38,19 @@ PROGRAMS = ("sbatch", "srun", "sinfo")
 DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TOPO_LEN", sbatch_variables.PREFIX)
 
 
-class Failure(Enum):
-    """The kind of failure of a Slurm command."""
-
-    NOT_STARTED = "not started"  # the program is missing, or the machine has no memory for it
-    TIMED_OUT = "timed out"
-    BUSY = "busy"  # slurmctld cannot be reached for the moment
-    KILLED = "killed"  # by a signal; what it asked for may be done nevertheless
-    REFUSED = "refused"
-
-    @property
-    def transient(self) -> bool:
-        """Return whether a retry may succeed."""
-        return self in (Failure.TIMED_OUT, Failure.BUSY, Failure.KILLED)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The output of a command, and its failure; None: it has succeeded."""
+class Answer(NamedTuple):
+    """The output of a command, and how it has failed."""
 
     out: str = ""
     err: str = ""
-    failure: Failure | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Return whether the command has succeeded."""
-        return self.failure is None
+    ok: bool = False
+    transient: bool = False  # a retry may succeed; without an answer, or ended by a signal, it may be done nevertheless
+    started: bool = True  # False: the program is missing, or the machine has no memory for it
 
     @property
     def text(self) -> str:
         """Return the whole output, for messages."""
         return (self.out + self.err).strip()
-
-
-def judge(code: int, text: str) -> Failure | None:
-    """Return the failure that an exit code and output mean; None: the command has succeeded."""
-    if code == 0:
-        return None
-    if code < 0:
-        return Failure.KILLED
-    return Failure.BUSY if is_busy(text) else Failure.REFUSED
 
 
 def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
@@ -98,13 +69,12 @@ def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
             start_new_session=True,  # no signal to our process group; Slurm's SIGTERM at a job's end reaches it anyway
         )
     except subprocess.TimeoutExpired:
-        return Answer(err=f"{command[0]} has not answered within {timeout_s:g} s", failure=Failure.TIMED_OUT)
+        return Answer(err=f"{command[0]} has not answered within {timeout_s:g} s", transient=True)
     except OSError as error:
-        return Answer(err=f"{command[0]} cannot be started: {error.strerror}", failure=Failure.NOT_STARTED)
-    failure = judge(done.returncode, done.stdout + done.stderr)
-    silent = failure is not None and not (done.stdout + done.stderr).strip()
-    err = f"{command[0]}: exit code {done.returncode}" if silent else plain(done.stderr)
-    return Answer(plain(done.stdout), err, failure)
+        return Answer(err=f"{command[0]} cannot be started: {error.strerror}", started=False)
+    code, text = done.returncode, done.stdout + done.stderr
+    err = f"{command[0]}: exit code {code}" if code and not text.strip() else plain(done.stderr)
+    return Answer(plain(done.stdout), err, code == 0, code < 0 or (code > 0 and is_busy(text)))
 
 
 def cancel(*jobs: str, pending_only: bool = False, timeout_s: float = ANSWER_S) -> bool:
@@ -128,18 +98,18 @@ def job_gpus(job: str) -> float:
 
 def kill_wait_s() -> float | None:
     """Return how long Slurm waits between SIGTERM and SIGKILL when it ends a job; None: it does not say."""
-    found = re.search(r"^KillWait\s*=\s*([0-9]{1,9})\b", call(commands.settings(), PARTITIONS_S).out, re.MULTILINE)
+    found = re.search(r"^KillWait\s*=\s*([0-9]{1,9})\b", call(commands.SETTINGS, PARTITIONS_S).out, re.MULTILINE)
     return None if found is None else float(found[1])
 
 
 def requeue_value() -> str | bool:
     """Return the value of sbatch's --requeue: where Slurm has it (25.11), a job whose node is lost restarts at once."""
-    return "expedite" if "enable_expedited_requeue" in call(commands.settings(), PARTITIONS_S).out else True
+    return "expedite" if "enable_expedited_requeue" in call(commands.SETTINGS, PARTITIONS_S).out else True
 
 
 def leaves() -> dict[str, str]:
     """Return the leaf switch or block of each node; empty if Slurm has no topology, or does not answer at once."""
-    answer = call(commands.topology(), TOPOLOGY_S)
+    answer = call(commands.TOPOLOGY, TOPOLOGY_S)
     return read_topology(answer.out) if answer.ok else {}
 
 
@@ -158,7 +128,7 @@ def partitions() -> tuple[list[Partition], str]:
         return [], f"there is no file SLURM_CONF={conf}"
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        answer = call(commands.partitions(), PARTITIONS_S)
+        answer = call(commands.PARTITIONS, PARTITIONS_S)
         rows = read_partitions(answer.out)
         if rows or time.monotonic() >= deadline:
             return rows, answer.text.rpartition("\n")[2] or SHOWS_NONE

@@ -66,7 +66,13 @@ def job_name(environ: Mapping[str, str]) -> str:
 
 
 def srun_command(
-    *, job: str, name: str, nodes: Sequence[str], tasks_per_node: int, gpus: bool, chdir: str, extra: Sequence[str]
+    job: str,
+    name: str,
+    nodes: Sequence[str],
+    tasks_per_node: int = 1,
+    gpus: bool = False,
+    extra: Sequence[str] = (),
+    chdir: str | None = None,
 ) -> list[str]:
     """Return the srun command line of one step, without the program it runs.
 
@@ -95,21 +101,9 @@ def srun_command(
         f"--nodelist={','.join(nodes)}",
         *([] if gpus else ["--gres=none"]),
         f"--job-name={name}",
-        f"--chdir={chdir}",
+        f"--chdir={chdir or Path.cwd()}",
         *extra,
     ]
-
-
-def beside(job: str, name: str, node: str, extra: Sequence[str]) -> list[str]:
-    """Return the srun command line of one task of ours on a node, beside the groups' steps, without its program.
-
-    Args:
-        extra: the user's additional arguments (cluster.srun), of which those for memory count.
-    """
-    chdir = str(Path.cwd())
-    return srun_command(
-        job=job, name=name, nodes=[node], tasks_per_node=1, gpus=False, chdir=chdir, extra=memory_of(extra)
-    )
 
 
 def memory_of(extra: Sequence[str]) -> list[str]:
@@ -200,14 +194,10 @@ def job_record(job: str) -> list[str]:
     return ["scontrol", "--details", "--oneliner", "show", "job", job]
 
 
-def srun_options() -> list[str]:
-    """Ask srun for its options, with those of the site's plugins."""
-    return ["srun", "--help"]
-
-
-def node_states() -> list[str]:
-    """Ask for the state of each node, one line per node."""
-    return [*_SINFO, "--Node", "--format=%T"]
+# Ask srun for its options, with those of the site's plugins.
+SRUN_OPTIONS = ["srun", "--help"]
+# Ask for the state of each node, one line per node.
+NODE_STATES = [*_SINFO, "--Node", "--format=%T"]
 
 
 def slurmds(nodes: Iterable[str]) -> list[str]:
@@ -220,19 +210,12 @@ def node_records(nodes: Iterable[str]) -> list[str]:
     return ["scontrol", "--oneliner", "show", "node", ",".join(nodes)]
 
 
-def settings() -> list[str]:
-    """Print slurmctld's own settings, one on each line."""
-    return ["scontrol", "show", "config"]
-
-
-def partitions() -> list[str]:
-    """Ask for the partitions, one line per kind of node (--exact: also by its CPUs)."""
-    return [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
-
-
-def nodes() -> list[str]:
-    """Ask for the nodes, one line for each partition of a node."""
-    return [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
+# Print slurmctld's own settings, one on each line.
+SETTINGS = ["scontrol", "show", "config"]
+# Ask for the partitions, one line per kind of node (--exact: also by its CPUs).
+PARTITIONS = [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
+# Ask for the nodes, one line for each partition of a node.
+NODES = [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
 
 
 def records(*what: str) -> list[str]:
@@ -240,15 +223,10 @@ def records(*what: str) -> list[str]:
     return ["scontrol", "--all", "--oneliner", "show", *what]
 
 
-def offers() -> list[str]:
-    """Ask what the partitions have and allow, in words, one line per kind of node."""
-    words = "--format=%P has %D nodes of %c CPUs, %m MB, %G, features %f, time limit %l"
-    return ["sinfo", "--all", "--noheader", words]
-
-
-def topology() -> list[str]:
-    """Ask for the switches or blocks of the cluster, one line each."""
-    return ["scontrol", "--oneliner", "show", "topology"]
+# Ask what the partitions have and allow, in words, one line per kind of node.
+OFFERS = [*_SINFO, "--format=%P has %D nodes of %c CPUs, %m MB, %G, features %f, time limit %l"]
+# Ask for the switches or blocks of the cluster, one line each.
+TOPOLOGY = ["scontrol", "--oneliner", "show", "topology"]
 
 
 def try_submission(*words: str) -> list[str]:

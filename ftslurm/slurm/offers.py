@@ -7,15 +7,14 @@ partition can be meant, and only sbatch knows.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+from ftslurm.protocol.value_class import Value
 from ftslurm.slurm.parse import Partition, partition_names
 
 UNKNOWN_TO_SLURM = "cluster.sbatch.gpus-per-node=false: the nodes have GPUs that Slurm does not know"
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(Value):
     """What a request can mean."""
 
     rows: Sequence[Partition]  # all that can be meant: the job will be in one of their partitions

@@ -10,9 +10,9 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ftslurm.protocol.job_states import TABLE
+from ftslurm.protocol.value_class import Value
 from ftslurm.security.names import NODE, is_job
 from ftslurm.slurm.commands import FINDING_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
@@ -112,8 +112,7 @@ def read_topology(text: str) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class QueuedJob:
+class QueuedJob(Value):
     """A job of any user as squeue shows it, with what leads to its run."""
 
     name: str  # 81, or 81_2 for a task of an array
@@ -138,8 +137,7 @@ def read_jobs(text: str) -> tuple[list[QueuedJob], bool]:
 UNKNOWN = math.inf  # a count that Slurm does not say, or not to this user
 
 
-@dataclass(frozen=True)
-class Partition:
+class Partition(Value):
     """One row of sinfo: the nodes of one kind in a partition. A count may be UNKNOWN."""
 
     name: str

@@ -37,7 +37,8 @@ from ftslurm.words import few
 from ftslurm.worker import patch_fit
 
 ASK_S = 10.0  # for srun --help
-_CHOOSE = {"account", "clusters", "constraint", "qos", "reservation"}
+# Other options than these, as a constraint or one of a plugin of the site, may choose a partition.
+_NEUTRAL = {"partition", "time", "exclude", "exclusive", "mem", "mem-per-cpu", "mem-per-gpu", "network", "switches"}
 SHARE = "let more groups share a node (groups.per_node)"
 SLURM_ONLY = (*OWN_OPTIONS, "sbatch", "srun", "container_image")
 
@@ -113,7 +114,7 @@ def _check_container(config: Config) -> None:
     """Refuse a container where srun has no option for one, or whose mounts cannot be written as pyxis reads them."""
     if config.cluster.container_image is None:
         return
-    answer = client.call(commands.srun_options(), ASK_S)
+    answer = client.call(commands.SRUN_OPTIONS, ASK_S)
     if answer.ok and container.OPTION not in answer.text:
         raise EnvironmentProblem(
             f"cluster.container_image={config.cluster.container_image}, but this Slurm has no pyxis: srun knows no "
@@ -165,7 +166,7 @@ def _asked(place: Place) -> dict[str, Any]:
 def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
     """Set groups.gpus, and refuse what the partition of a place never has. Return lines about what is not certain."""
     options = _asked(config.cluster) | _asked(place)
-    choosers = [name for name in options if name in _CHOOSE or name not in sbatch_variables.KNOWN]
+    choosers = [name for name in options if name not in _NEUTRAL]
     wanted = str(options.get("partition", "")) if "clusters" not in options else ""  # of others nothing is known here
     offer = offers.meant(rows, wanted, choosers)
     if offer.missing:

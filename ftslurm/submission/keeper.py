@@ -26,14 +26,13 @@ INTERRUPTED = 130  # exit code of the keeper after Ctrl-C
 AWAY_S = 600.0  # how long a file server may be away before the keeper fails
 
 
-def keep(run: RunDir, array: Config | None = None, hand_over: bool = False) -> int:
+def keep(run: RunDir, array: Config | None = None) -> int:
     """Keep a controller of this run running until the run is over or goes on elsewhere.
 
     Signals to this process reach the controller through a pipe; they wait in it while there is no controller.
 
     Args:
         array: the configuration of a run in array mode, where others may lead; None: another mode.
-        hand_over: an earlier controller is to hand over the lead (array mode).
 
     Returns:
         The exit code of the run.
@@ -43,7 +42,7 @@ def keep(run: RunDir, array: Config | None = None, hand_over: bool = False) -> i
     os.set_blocking(read_end, False)
     job = job_name(os.environ) if "SLURM_JOB_ID" in os.environ else None
     lead = Lead(run, job, f"--signals={read_end}", pass_fds=(read_end,))
-    if not (_patiently(lambda: lead.take(None)) if array is None else lead.follow(array, hand_over)):
+    if not (_patiently(lambda: lead.take(None)) if array is None else lead.follow(array)):
         return _exit_code(run)
     wakeup, interrupted = Wakeup(SIGNALS), False
     while True:

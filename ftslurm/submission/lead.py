@@ -13,7 +13,6 @@ The groups and the Lighthouse run on while there is no controller, and the next 
 from __future__ import annotations
 
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -37,9 +36,8 @@ UNWRITTEN = 3  # of one whose run has not succeeded, which it could not write in
 # The last event of a controller that ended on purpose. As text: the controller starts only when this module has been
 # imported, so it imports nothing that is not needed for that.
 LAST = ("run_finished", "run_requeued", "controller_left")
-POLL_S = 0.1  # how often a process that has asked for the lead checks whether the leader has left
 CHECKS_PER_S = 32  # of all candidates together: each check asks the file server a few times
-STAND_BACK_S = 5.0  # head start of better candidates: the controller's successor, or a job that is not about to end
+STAND_BACK_S = 5.0  # head start of better candidates: the controller's own job, or one that is not about to end
 LEAVE_S = 5.0  # how long a controller may take to leave its steps
 END_S = 30.0  # how long it may take to tidy up when the run is over
 CRASHED_S = 20.0  # head start of all others after several crashes here
@@ -116,21 +114,14 @@ class Lead:
         self.crashes = [*(crash for crash in self.crashes if now - crash < WITHIN_S), now]
         return True
 
-    def follow(self, config: Config, ask: bool = False) -> bool:
-        """Wait until nobody leads, then take the lead. Return False if the run is over.
-
-        Args:
-            ask: ask the leader to hand over instead of waiting until it is lost.
-        """
+    def follow(self, config: Config) -> bool:
+        """Wait until nobody leads, then take the lead. Return False if the run is over."""
         watch = liveness.Watch()
         while not leadership.is_over(self.run):
-            now = leadership.leader(self.run)
-            if ask and now is not None:
-                self.ask(now.number, f"another one is ready on {platform.node()}")
             last = leadership.vacant(self.run, config, watch, self.job, self.number)
             if last is not None and self.take(last):
                 return True
-            time.sleep(POLL_S if ask else config.heartbeat_s)
+            time.sleep(config.heartbeat_s)
         return False
 
     def ask(self, number: int, reason: str) -> None:

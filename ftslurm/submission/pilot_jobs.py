@@ -34,7 +34,6 @@ from ftslurm.submission.submit import (
     with_options,
     without,
 )
-from ftslurm.submission.submit import submit as submit_controller
 
 UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to submit")
@@ -106,7 +105,7 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
             script.write(text)
             script.flush()
             answer = client.call(commands.try_submission(script.name))
-        if answer.failure in (None, client.Failure.NOT_STARTED) or answer.failure.transient:
+        if answer.ok or answer.transient or not answer.started:
             continue
         said = submitit_adapter.message(answer.err)
         # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
@@ -117,7 +116,7 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
 
 def _some_nodes_are_down() -> bool:
     """Return whether some nodes cannot start a job now but may later: sbatch --test-only ignores such nodes."""
-    return any(state.strip() not in UP for state in client.call(commands.node_states()).out.splitlines())
+    return any(state.strip() not in UP for state in client.call(commands.NODE_STATES).out.splitlines())
 
 
 def main(words: Sequence[str]) -> int:
@@ -125,14 +124,10 @@ def main(words: Sequence[str]) -> int:
     error.
 
     Args:
-        words: RUN POOL COUNT NODE,NODE,... submits jobs that avoid these nodes; RUN alone submits the controller's
-            successor.
+        words: RUN POOL COUNT NODE,NODE,... submits jobs that avoid these nodes.
     """
     run = RunDir(Path(words[0]))
     try:
-        if len(words) == 1:
-            submit_controller(configuration.of_run(run), run, hand_over=True)
-            return 0
         bad = [node for node in words[3].split(",") if node]
         names, noted = submit(configuration.of_run(run), run, int(words[1]), int(words[2]), bad)
         run.remember(names, int(words[1]))

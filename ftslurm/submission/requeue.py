@@ -94,9 +94,9 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
         if attempt:
             time.sleep(WAIT_S)
         answer = client.call(commands.requeue(job), ANSWER_S)
-        if answer.failure is None or _seen(job, environ)[2]:
+        if answer.ok or _seen(job, environ)[2]:
             return None
-        if not answer.failure.transient:
+        if not answer.transient:
             break
     return answer.text
 

@@ -85,12 +85,11 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take, p
     return run
 
 
-def submit(config: Config, run: RunDir, after: str | None = None, hand_over: bool = False) -> str:
+def submit(config: Config, run: RunDir, after: str | None = None) -> str:
     """Start the controller, in a batch job or on this machine. Store and return the job's id.
 
     Args:
         after: a job of this run that must end first: two controllers never overlap.
-        hand_over: the present leader exits as soon as the new controller is up (array mode).
 
     Raises:
         EnvironmentProblem: sbatch refused the job; its message is passed on.
@@ -101,11 +100,10 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
         parameters = sbatch_parameters(config, run)
         if after is not None:
             parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
-        role = JobRole.SUCCESSOR if hand_over else batch_role(config)
         try:
-            job, _ = submit_batch(config, run, role, parameters)
+            job, _ = submit_batch(config, run, batch_role(config), parameters)
         except submitit_adapter.SbatchRefused as error:
-            if after is None and not hand_over:  # nothing was submitted: leave no run directory behind
+            if after is None:  # nothing was submitted: leave no run directory behind
                 shutil.rmtree(run.root, ignore_errors=True)
             raise EnvironmentProblem(f"sbatch refused the job: {explained(error, parameters)}") from error
     replace_text(run.job_id, job)
@@ -190,7 +188,7 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         named.append("sacctmgr has the limits of your account; with groups.min fewer groups train meanwhile")
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
-    partition, rows = options.get("partition", "*"), client.call(commands.offers()).out.splitlines()
+    partition, rows = options.get("partition", "*"), client.call(commands.OFFERS).out.splitlines()
     mine = [row for row in rows if partition in row.partition(" ")[0]]  # sinfo marks the default one with *
     return "; ".join([str(refusal), *named, *(mine or rows)[:4]])
 

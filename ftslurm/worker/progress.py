@@ -114,7 +114,7 @@ class Observer(Onlooker):
         seen = self._read(manager)
         if self.on_quorum is not None:
             tell, self.on_quorum = self.on_quorum, None
-            tell(messages.FirstQuorum(manager._step, seen.quorum_id, seen.participants))
+            tell(messages.FirstQuorum())
         seen.state_fetched = manager._pending_state_dict is not None
         # Not before the first report: a group in its first quorum has not trained with its peers yet.
         if seen.reported not in (None, (seen.quorum_id, seen.participants)):

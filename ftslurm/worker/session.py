@@ -116,17 +116,17 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     except BaseException as error:  # the controller must get every error
         with contextlib.suppress(Exception):
             traceback.print_exc()
-        channel.say_failed(error, step=None, started=False)
+        channel.say_failed(error, started=False)
         os._exit(1)
 
     def failed(error: BaseException) -> None:
         watchers.flush()
-        channel.say_failed(error, watchers.progress.step, started=True)
+        channel.say_failed(error, started=True)
 
     def finished() -> int | None:
         watchers.flush()
         watchers.unhealed.ended()
-        channel.say(messages.Done(watchers.progress.step))
+        channel.say(messages.Done())
         if ours - descriptors():
             return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks), begin)
@@ -155,18 +155,18 @@ class Channel:
         self.task, self.orders, self.reports = task, orders, reports
         self._pipe, self._orders = os.fstat(reports), os.fstat(orders)
         self._lines = messages.Lines()
-        self._waiting: list[messages.ToWorker] = []
+        self._waiting: list[messages.Order] = []
 
     def say(self, report: messages.Report) -> None:
         """Send one message to the controller."""
         self._send([messages.encode_report(report, self.task)])
 
-    def say_failed(self, error: BaseException, step: int | None, started: bool) -> None:
+    def say_failed(self, error: BaseException, started: bool) -> None:
         """Send the end of an exception's traceback, then the exception."""
         line, trace = describe(error)
         trace = "" if isinstance(error, SystemExit) else trace  # sys.exit("message"): the message says it all
         self._send(messages.encode_trace(last_lines(trace), self.task))
-        self.say(messages.Failed(line, step, started, oom=ran_out_of_memory(error)))
+        self.say(messages.Failed(line, started, oom=ran_out_of_memory(error)))
 
     def warn(self, text: str) -> None:
         """Warn the user in the rank's log and through the controller."""
@@ -186,7 +186,7 @@ class Channel:
             # A script that closes all descriptors may reuse the number for a file of its own.
             if not os.path.samestat(os.fstat(self.orders), self._orders) or not (data := os.read(self.orders, 65536)):
                 raise OSError("the guard is gone")
-            decoded = (messages.ORDERS.decode(messages.parse(line)) for line in self._lines.feed(data))
+            decoded = (messages.Order.decode(messages.parse(line)) for line in self._lines.feed(data))
             self._waiting += [order for order in decoded if order is not None]
 
     def _send(self, lines: list[bytes]) -> None:
@@ -289,7 +289,7 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
     error = f"ended by ftslurm before it took a step: {reason}"
     complain(error)
     refused = os.environ.get("FTSLURM_HEALS") == "1"
-    channel.say(messages.Failed(error, None, started=True, refused=refused))
+    channel.say(messages.Failed(error, started=True, refused=refused))
     os._exit(1)
 
 

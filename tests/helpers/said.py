@@ -24,7 +24,7 @@ def adopted(
     torchft: str = "",
 ) -> Heard:
     group, known = 0 if assigned else None, (store, floor, at, torchft)
-    return Heard(step, msg.Adopted(None, None, ready, begun, group, None, lighthouse, *known, task=task))
+    return Heard(step, msg.Adopted(ready, begun, group, None, lighthouse, *known, task=task))
 
 
 def node_checked(step: StepId, node: str, error: str | None = None, task: int = 0, unstarted: bool = False) -> Heard:
@@ -50,7 +50,7 @@ def quorum_seen(step: StepId, quorum_id: int, members: tuple[tuple[int, int], ..
 
 
 def first_quorum(step: StepId) -> Heard:
-    return Heard(step, msg.FirstQuorum(None, None, None))
+    return Heard(step, msg.FirstQuorum())
 
 
 def room(step: StepId, task: int, available_mb: int, worker_mb: int) -> Heard:
@@ -120,7 +120,7 @@ def restored(step: StepId, number: int, path: str) -> Heard:
 
 
 def script_done(step: StepId, task: int) -> Heard:
-    return Heard(step, msg.Done(None, task=task))
+    return Heard(step, msg.Done(task=task))
 
 
 def task_done(step: StepId, task: int) -> Heard:

@@ -1,7 +1,5 @@
 """Another scheduler than Slurm behind ftslurm.launchers.scheduler: each job is a process of this machine."""
 
-# ruff: noqa: ARG002
-
 from __future__ import annotations
 
 import os
@@ -9,9 +7,9 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import LIGHT_WORKER, SCRIPTS, Run, quoted
@@ -19,34 +17,28 @@ from harness import LIGHT_WORKER, SCRIPTS, Run, quoted
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.controller.loop import Controller
-from ftslurm.core.state.actions import Ask, AskJobs, AskNodes, Attach, CancelJobs, Launch, Probe, RequestJobs
+from ftslurm.core.state.actions import Ask, AskJobs, AskNodes, CancelJobs, Launch, Probe, RequestJobs
 from ftslurm.core.state.events import Event, JobsSeen, Looked, NodeFate, Submitted
 from ftslurm.core.state.model import Allocation, Job
-from ftslurm.core.state.run_state import RunState
 from ftslurm.guard import processes
 from ftslurm.launchers import step_command
-from ftslurm.launchers.scheduler import Answer, Command, Request
+from ftslurm.launchers.scheduler import Answer, Command, Request, Scheduler
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import submit
 
 # --- the scheduler ---------------------------------------------------------------------------------------------------
 
 
-class Jobs:
+class Jobs(Scheduler):
     """A job is a process that sleeps. Its name is its pid, and it has one node."""
 
     direct = True
-    job: str | None = None
-    state: RunState | None = None
 
     def __init__(self, config: Config, run: RunDir) -> None:
         self.config, self.run, self.jobs = config, run, list[str]()
 
     def allocation(self) -> Allocation:
         return Allocation(platform.node(), ())
-
-    def leaves(self) -> Mapping[str, str]:
-        return {}
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
         argv = step_command.command(self.config, launch, log_dir, local=True, state=self.state)
@@ -55,66 +47,33 @@ class Jobs:
         task = {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": node}
         return [Command(argv, env | task)]
 
-    def attach(self, attach: Attach) -> Command:
+    def request(self, ask: Ask, now: float) -> Request:
+        match ask:
+            case RequestJobs(pool, count):
+                many = 'for n in $(seq "$1"); do sleep 600 > /dev/null & echo $!; done'
+                return Request(ask, ["sh", "-c", many, "sh", str(count)], partial(self.submitted, pool))
+            case AskJobs():
+                alive = 'for job; do grep -q "^State:.[^Z]" "/proc/$job/status" && echo "$job"; done 2> /dev/null; true'
+                return Request(ask, ["sh", "-c", alive, "sh", *self.jobs], partial(seen, now))
+            case CancelJobs(names):
+                return Request(ask, ["kill", "-9", *names])
+            case AskNodes(nodes):
+                return Request(ask, ["true"], lambda _: [NodeFate(node, down=False) for node in nodes])
+            case Probe(node):
+                return Request(ask, ["true"], lambda _: [Looked(node, reachable=True)])
         raise NotImplementedError
 
-    def printed(self, line: str) -> Sequence[Event]:
-        return []
-
-    def request(self, ask: Ask, now: float) -> Request[Jobs, Any]:
-        return REQUESTS[type(ask)](self, ask, now)
-
-    def reported(self, command: Mapping[str, Any], now: float) -> Sequence[Event]:
-        return []
+    def submitted(self, pool: int, answer: Answer) -> list[Event]:
+        self.jobs += answer.text.split()
+        return [Submitted(pool, tuple(answer.text.split()))]
 
     def end(self, jobs: Sequence[str]) -> None:
         subprocess.run(["kill", "-9", *jobs], check=False)
 
 
-class Submit(Request[Jobs, RequestJobs]):
-    def argv(self) -> list[str]:
-        many = 'for n in $(seq "$1"); do sleep 600 > /dev/null & echo $!; done'
-        return ["sh", "-c", many, "sh", str(self.action.count)]
-
-    def read(self, answer: Answer) -> list[Event]:
-        self.scheduler.jobs += answer.text.split()
-        return [Submitted(self.action.pool, tuple(answer.text.split()))]
-
-
-class List(Request[Jobs, AskJobs]):
-    def argv(self) -> list[str]:
-        alive = 'for job; do grep -q "^State:.[^Z]" "/proc/$job/status" && echo "$job"; done 2> /dev/null; true'
-        return ["sh", "-c", alive, "sh", *self.scheduler.jobs]
-
-    def read(self, answer: Answer) -> list[Event]:
-        alive = tuple(Job(name, state="RUNNING", id=name, nodes=(f"node{name}",)) for name in answer.text.split())
-        return [JobsSeen(alive, self.asked)]
-
-
-class Cancel(Request[Jobs, CancelJobs]):
-    def argv(self) -> list[str]:
-        return ["kill", "-9", *self.action.names]
-
-
-class Nodes(Request[Jobs, AskNodes]):
-    def argv(self) -> list[str]:
-        return ["true"]
-
-    def read(self, answer: Answer) -> list[Event]:
-        return [NodeFate(node, down=False) for node in self.action.nodes]
-
-
-class Ping(Request[Jobs, Probe]):
-    def argv(self) -> list[str]:
-        return ["true"]
-
-    def read(self, answer: Answer) -> list[Event]:
-        return [Looked(self.action.node, reachable=True)]
-
-
-REQUESTS: dict[type, type[Request[Jobs, Any]]] = {
-    RequestJobs: Submit, AskJobs: List, CancelJobs: Cancel, AskNodes: Nodes, Probe: Ping
-}  # fmt: skip
+def seen(asked: float, answer: Answer) -> list[Event]:
+    alive = tuple(Job(name, state="RUNNING", id=name, nodes=(f"node{name}",)) for name in answer.text.split())
+    return [JobsSeen(alive, asked)]
 
 
 # --- the drill -------------------------------------------------------------------------------------------------------

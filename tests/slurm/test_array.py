@@ -108,7 +108,7 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
     for job in (*first, (run.dir / "submitit/job_id").read_text()):
         cluster.limit(job, left_s=100)
     run.until(lambda: all(moved(run, g, job) for g, job in enumerate(first)), "both groups have moved")
-    run.until(lambda: len(run.named("run_started")) > 1, "the controller's successor leads")
+    run.until(lambda: len(run.named("run_started")) > 1, "a pilot leads")
     last = run.end_soon()
     run.finish()
     check_history_of_all(run, last, 2)

@@ -122,6 +122,6 @@ def test_a_run_that_was_submitted_by_hand_is_resumed_as_a_job(
     until(lambda: over(parent), "the run ends with its job")
     child = parent.resume()
     cluster = child.config.cluster
-    assert (cluster.controller, child.config.internal.pilots) == ("job", None)
+    assert (cluster.controller, child.config.internal.pilots, cluster.time) == ("job", None, None)
     assert cluster.partition == slurm_cluster.run(["sinfo", "-h", "--format=%R"]).split()[0]
     goes_on(child, parent)

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
 from ftslurm.core.state.actions import Cancel
-from ftslurm.core.state.events import InjectAsked
+from ftslurm.core.state.events import Asked
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
+from ftslurm.protocol.run_states import FAULTS
 
 FRESH_S = 120.0  # a failure within this time of a drill is attributed to the drill
 GROUPLESS = frozenset({"lighthouse"})  # kinds that hit no group
@@ -103,11 +104,10 @@ def never_done(turn: Turn) -> None:
             turn.do(records.Warned(group=None if fault.kind in GROUPLESS else fault.group, text=text))
 
 
-def inject_asked(turn: Turn, event: InjectAsked) -> None:
-    """Inflict a fault that was requested with `ftslurm inject`."""
-    by = event.by
-    turn.do(records.Command(what=f"inject {event.fault}", by=by, group=event.group, rank=event.rank))
-    _inject_in_group(turn, event.fault, event.group, event.rank, by)
+def inject_asked(turn: Turn, event: Asked) -> str:
+    """Inflict a fault that was requested with `ftslurm inject`. Answered by a record."""
+    _inject_in_group(turn, event.fault, event.group, event.rank or 0, event.by)
+    return ""
 
 
 def inject_random(turn: Turn) -> None:
@@ -131,7 +131,7 @@ def _inject_in_group(turn: Turn, kind: str, group: int | None, rank: int, by: st
     running = [u for u in turn.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
     if kind not in GROUPLESS and not running:
         reason = "no group runs" if group is None else f"group {group} does not run"
-        turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason))
+        turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason, by=by))
     else:
         _inject(turn, kind, running[0] if running else turn.lighthouse, rank, by)
 
@@ -154,6 +154,8 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
 
 def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:
     """Return why a fault cannot be inflicted now; None: it can."""
+    if kind not in FAULTS:
+        return "there is no such fault"
     if kind == "corrupt" and turn.config.health.compare_every == 0:
         return "nothing would find it: groups are not compared (health.compare_every=0)"
     if kind == "cancel" and turn.local:

@@ -225,7 +225,7 @@ def describe(end: Exit | StepExited) -> str:
     """
     cause = cause_of(end.cause)
     raised = cause is not Cause.HANG and end.signal is None and end.error is not None
-    frame = traces.blamed(end.traceback or "", end.rank) if raised else None
+    frame = traces.blamed(end.traceback or "") if raised else None
     sign = f" (exit code {end.code})" if end.code is not None and frame is None else ""
     sign = f" (signal {end.signal})" if end.signal is not None else sign
     where = f" on {end.node}" if end.node is not None else ""

@@ -225,7 +225,6 @@ def settle(turn: Turn) -> None:
     """Take up what has become of the jobs and their nodes."""
     _recover(turn)
     _note_left(turn)
-    queue.keep_pilots(turn)
 
 
 def _note_left(turn: Turn) -> None:
@@ -248,10 +247,10 @@ def _balance(turn: Turn, pool: int) -> None:
     have = [one for one in mine if lasts(turn, one)]
     surplus = len(have) - wanted(turn, pool)
     asking = asking_of(turn, pool)
-    missing = -surplus - asking.count
-    if missing > 0 and may_ask(turn.config) and turn.due(asking.again, JOBS):
+    missing = -surplus
+    if missing > 0 and asking.count == 0 and may_ask(turn.config) and turn.due(asking.again, JOBS):
         bad = _bad(turn.state)
-        asking = replace(asking, count=asking.count + missing, again=turn.now)
+        asking = replace(asking, count=missing, again=turn.now)
         queue.put_asking(turn, pool, asking)
         turn.do(records.AllocationRequested(pool=pool, count=missing, exclude=bad), RequestJobs(pool, missing, bad))
     out: dict[str, str] = {}

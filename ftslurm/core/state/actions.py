@@ -6,7 +6,7 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 from __future__ import annotations
 
 from ftslurm.core.state.model import Place, RunOutcome, StepId
-from ftslurm.protocol.messages import Message, Rank
+from ftslurm.protocol.messages import Order, Rank
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.protocol.value_class import Value
 
@@ -15,7 +15,7 @@ class Send(Value):
     """Send a message to the guards of a step, or to the Lighthouse, which is a step too."""
 
     id: StepId
-    message: Message
+    message: Order
 
 
 class Launch(Value):
@@ -126,14 +126,6 @@ class RequeueJob(Ask):
     """Give back a job's nodes, and let it wait in the queue. The answer is RequeueRefused, if it cannot."""
 
     name: str
-
-
-class StartPilot(Ask):
-    """Start another pilot in a job that has lost its own, on its first node."""
-
-    name: str  # as Slurm shows it
-    id: str  # the job id for srun
-    node: str
 
 
 class StartNow(Ask):

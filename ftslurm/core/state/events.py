@@ -7,7 +7,7 @@ from immutables import Map
 from ftslurm.core.state.model import Allocation, Evidence, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.messages import FromLighthouse, FromWorker
+from ftslurm.protocol.messages import Report
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.value_class import Value
 
@@ -67,18 +67,11 @@ class RequeueRefused(Value):
     error: str
 
 
-class ScaleAsked(Value):
-    """A user requests this number of groups (`ftslurm scale`)."""
-
-    groups: int
-    by: Requester
-
-
 class Heard(Value):
     """A message of a step: of a worker, its guard, or the Lighthouse. What tells of a failure comes as TaskFailed."""
 
     id: StepId
-    message: FromWorker | FromLighthouse
+    message: Report
 
 
 class Alive(Value):
@@ -91,7 +84,6 @@ class Alive(Value):
     step: int | None = None
     stage: Stage = Stage.COMPUTING
     since_s: float = 0.0  # how long the worker has been at this stage
-    pilot: bool | None = None  # whether the pilot of its job runs; None: unknown, or the job has none
     answers: int | None = None  # number of the question that it answers (messages.Where)
 
 
@@ -146,7 +138,7 @@ class NodeFate(Value):
 
 
 class Asked(Value):
-    """A user asks for something of the running training; reduce.REQUESTS has what. Answered: CommandDone or Refused."""
+    """A user asks for something of the running training; reduce.REQUESTS has what. The journal has the answer."""
 
     what: str
     by: Requester
@@ -154,15 +146,8 @@ class Asked(Value):
     group: int | None = None
     rank: int | None = None  # the one that it is for; a group is restarted as a whole
     node: str = ""
-
-
-class InjectAsked(Value):
-    """A user requests a drill now. group None: any running group; ignored for the Lighthouse."""
-
-    fault: str
-    group: int | None
-    rank: int
-    by: Requester
+    fault: str = ""
+    groups: int = 0  # of scale
 
 
 class StopAsked(Value):
@@ -193,5 +178,5 @@ class Explained(Value):
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
-RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
+RunEvent = Granted | Asked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

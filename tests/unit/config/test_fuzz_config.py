@@ -141,25 +141,9 @@ def test_a_range_without_an_end_or_a_sense_is_refused_at_once(groups: str) -> No
     assert why.startswith("cluster.ranges: groups=")
 
 
-@pytest.mark.parametrize("limit", ["nan", "tomorrow", "", "1h"])
-def test_a_time_limit_of_a_range_is_refused_as_that_of_the_run_is(limit: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    shown = {"nan": ".nan", "": "''"}.get(limit, limit)
-    path.write_text(f"cluster: {{kind: array, ranges: [{{groups: 1, time: {shown}}}]}}\n")
-    ranges = compose.load(path).cluster.ranges
-    why = judged(changed(cluster__kind="array", cluster__ranges=ranges))
-    assert str(why).startswith(f"cluster.ranges: groups=1, time={limit}: must be minutes or ")
-
-
 @pytest.mark.parametrize("at", [math.nan, math.inf, -1.0, 1e300])
 def test_a_drill_at_a_step_that_cannot_be_is_refused(at: float) -> None:
     assert "faults.plan" in str(judged(changed(faults__plan=[Fault(group=0, at=at)])))
-
-
-@pytest.mark.parametrize(("count", "nodes", "workers"), [(1_000, 10_000, 1), (10, 10_000, 1_000), (1, 10_000, 1_000)])
-def test_a_run_larger_than_any_cluster_is_refused(count: int, nodes: int, workers: int) -> None:
-    why = judged(changed(groups__count=count, groups__nodes=nodes, groups__workers=workers))
-    assert "a run at most" in str(why)
 
 
 @tried(250)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import example_journal as example
 import histories
@@ -13,23 +12,15 @@ import said
 from histories import RUNNING, play, stepped
 from steps import A0, B0
 
-from ftslurm.config.schema import Config
 from ftslurm.controller.error_boundary import EVERY_S, ErrorBoundary, decide
-from ftslurm.controller.loop import described
 from ftslurm.core import rules as core
 from ftslurm.core.reduce import observe
-from ftslurm.core.state.actions import AskNodes
 from ftslurm.core.state.events import Event
 from ftslurm.core.state.turn import Turn
-from ftslurm.launchers.background import Answered
-from ftslurm.launchers.local import ThisMachine
-from ftslurm.launchers.scheduler import Answer, Request
-from ftslurm.launchers.step_processes import LauncherPrinted, News, Received, StepEnded
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol.records import JournalRecord
-from ftslurm.run.directory import RunDir
 from ftslurm.run.leadership import Superseded
 
 
@@ -139,22 +130,6 @@ def test_a_run_that_cannot_begin_ends_with_the_error(monkeypatch: pytest.MonkeyP
     config = histories.config()
     with pytest.raises(ZeroDivisionError):
         decide(core.begin(config), [histories.granted(2)], 0.0, config, Told().errors)
-
-
-@pytest.mark.parametrize(
-    ("news", "words"),
-    [
-        (Received(A0, {}), "a message of group-0000/0"),
-        (LauncherPrinted(A0, "x"), "a line of the launcher of group-0000/0"),
-        (StepEnded(A0, (1,), killed=False), "the end of group-0000/0"),
-        (
-            Answered(Request(ThisMachine(Config(), RunDir(Path())), AskNodes(("n1",)), 0.0), Answer(0, "")),
-            "an answer of Slurm's (AskNodes(nodes=('n1',)))",
-        ),
-    ],
-)
-def test_the_error_says_what_was_being_handled(news: News, words: str) -> None:
-    assert described(news) == words
 
 
 def test_people_read_of_the_error_in_status_and_in_the_lines() -> None:

@@ -32,14 +32,14 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "session": {"task": 0},
     "trace": {"task": 1, "text": "Traceback\n  main()"},
     "warning": {"task": 0, "text": "nothing heals \x1b[31mit"},
-    "failed": {"task": 1, "error": "ValueError: x", "step": 12, "started": True},
+    "failed": {"task": 1, "error": "ValueError: x", "started": True},
     "exited": {"task": 1, "code": None, "signal": 9, "oom": False},
 }
 
 
 def sender_of(kind: str) -> StepId:
     """Return a step that sends messages of this type."""
-    return LIGHTHOUSE if kind in ("address", "quorum") else GROUP
+    return LIGHTHOUSE if kind in ("address", "issued") else GROUP
 
 
 def heard(sender: StepId, kind: str, /, **fields: object) -> ev.Event | None:
@@ -158,13 +158,15 @@ def test_no_gap_between_commits_is_no_gap() -> None:
 
 def test_only_the_lighthouse_has_an_address() -> None:
     assert heard(LIGHTHOUSE, "address", task=0, url="http://n1:1") == said.lighthouse_up(LIGHTHOUSE, "http://n1:1")
-    assert heard(GROUP, "address", task=0, url="http://n1:1") is None
+    with pytest.raises(BadMessage):
+        heard(GROUP, "address", task=0, url="http://n1:1")
 
 
 def test_only_the_lighthouse_sees_quorums_and_whom_it_cannot_place_is_left_out() -> None:
     fields = {"task": 0, "quorum_id": 7, "members": [0, None, 2], "steps": [5, 0, 4]}
-    assert heard(LIGHTHOUSE, "quorum", **fields) == ev.Heard(LIGHTHOUSE, msg.QuorumIssued(7, (0, None, 2), (5, 0, 4)))
-    assert heard(GROUP, "quorum", **fields) == ev.Heard(GROUP, msg.FirstQuorum(None, 7, None))
+    assert heard(LIGHTHOUSE, "issued", **fields) == ev.Heard(LIGHTHOUSE, msg.QuorumIssued(7, (0, None, 2), (5, 0, 4)))
+    with pytest.raises(BadMessage):
+        heard(GROUP, "issued", **fields)
 
 
 def test_what_a_later_version_says_is_no_event() -> None:
@@ -172,7 +174,7 @@ def test_what_a_later_version_says_is_no_event() -> None:
 
 
 def test_a_script_that_has_ended_well_is_told_of_before_its_process_ends() -> None:
-    assert heard(GROUP, "done", task=1, step=12) == ev.Heard(GROUP, msg.Done(12, task=1))
+    assert heard(GROUP, "done", task=1) == ev.Heard(GROUP, msg.Done(task=1))
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -200,10 +202,10 @@ def test_a_missing_field_is_named(kind: str, field: str) -> None:
 WRONG: list[Any] = ["", "x", None, [], {}, True, -1, 1.5, 10**400, float("nan"), float("inf"), [[1]]]
 
 
-@pytest.mark.parametrize("kind", [*MESSAGES, "address", "quorum"])
+@pytest.mark.parametrize("kind", [*MESSAGES, "address", "issued"])
 def test_a_malformed_message_raises_only_what_the_controller_catches(kind: str) -> None:
     seen = {"task": 0, "quorum_id": 7, "members": [0], "steps": [5]}
-    known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}, "quorum": seen}[kind]
+    known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}, "issued": seen}[kind]
     for field, value in itertools.product(known, WRONG):
         try:
             translate(sender_of(kind), {"type": kind, **known, field: value}, 1000.0, tasks=2)

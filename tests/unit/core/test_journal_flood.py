@@ -19,9 +19,8 @@ from ftslurm.protocol.stages import Stage
 
 OF_ITS_OWN = (msg.Alive, msg.Failed)  # events of their own: a heartbeat has no record, a failure ends the attempt
 KINDS = [
-    (step, kind)
-    for step, vocabulary in ((B0, msg.FROM_WORKER), (LIGHT0, msg.FROM_LIGHTHOUSE))
-    for kind in vocabulary.types.values()
+    (LIGHT0 if issubclass(kind, msg.LighthouseReport) else B0, kind)
+    for kind in msg.Report.known.values()
     if kind not in OF_ITS_OWN
 ]
 

@@ -18,8 +18,8 @@ FOUR = config(groups={"max": 4})
 AT_WORK = ((0, granted(4)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)), (10, stepped(A0, 10), stepped(B0, 10)))
 
 
-def to(groups: int) -> ev.ScaleAsked:
-    return ev.ScaleAsked(groups, ANN)
+def to(groups: int) -> ev.Asked:
+    return ev.Asked("scale", ANN, "c", groups=groups)
 
 
 def grown() -> Story:

@@ -234,8 +234,8 @@ def test_stacks_are_asked_of_one_rank_or_of_all_and_the_files_are_told() -> None
     story = play(*begun, (3, store(A0), store(B0)), (4, stepped(A0, 1), stepped(B0, 1)), config=two)
     story.turn(5, [ev.Asked("stacks", ANN, "c1", 1, 1), ev.Asked("stacks", ANN, "c2", 0, None)])
     assert story.all(msg.TakeStacks) == [
-        act.Send(B0, msg.TakeStacks("c1", 1, "ftslurm stacks")),
-        act.Send(A0, msg.TakeStacks("c2", None, "ftslurm stacks")),
+        act.Send(B0, msg.TakeStacks("c1", 1)),
+        act.Send(A0, msg.TakeStacks("c2", None)),
     ]
     story.turn(
         6, [said.stacks_taken(B0, 1, "c1", "stacks-rank-1-0.txt"), said.stacks_taken(A0, 0, "c2", "", "no space")]

@@ -66,7 +66,7 @@ def test_without_py_spy_there_is_what_faulthandler_says_and_nothing_older(
     log.write_text("a line of the script\n")
     monkeypatch.setattr(stack_files, "find_spy", lambda: None)
     monkeypatch.setattr(stack_files.stacks, "dump", lambda *_: log.open("a").write("in innermost\n"))
-    name = stack_files.take(os.getpid(), None, str(log), 0, "a test")  # type: ignore[arg-type]
+    name = stack_files.take(os.getpid(), None, str(log), 0)  # type: ignore[arg-type]
     assert (tmp_path / name).read_text() == "in innermost\n"
 
 
@@ -78,6 +78,6 @@ def test_a_py_spy_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(stack_files, "SPY_S", 0.2)
     monkeypatch.setattr(stack_files.stacks, "dump", lambda *_: None)
     (tmp_path / "rank-0.log").touch()
-    name = stack_files.take(os.getpid(), None, str(tmp_path / "rank-0.log"), 0, "a test")  # type: ignore[arg-type]
+    name = stack_files.take(os.getpid(), None, str(tmp_path / "rank-0.log"), 0)  # type: ignore[arg-type]
     assert name == "stacks-rank-0-0.txt"
     assert "py-spy was killed after 0.2 s" in (tmp_path / name).read_text()

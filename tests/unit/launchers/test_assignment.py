@@ -16,6 +16,6 @@ def test_as_many_groups_as_the_run_may_ever_have_so_that_their_ids_fit(tmp_path:
     config, run = Config(), RunDir(tmp_path)
     config.cluster.kind, config.groups.max = "local", 4
     action = Assign(StepId("group-0001", 0), group=1, attempt=0, lighthouse="http://n1:1", ranks=())
-    told = messages.ORDERS.decode(messages.parse(assignment(config, run, action)))
+    told = messages.Order.decode(messages.parse(assignment(config, run, action)))
     assert isinstance(told, messages.Assign)
     assert (told.group, told.groups) == (1, 4)

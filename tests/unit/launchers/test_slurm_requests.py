@@ -23,13 +23,11 @@ from ftslurm.core.state.actions import (
     RequestJobs,
     RequeueJob,
     StartNow,
-    StartPilot,
 )
 from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, RequeueRefused
 from ftslurm.core.state.model import Job, replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
-from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep, SubmitSuccessor
-from ftslurm.launchers.slurm_requests import REQUESTS
+from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep
 from ftslurm.launchers.srun import Slurm
 from ftslurm.launchers.step_processes import Children, News
 from ftslurm.run.directory import RunDir
@@ -84,17 +82,11 @@ def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Pa
     assert RunDir(tmp_path / "ddp-1").mark() == "ftslurm:ddp-1"
 
 
-@pytest.mark.parametrize(
-    ("name", "job", "known"),
-    [("81_2", "84", True), ("81_--me", "84", False), ("81_2/../x", "84", False), ("81_2", "84 --x", False)],
-)
-def test_what_is_no_job_is_not_taken_for_a_pilot(name: str, job: str, known: bool, tmp_path: Path) -> None:
-    config = Config()
-    config.internal.pilots = "81"
-    slurm = Slurm(config, new(tmp_path))
-    seen = slurm.reported({"what": "pilot", "name": name, "job": job, "nodes": "n1", "ends": None}, 1.0)
-    assert bool(seen) is known
-    assert slurm.reported({"what": "pilot", "name": name, "job": job, "nodes": "n[1-99999999999]"}, 1.0) == []
+@pytest.mark.parametrize(("name", "known"), [("81_2", True), ("81_3", False), (["81_2"], False), (None, False)])
+def test_only_jobs_of_the_run_are_about_to_end(name: object, known: bool, tmp_path: Path) -> None:
+    slurm = Slurm(Config(), new(tmp_path))
+    slurm.pools = {"81_2": 0}
+    assert bool(slurm.reported({"what": "leaving", "name": name, "signal": "SIGTERM"})) is known
 
 
 @pytest.mark.parametrize(
@@ -110,46 +102,19 @@ def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: boo
     assert news == ([RequeueRefused("6", f"slurm_requeue error: {words}")] if refused else [])
 
 
-def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_path: Path, programs: Programs) -> None:
-    programs.add("srun", body="exec sleep 60", record='"$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $*"')
-    slurm = Slurm(Config(), new(tmp_path))
-    children = Children(slurm.run.root, slurm)
-
-    def started(*pilots: StartPilot) -> list[str]:
-        for pilot in pilots:
-            children.background.ask(slurm.request(pilot, 0.0))
-        until = time.monotonic() + 30
-        while len(lines := programs.calls()) < len(pilots):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        programs.forget()
-        return lines
-
-    try:
-        (first, other) = sorted(started(StartPilot("81_1", "85", "n1"), StartPilot("81_10", "94", "n2")))
-        assert first.startswith("81 1 --jobid=85 ")
-        assert other.startswith("81 10 --jobid=94 ")
-        assert "ftslurm.entry pilot-again" in first
-        assert started(StartPilot("81_1", "85", "n1"))[0].startswith("81 1 --jobid=85 ")
-        list(children.listen(0.5))
-        assert len(children.background.running) == 2  # that of the other job goes on
-    finally:
-        children.background.kill(lambda asked: isinstance(asked.action, StartPilot))
-
-
 def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = new(tmp_path)
     programs.add("scancel")
     monkeypatch.setenv("SLURM_JOB_ID", "5")
-    run.job_id.write_text("6")  # the controller's successor
+    run.job_id.write_text("6")  # the controller's own job
     config = Config()
     config.cluster.kind = "array"
     slurm = Slurm(config, run)
     run.submitted.mkdir()
-    submit = slurm.request(RequestJobs(0, 1), 0.0)
-    monkeypatch.setattr(submit, "argv", lambda: ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
+    command = ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"]
+    submit = replace(slurm.request(RequestJobs(0, 1), 0.0), argv=command)
     executor = Executor(config, run, Children(run.root, slurm))
     executor.children.background.ask(submit)
     state = begin(config)
@@ -187,7 +152,6 @@ ANSWERS = {
     CancelJobs(("6",)): [],
     RequeueJob("6"): [RequeueRefused],
     StartNow("6"): [],
-    StartPilot("6", "6", "n1"): [],
     CancelStep("6.0"): [],
     AskOwnState(): [Explained],
     AskOwnNodes(): [],
@@ -203,8 +167,10 @@ def test_what_cannot_be_asked_is_answered_at_once(ask: Ask, tmp_path: Path, monk
 
 
 def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
-    of_ours = {RequestJobs, SubmitSuccessor, Dial}  # programs that are always there
-    assert set(Ask.__subclasses__()) == {type(ask) for ask in ANSWERS} | of_ours == set(REQUESTS)
+    of_ours = {RequestJobs(0, 1), Dial(("n1",))}  # programs that are always there
+    assert set(Ask.__subclasses__()) == {type(ask) for ask in (*ANSWERS, *of_ours)}
+    slurm = Slurm(Config(), RunDir(Path("/nowhere/run")))
+    assert all(slurm.request(ask, 0.0).argv for ask in of_ours)
 
 
 @pytest.mark.parametrize(

@@ -398,22 +398,6 @@ def test_no_value_of_job_env_is_on_a_command_line() -> None:
         assert not [word for word in command.argv if SECRET in word]
 
 
-def test_telemetry_names_run_and_attempt_only_where_an_exporter_is_configured() -> None:
-    assert "OTEL_RESOURCE_ATTRIBUTES" not in environment(base={"OTEL_SERVICE_NAME": "training"})
-    for exporter in ({"TORCHFT_USE_OTEL": "true"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}):
-        got = environment(base=exporter, here=True)["OTEL_RESOURCE_ATTRIBUTES"].split(",")
-        assert got[0] == f"ftslurm.run.id={RUN.root.name}"
-        assert got[1:3] == [f"ftslurm.unit={group().id.unit}", f"ftslurm.attempt={group().id.attempt}"]
-
-
-def test_telemetry_keeps_what_the_user_has_set() -> None:
-    theirs = "team=llm,ftslurm.attempt=mine"
-    got = environment(base={"TORCHFT_USE_OTEL": "true", "OTEL_RESOURCE_ATTRIBUTES": theirs}, here=True)
-    value = got["OTEL_RESOURCE_ATTRIBUTES"]
-    assert value.startswith(f"{theirs},ftslurm.run.id=")
-    assert value.count("ftslurm.attempt=") == 1
-
-
 def test_workers_learn_what_is_compared_and_how_often_only_if_it_is() -> None:
     made = config()
     assert [name for name in environment(made) if "COMPARE" in name] == []

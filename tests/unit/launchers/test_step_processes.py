@@ -33,7 +33,7 @@ def cancelled(programs: Programs) -> Iterator[Callable[[], list[str]]]:
 
 def adopt(children: Children, script: str, folder: Path) -> None:
     command = Command(["/bin/sh", "-c", script], dict(os.environ))
-    assert children.adopt(STEP, command, str(folder), folder / "step.log", "81.3") is None
+    assert children.adopt(STEP, command, folder / "step.log", "81.3") is None
 
 
 def until_gone(children: Children) -> list[News]:

@@ -99,7 +99,7 @@ def test_the_pulse_stops_while_the_event_loop_stands_still(monkeypatch: pytest.M
 def test_an_order_that_goes_wrong_does_not_drop_the_next_of_the_same_read() -> None:
     obeyed: list[int] = []
 
-    def obey(message: messages.ToWorker) -> None:
+    def obey(message: messages.Order) -> None:
         assert isinstance(message, messages.Member)
         if message.group == 1:
             raise OSError(28, "No space left on device")
@@ -109,7 +109,7 @@ def test_an_order_that_goes_wrong_does_not_drop_the_next_of_the_same_read() -> N
     assert obeyed == [0, 2]
 
 
-def feed(obey: Callable[[messages.ToWorker], None], lines: list[str]) -> None:
+def feed(obey: Callable[[messages.Order], None], lines: list[str]) -> None:
     async def read() -> None:
         out, into = os.pipe()
         os.write(into, "".join(f"{line}\n" for line in lines).encode())

@@ -302,7 +302,7 @@ def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are(tmp_path: 
     assert "lighthouse=torchft" in told[0].reason
     for number in range(10):  # also after many strangers
         server._tell(Refused(f"step {20 + number}"), "host:b2")
-    assert told[STRANGERS_TOLD:] == [messages.QuorumRefused("step 20", 10)]
+    assert told[STRANGERS_TOLD:] == [messages.QuorumRefused("step 20")]
     server._tell(refused(it.ask(Member("a1-second", store_address="host:a1", step=11), 2.0)), "host:a1")
     assert "'a1'" in told[-1].reason
     server._tell(Refused("this attempt is over", tell=False), "host:a0")

@@ -109,7 +109,6 @@ def test_a_kill_reads_like_a_story() -> None:
             ex.event(11, "fault_refused", kind="kill", group=None, rank=0, reason="no group is running"),
             "drill refused, SIGKILL: no group is running",
         ),
-        (ex.event(11, "command", what="inject kill", by=1000), None),
         (ex.event(11, "node_silent", node="n2", seconds=10.2), "nothing is heard of node n2 for 10 s: looking"),
         (
             ex.event(11, "hang_found", group=1, attempt=0, step=31, stage=3, silent_s=120.3, reason="rank 1 moves not"),

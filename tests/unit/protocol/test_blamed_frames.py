@@ -62,7 +62,7 @@ def test_the_innermost_call_of_the_user_is_named(
     error: Exception,
 ) -> None:
     trace = raised([*above, *calls, *below], error())
-    frame, (file, function, line) = blamed(trace, 0), calls[-1]
+    frame, (file, function, line) = blamed(trace), calls[-1]
     assert frame is not None
     assert (frame.file, frame.line, frame.function) == (file, line, function)
     exit_ = Exit(0, 1.0, Cause.USER_ERROR, ("n1",), code=1, node="n1", rank=3, error="E: x", traceback=trace)
@@ -76,7 +76,7 @@ def test_of_several_ranks_only_the_one_that_failed_is_blamed(calls: dict[int, Ca
     for rank, one in calls.items():
         traces = added(traces, rank, raised([one], ValueError(f"of {rank}")))
     deciding = data.draw(st.sampled_from([*calls, 9]))
-    frame = blamed(told(traces, deciding) or "", deciding)
+    frame = blamed(told(traces, deciding) or "")
     assert (frame and (frame.file, frame.function, frame.line)) == (
         None if deciding == 9 else (calls[deciding][0], calls[deciding][1], calls[deciding][2])
     )
@@ -85,14 +85,14 @@ def test_of_several_ranks_only_the_one_that_failed_is_blamed(calls: dict[int, Ca
 @pytest.mark.parametrize("others", [(), (*LIBRARIES, OURS)])
 def test_without_a_call_of_the_user_nobody_is_blamed(others: tuple[str, ...]) -> None:
     trace = raised([(file, "f", 3) for file in others], ValueError("x")) if others else "ValueError: x"
-    assert blamed(trace, 0) is None
+    assert blamed(trace) is None
 
 
 def test_a_syntax_error_names_its_line_and_json_the_call_that_gave_it_nonsense() -> None:
     try:
         compile("x = (", "/home/me/conf.py", "exec")
     except SyntaxError as error:
-        frame = blamed("".join(traceback.format_exception_only(error)), None)
+        frame = blamed("".join(traceback.format_exception_only(error)))
     assert str(frame) == "conf.py:1"
     try:
         json.loads("{")
@@ -101,7 +101,6 @@ def test_a_syntax_error_names_its_line_and_json_the_call_that_gave_it_nonsense()
     assert [frame.file.rpartition("/")[2] for frame in frames(trace) if frame.users] == ["test_blamed_frames.py"]
 
 
-@given(st.text(max_size=300), st.one_of(st.none(), st.integers(0, 9)))
-def test_any_text_may_stand_in_a_journal(text: str, rank: int | None) -> None:
-    blamed(text, rank)
-    blamed(f"rank {rank}:\n{text}", rank)
+@given(st.text(max_size=300))
+def test_any_text_may_stand_in_a_journal(text: str) -> None:
+    blamed(text)

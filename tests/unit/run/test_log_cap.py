@@ -140,7 +140,7 @@ def test_what_a_step_says_is_kept_below_the_cap(tmp_path: Path) -> None:
     flood, children = "x" * 54 + "flood", Children(tmp_path, ThisMachine(Config(), RunDir(tmp_path)), log_max_mb=1)
     try:
         command = Command(["/bin/sh", "-c", f"yes {flood} | head -c 2400000 >&2; echo end >&2"], dict(os.environ))
-        assert children.launch(StepId("group-0000", 0), [command], str(tmp_path), tmp_path / "step.log") is None
+        assert children.launch(StepId("group-0000", 0), [command], tmp_path / "step.log") is None
         while not any(isinstance(one, StepEnded) for one in list(children.listen(0.1))):
             pass
     finally:

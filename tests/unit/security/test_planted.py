@@ -136,7 +136,7 @@ def test_nothing_is_done_to_a_run_of_another_user(
 
 
 @needs_root
-@pytest.mark.parametrize("what", ["controller", "successor", "pilot"])
+@pytest.mark.parametrize("what", ["controller", "pilot"])
 def test_a_job_does_not_begin_with_a_config_of_another_user(what: str, tmp_path: Path) -> None:
     run = planted(tmp_path)
     marked = tmp_path / "ran"

@@ -383,7 +383,7 @@ def test_the_heading_of_a_cluster_is_no_row(programs: Programs) -> None:
     programs.add("squeue", body="printf 'CLUSTER: wice\\nRUNNING|0|None|\\n'")
     assert client.job_state("7") == ("RUNNING", "None")
     programs.add("sinfo", body="printf 'CLUSTER: a\\ngpu*|up|4|64|gpu:4\\nCLUSTER: b\\ncpu|up|2|64|(null)\\n'")
-    assert [row.name for row in read_partitions(client.call(commands.partitions()).out)] == ["gpu", "cpu"]
+    assert [row.name for row in read_partitions(client.call(commands.PARTITIONS).out)] == ["gpu", "cpu"]
 
 
 @pytest.mark.parametrize(

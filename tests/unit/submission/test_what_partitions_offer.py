@@ -163,9 +163,9 @@ def test_gpus_that_slurm_does_not_know_are_named_and_pass(programs: Programs) ->
 def test_a_variable_of_sbatch_is_told(programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SBATCH_GRES", "gpu:2")
+    monkeypatch.setenv("SBATCH_QOS", "high")
     _, notes = asked(programs, NO_DEFAULT, groups_gpus=0, cluster_partition="gpu")
-    assert notes == ["SBATCH_GRES becomes cluster.sbatch.gres=gpu:2"]
+    assert notes == ["SBATCH_QOS becomes cluster.sbatch.qos=high"]
 
 
 def test_what_only_slurm_needs_is_named_where_it_is_ignored(programs: Programs, tmp_path: Path) -> None:

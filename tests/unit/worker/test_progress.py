@@ -245,4 +245,4 @@ def test_the_first_quorum_is_told_once():
     run.observer.on_quorum = told.append
     run.train(quorum=(7, 3), heal_to=24)
     run.train(quorum=(8, 2))
-    assert told == [messages.FirstQuorum(24, 7, 3)]
+    assert told == [messages.FirstQuorum()]

@@ -78,13 +78,13 @@ def test_an_attempt_that_never_joined_says_how_far_it_came_and_one_that_did_does
 )
 def test_of_a_drill_it_is_known_how_long_it_went_unnoticed(fails: list[tuple[float, object]]) -> None:
     back = (31, ready(B1)), (32, store(B1)), (33, stepped(B1, 40))
-    story = play(*RUNNING, (30, ev.InjectAsked("kill", 1, 0, ANN)), *fails, *back)
+    story = play(*RUNNING, (30, ev.Asked("inject", ANN, "c", 1, 0, fault="kill")), *fails, *back)
     assert story.records("group_joined", since=30)[0]["phases"]["detect"] == 0.2
 
 
 def test_a_failure_long_after_a_drill_is_not_put_down_to_it() -> None:
     back = (301, ready(B1)), (302, store(B1)), (303, stepped(B1, 40))
-    story = play(*RUNNING, (30, ev.InjectAsked("kill", 1, 0, ANN)), (300, killed(B0)), *back)
+    story = play(*RUNNING, (30, ev.Asked("inject", ANN, "c", 1, 0, fault="kill")), (300, killed(B0)), *back)
     assert story.records("group_joined", since=30)[0]["phases"]["detect"] is None
 
 

@@ -3,12 +3,12 @@
 The name of this module stays as it is: Slurm keeps the command of a job, also when ftslurm is upgraded.
 
 Who runs this: Slurm, as the batch process of a job that submit.py (controller, successor) or pilot_jobs.py (pilot) has
-submitted; srun, for an extra pilot; submit.py, for the controller of a local run. The run directory
-is all it is told; that directory and its configuration must belong to this user alone. Nothing is unpickled here.
+submitted; submit.py, for the controller of a local run. The run directory is all it is told; that directory and its
+configuration must belong to this user alone. Nothing is unpickled here.
 
     steps, controller, successor   keeper.keep -> controller_process.py -> controller/loop.py
     controller, local run          controller_process.control -> controller/loop.py
-    pilot, pilot-again             pilots.hold, with a lead.Candidate that may start controller_process.py, too
+    pilot                          pilots.hold, with a lead.Candidate that may start controller_process.py, too
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def main(words: Sequence[str]) -> int:
     try:
         if role is JobRole.STEPS:
             return lead_steps(run)
-        if role in (JobRole.PILOT, JobRole.EXTRA_PILOT):
+        if role is JobRole.PILOT:
             from ftslurm.submission import pilots
 
-            return pilots.hold(run, batch=role is JobRole.PILOT)
+            return pilots.hold(run)
         return lead_run(run, hand_over=role is JobRole.SUCCESSOR)
     except FtslurmError as error:
         complain(error)

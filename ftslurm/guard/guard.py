@@ -40,7 +40,7 @@ from functools import partial
 from typing import NoReturn
 
 from ftslurm.errors import complain
-from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stack_files, stacks
+from ftslurm.guard import broken_hardware, faults, memory, processes, stack_files, stacks
 from ftslurm.guard.connection import ControlChannel, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_log import Tail
@@ -83,7 +83,6 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true")  # end-of-file on stdin ends everything at once
     parser.add_argument("--adoptable", action="store_true")  # another controller may attach to the step
-    parser.add_argument("--pilot", action="store_true")  # a pilot holds the step's job: report whether it is there
     parser.add_argument("--keeper", type=int)  # end when this process ends
     parser.add_argument("--ends-job", action="store_true")  # cancel the Slurm job if the controller is gone
     parser.add_argument("--gpus")  # FIRST:COUNT: which of the visible GPUs are this step's
@@ -216,7 +215,7 @@ class Guard:
             hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
             self.channel.be_adoptable(self.reports, self.takeover, end, hardware)
         if options.keeper is not None:
-            pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
+            processes.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0
         while True:
             status = self.reap()
@@ -447,17 +446,12 @@ class Guard:
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""
         place = self.task.position.read()
-        pilot = (
-            pilot_presence.is_held(self.network.key, os.environ.get("SLURM_JOB_ID"))
-            if self.task.options.pilot
-            else None
-        )
         state = processes.state(self.worker) or "?"
         if place is None:
-            self.say(messages.Alive(state, None, None, None, pilot, answers))
+            self.say(messages.Alive(state, None, None, None, answers))
         else:
             since_s = round(place.since_s, 3)
-            self.say(messages.Alive(state, place.step, place.stage, since_s, pilot, answers))
+            self.say(messages.Alive(state, place.step, place.stage, since_s, answers))
 
     def tell_room(self) -> None:
         """Report, after the first committed step, how much memory the node has left: for a standby beside the group."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import selectors
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
@@ -266,3 +267,14 @@ def leave_signals_to_the_script() -> None:
     """Ignore signals from now on: Slurm signals the whole step."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+
+
+def end_with(selector: selectors.BaseSelector, pid: int, end: Callable[[str], object]) -> None:
+    """Call `end` when process `pid`, which restarts the controller, has ended."""
+    why = "the process beside which the controller ran has ended"
+    try:
+        selector.register(os.pidfd_open(pid), selectors.EVENT_READ, lambda _: end(why))
+    except ProcessLookupError:
+        end(why)
+    except OSError:
+        pass  # a kernel before 5.3: the guard ends by --orphan-after-s instead

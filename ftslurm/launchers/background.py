@@ -46,10 +46,8 @@ class BackgroundCommands:
 
     def ask(self, request: Request[Any, Any]) -> Sequence[Event]:
         """Start a request's command, which `reaped` answers. Return the answer if it cannot be started."""
-        for other in self._equal(request):
-            if not request.replaces:
-                return []
-            other.kill()
+        if self.asking(request):
+            return []
         argv = request.argv()
         try:
             with os.fdopen(os.memfd_create("answer"), "w+b") as output:
@@ -69,10 +67,7 @@ class BackgroundCommands:
 
     def asking(self, request: Request[Any, Any]) -> bool:
         """Return whether a request with the same key is still unanswered."""
-        return bool(self._equal(request))
-
-    def _equal(self, request: Request[Any, Any]) -> list[_Running]:
-        return [command for command in self.running.values() if command.request.key == request.key]
+        return any(command.request.key == request.key for command in self.running.values())
 
     def reaped(self, pid: int, code: int) -> Answered | None:
         """Return the answer of a process that has ended; None if it is no background command."""

@@ -18,7 +18,6 @@ class JobRole(Enum):
     CONTROLLER = "controller"
     SUCCESSOR = "successor"  # a controller that takes over from the leader, in another job (array mode)
     PILOT = "pilot"  # holds the nodes of its job for a group
-    EXTRA_PILOT = "pilot-again"  # a pilot that srun starts in a job that has lost its batch process
 
 
 def job_command(run: RunDir, role: JobRole) -> list[str]:

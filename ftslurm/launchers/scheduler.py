@@ -70,7 +70,6 @@ class Request(Generic[S, A]):
     """
 
     timeout_s = PATIENCE_S
-    replaces = False  # the command of an earlier one with this key is killed; else this one is not run
 
     def __init__(self, scheduler: S, action: A, now: float) -> None:
         self.scheduler, self.action, self.asked = scheduler, action, now

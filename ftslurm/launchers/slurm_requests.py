@@ -14,7 +14,6 @@ import shlex
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ftslurm.config.schema import sbatch_options
@@ -28,7 +27,6 @@ from ftslurm.core.state.actions import (
     RequestJobs,
     RequeueJob,
     StartNow,
-    StartPilot,
 )
 from ftslurm.core.state.events import (
     Event,
@@ -41,7 +39,6 @@ from ftslurm.core.state.events import (
     Submitted,
 )
 from ftslurm.core.state.model import Job, Place
-from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.launchers.scheduler import (
     PATIENCE_S,
     A,
@@ -197,26 +194,6 @@ class StartAtOnce(SlurmRequest[StartNow]):
         return commands.start_now(self.action.name)
 
 
-class RunPilot(SlurmRequest[StartPilot]):
-    """Start a pilot through srun. The srun of an earlier one may hang at a node that was lost."""
-
-    timeout_s, replaces = inf, True
-
-    def argv(self) -> list[str]:
-        srun = self.scheduler.srun("pilot", Place((self.action.node,), allocation=self.action.id))
-        return [*srun, *job_command(self.scheduler.run, JobRole.EXTRA_PILOT)]
-
-    def env(self) -> Mapping[str, str]:
-        """Return the environment of a pilot; srun does not set the array task of its job."""
-        env = {key: value for key, value in (super().env() or {}).items() if not key.startswith("FTSLURM_")}
-        array_job, _, task = self.action.name.partition("_")
-        return env | ({"SLURM_ARRAY_JOB_ID": array_job, "SLURM_ARRAY_TASK_ID": task} if task else {})
-
-    def read(self, answer: Answer) -> list[Event]:
-        log.warning("the pilot of %s has ended: %s", self.action.name, answer.text.strip()[-1000:])
-        return []
-
-
 # --- nodes and steps -------------------------------------------------------------------------------------------------
 
 
@@ -305,7 +282,6 @@ REQUESTS: Mapping[type, type[SlurmRequest[Any]]] = {
     CancelJobs: Cancel,
     RequeueJob: Requeue,
     StartNow: StartAtOnce,
-    StartPilot: RunPilot,
     AskNodes: NodeRecords,
     Probe: ProbeNode,
     Dial: DialNodes,

@@ -60,7 +60,6 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
             "quorum_tick_ms": TICK_MS,
         }
         return programs.module("ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}")
-    shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
     if launch.check:
         share = gpus * (config.groups.per_node if is_standby(launch) else 1)

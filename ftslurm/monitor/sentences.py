@@ -128,9 +128,6 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
         case records.NodeCheckFailed():
             log = f"; see {record.log}" if record.log else ""
             return f"node {record.node} is left out, it has failed its check{_because(record.reason)}{log}"
-        case records.PilotRestarted():
-            what = f"another pilot is started on {record.node}"
-            return f"job {record.allocation}: {what}{_because(record.reason)}"
         case records.AllocationGranted(pool=None):  # the controller's own
             return f"allocation {record.allocation}: {few(record.nodes, 8)}"
         case records.AllocationRefused():

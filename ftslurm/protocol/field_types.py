@@ -107,7 +107,6 @@ AnyStage = Annotated[Stage | None, Lenient("a stage of a step", lambda value: St
 ProcessState = Annotated[
     str, Lenient("the letter of a process's state in /proc", lambda value: _TEXT.read(value)[:1] or "?", "?")
 ]
-Presence = Annotated[bool | None, Lenient(*_fit("true or false", lambda value: isinstance(value, bool)), None)]
 
 # For what the controller sends to its own workers: not shortened or cleaned, because paths may be any text.
 Plain = Annotated[str, _fit("a text", _is_text)]

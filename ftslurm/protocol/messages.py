@@ -30,7 +30,6 @@ from ftslurm.protocol.field_types import (
     Node,
     Plain,
     Port,
-    Presence,
     ProcessState,
     QuorumId,
     SecondsOrZero,
@@ -110,15 +109,14 @@ class StoreUp(Report, kind="store"):
 class Alive(Report, kind="alive"):
     """Guard of local rank 0 of each node, every heartbeat: the worker's process and where its training is.
 
-    step, stage and since_s are null before the script runs. `pilot` says, in a job that a pilot holds, whether that is
-    there. `answers` is the number of the question (`where`) that this is the answer to.
+    step, stage and since_s are null before the script runs. `answers` is the number of the question (`where`) that this
+    is the answer to.
     """
 
     state: ProcessState
     step: AnyCount
     stage: AnyStage
     since_s: AnySeconds
-    pilot: Presence = None
     answers: AnyCount = None
 
 

@@ -288,14 +288,6 @@ class AllocationRequeued(ClusterEvent):
     reason: str | None  # cause for which the group left
 
 
-class PilotRestarted(ClusterEvent):
-    """A Slurm job runs although its batch process is gone: another pilot is started in it."""
-
-    allocation: Allocation
-    node: Node
-    reason: Reason
-
-
 class NodeSilent(ClusterEvent):
     """Nothing is heard from a node: the controller probes it."""
 

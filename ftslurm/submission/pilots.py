@@ -1,8 +1,8 @@
 """Runs a pilot: a process that holds its job's nodes for a group and reports Slurm's signals.
 
-Run by Slurm, as the batch process of each job that pilot_jobs.py has submitted (entry.py calls `hold`); by srun, in a
-job that has lost its batch process; or by `ftslurm run` in a task of an array that was submitted by hand (array_task.py
-calls `stay`). The group's step is not the pilot's child: the controller starts it with `srun --jobid`.
+Run by Slurm, as the batch process of each job that pilot_jobs.py has submitted (entry.py calls `hold`), or by
+`ftslurm run` in a task of an array that was submitted by hand (array_task.py calls `stay`). The group's step is not the
+pilot's child: the controller starts it with `srun --jobid`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import time
 from contextlib import suppress
 
 from ftslurm.config.schema import Config
-from ftslurm.errors import Distrusted, EnvironmentProblem
-from ftslurm.guard import pilot_presence, processes
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.guard import processes
 from ftslurm.run import inbox, leadership, liveness
 from ftslurm.run.configuration import of_run
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
-from ftslurm.security import process_title, run_key
+from ftslurm.security import process_title
 from ftslurm.slurm import client
 from ftslurm.slurm.commands import job_name
 from ftslurm.submission.lead import Candidate
@@ -31,29 +31,22 @@ REPORTS, REPORT_S = 5, 1.0  # how often the end of its job is reported, and the 
 LINGERS_S = 60.0  # how long a pilot without a group waits for Slurm or the controller to end or requeue its job
 
 
-def hold(run: RunDir, batch: bool = True) -> int:
+def hold(run: RunDir) -> int:
     """Run a pilot and return its exit code. If the controller's own job is lost this pilot may carry the controller.
-
-    Args:
-        batch: False: this pilot is not the batch process of its job, so the job does not end with it.
 
     Raises:
         FtslurmError: the run directory cannot be read, or belongs to another user.
     """
     process_title.of_run("pilot", run.root.name)
-    if stay(of_run(run), run) and not batch:
-        client.cancel(job_name(os.environ))
+    stay(of_run(run), run)
     return 0
 
 
-def stay(config: Config, run: RunDir) -> bool:
+def stay(config: Config, run: RunDir) -> None:
     """Hold the nodes of this job until the run is over or Slurm wants them back; report the latter to the controller.
 
     At Slurm's warning before the time limit (USR2) and at SIGTERM (preemption) the controller lets the group leave.
     The pilot waits for that: if it ended at once, Slurm would kill the group's step with it.
-
-    Returns:
-        False if the job has another pilot.
     """
     signals = list[int]()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
@@ -63,10 +56,10 @@ def stay(config: Config, run: RunDir) -> bool:
     with suppress(OSError):
         released.unlink()  # left by an earlier start of this job
     _report_nodes(run)
-    presence, report, watch = _Presence(run), _Report(run), liveness.Watch()
+    report, watch = _Report(run), liveness.Watch()
     check_s = candidate.every_s if candidate.may_lead else CHECK_S
     next_check, until, received = time.monotonic() + check_s, float("inf"), None
-    while time.monotonic() < until and presence.hold():
+    while time.monotonic() < until:
         signal.sigtimedwait([], 0.5)
         while signals and until == float("inf"):
             received = signal.Signals(signals.pop(0))
@@ -83,7 +76,6 @@ def stay(config: Config, run: RunDir) -> bool:
             if over(run, config, watch) or (released.exists() and not candidate.leads):
                 break
     candidate.finish()
-    return presence.shown is not None or not run.key.exists()
 
 
 def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
@@ -92,27 +84,6 @@ def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
         return True
     silent_s = watch.silent_s(run.alive)
     return silent_s is not None and silent_s > max(ALONE_S, 10 * config.orphan_after_s)
-
-
-class _Presence:
-    """Shows the guards in this job that its pilot lives (guard/pilot_presence.py), once the run has its key."""
-
-    def __init__(self, run: RunDir) -> None:
-        self.run = run
-        self.shown: pilot_presence.Presence | None = None
-
-    def hold(self) -> bool:
-        """Bind the socket. Return False if another pilot of this job has bound it, so that this one is not needed."""
-        if self.shown is not None:
-            self.shown.tend()
-        elif self.run.key.exists():
-            with suppress(Distrusted, OSError):
-                key, job = run_key.load_or_make(self.run.key), os.environ["SLURM_JOB_ID"]
-                try:
-                    self.shown = pilot_presence.Presence(key, job)
-                except OSError:
-                    return not pilot_presence.is_held(key, job)  # a stranger's hold on the name counts for nothing
-        return True
 
 
 class _Report:

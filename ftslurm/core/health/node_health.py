@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
-from ftslurm.core.jobs import queue, supply
+from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
 from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
@@ -331,8 +331,6 @@ def heard(turn: Turn, events: Iterable[Alive]) -> None:
         unit = turn.table.living(event.id)
         if unit is None:
             continue  # a late message of an attempt that has ended
-        if event.pilot is not None:
-            queue.pilot_seen(turn, unit, event.task, event.pilot)
         beating[unit.name] = beat(beating.get(unit.name, unit), event, turn.config)
     if beating:
         turn.put_unnoticed(beating.values())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from ftslurm.core.state.actions import CancelJobs, StartPilot
+from ftslurm.core.state.actions import CancelJobs
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import JOBS, LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
+from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import records
@@ -21,8 +21,6 @@ SLOW = 20  # the poll interval is at least this many times the duration of the l
 RARE_S = 300.0  # the longest poll interval, however slow slurmctld is
 WARNS_EARLY_S = 60.0  # Slurm may send its warning before the time limit this much too early
 DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is used again after this long
-MISSING_S = 3.0  # a pilot may start this much later than the first step in its job
-PILOT_AGAIN_S = 30.0  # minimum time between two starts of a pilot in a job
 REFUSED_S = (15.0, 300.0)  # delay before sbatch is tried again after a refusal, which then doubles, and its maximum
 
 
@@ -84,29 +82,6 @@ def poll_by(turn: Turn, time: float) -> None:
 def living(turn: Turn, name: str) -> Iterator[Unit]:
     """Return the units that have a step in this job."""
     return (unit for unit in turn.table.of_job(name) if unit.phase in LIVE)
-
-
-def pilot_seen(turn: Turn, unit: Unit, task: int, there: bool) -> None:
-    """Record whether a guard on the job's first node sees the pilot there."""
-    one = job(turn, unit.place.allocation)
-    if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
-        return
-    update(turn, one.name, unheld=None if there else turn.now)
-
-
-def keep_pilots(turn: Turn) -> None:
-    """Start a new pilot in running jobs that have lost theirs: a pilot holds the job and may lead the run."""
-    if not turn.goes_on or not turn.attends(JOBS):
-        return
-    started: list[Job] = []
-    for one in turn.jobs:
-        missing = one.unheld is not None and turn.due(one.unheld + MISSING_S, JOBS)
-        if missing and one.usable and turn.due(one.piloted + PILOT_AGAIN_S, JOBS):
-            why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
-            turn.do(records.PilotRestarted(allocation=one.name, node=one.nodes[0], reason=why))
-            turn.do(StartPilot(one.name, one.id or one.name, one.nodes[0]))
-            started.append(replace(one, piloted=turn.now))
-    put(turn, started)
 
 
 def lost(job: Job, reason: str, state: str | None = None) -> records.AllocationLost:
@@ -291,8 +266,7 @@ def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
         turn.do(granted)
     began = new.began or turn.now
-    job = replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, preempted=False)
-    return replace(job, leaving=None, unheld=None, piloted=-inf)
+    return replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, preempted=False, leaving=None)
 
 
 def _bring_down(turn: Turn, old: Job, new: Job) -> None:

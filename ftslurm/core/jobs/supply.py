@@ -225,7 +225,6 @@ def settle(turn: Turn) -> None:
     """Take up what has become of the jobs and their nodes."""
     _recover(turn)
     _note_left(turn)
-    queue.keep_pilots(turn)
 
 
 def _note_left(turn: Turn) -> None:

@@ -128,14 +128,6 @@ class RequeueJob(Ask):
     name: str
 
 
-class StartPilot(Ask):
-    """Start another pilot in a job that has lost its own, on its first node."""
-
-    name: str  # as Slurm shows it
-    id: str  # the job id for srun
-    node: str
-
-
 class StartNow(Ask):
     """Skip the two minutes that Slurm makes a requeued job wait."""
 

@@ -91,7 +91,6 @@ class Alive(Value):
     step: int | None = None
     stage: Stage = Stage.COMPUTING
     since_s: float = 0.0  # how long the worker has been at this stage
-    pilot: bool | None = None  # whether the pilot of its job runs; None: unknown, or the job has none
     answers: int | None = None  # number of the question that it answers (messages.Where)
 
 

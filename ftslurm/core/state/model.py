@@ -141,8 +141,6 @@ class Job(Value):
     dismissed: str | None = None  # why it is cancelled
     tried: float = -inf  # when Slurm was asked last, in this state, to requeue it or to start it at once
     began: float | None = None  # when it was first seen running, since it was last requeued
-    unheld: float | None = None  # since when it has run without its pilot
-    piloted: float = -inf  # when another pilot was last started in it
 
     @property
     def alive(self) -> bool:

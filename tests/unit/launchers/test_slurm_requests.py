@@ -23,7 +23,6 @@ from ftslurm.core.state.actions import (
     RequestJobs,
     RequeueJob,
     StartNow,
-    StartPilot,
 )
 from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, RequeueRefused
 from ftslurm.core.state.model import Job, replace
@@ -110,33 +109,6 @@ def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: boo
     assert news == ([RequeueRefused("6", f"slurm_requeue error: {words}")] if refused else [])
 
 
-def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_path: Path, programs: Programs) -> None:
-    programs.add("srun", body="exec sleep 60", record='"$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $*"')
-    slurm = Slurm(Config(), new(tmp_path))
-    children = Children(slurm.run.root, slurm)
-
-    def started(*pilots: StartPilot) -> list[str]:
-        for pilot in pilots:
-            children.background.ask(slurm.request(pilot, 0.0))
-        until = time.monotonic() + 30
-        while len(lines := programs.calls()) < len(pilots):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        programs.forget()
-        return lines
-
-    try:
-        (first, other) = sorted(started(StartPilot("81_1", "85", "n1"), StartPilot("81_10", "94", "n2")))
-        assert first.startswith("81 1 --jobid=85 ")
-        assert other.startswith("81 10 --jobid=94 ")
-        assert "ftslurm.entry pilot-again" in first
-        assert started(StartPilot("81_1", "85", "n1"))[0].startswith("81 1 --jobid=85 ")
-        list(children.listen(0.5))
-        assert len(children.background.running) == 2  # that of the other job goes on
-    finally:
-        children.background.kill(lambda asked: isinstance(asked.action, StartPilot))
-
-
 def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +159,6 @@ ANSWERS = {
     CancelJobs(("6",)): [],
     RequeueJob("6"): [RequeueRefused],
     StartNow("6"): [],
-    StartPilot("6", "6", "n1"): [],
     CancelStep("6.0"): [],
     AskOwnState(): [Explained],
     AskOwnNodes(): [],

@@ -20,7 +20,7 @@ ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, re
 # What a reader does not need. Of a new event, think about what it means for each reader before it is named here.
 IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (StatusFold,): {
-        *(*ANSWERS, records.ControllerLeft, records.RollOver, records.PilotRestarted, records.AllocationRequeued),
+        *(*ANSWERS, records.ControllerLeft, records.RollOver, records.AllocationRequeued),
         *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
         *(records.StacksTaken, records.HangFound, records.QuorumRefused, records.CheckpointFailed),
         *(records.FaultInjected, records.CheckpointsDistrusted),
@@ -28,7 +28,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (HistoryFold, NodeIntervals): {
         *(*ANSWERS, records.ControllerLeft, records.ControllerError, records.Command, records.RollOver, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
-        *(records.AllocationLeaving, records.AllocationRequeued, records.PilotRestarted, records.NodeSilent),
+        *(records.AllocationLeaving, records.AllocationRequeued, records.NodeSilent),
         *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned),
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
@@ -40,7 +40,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationLost, records.AllocationRequeued),
-        *(records.PilotRestarted, records.NodeSilent),
+        records.NodeSilent,
         *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
         *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangFound, records.GroupSlow, records.CheckpointsDistrusted),

@@ -249,14 +249,12 @@ def _finish(turn: Turn) -> None:
     living = state.table.count(*LIVE) or any(u.phase in LIVE for u in (state.lighthouse, *state.standbys))
     if state.ending is None or living or not turn.due(state.ending.until):
         return
-    here = {u.name: u.attempt for u in state.groups}
-    restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(turn)
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
     about: dict[str, Any] = {"outcome": ending.outcome.value, "reason": ending.reason, "steps": steps}
-    about["restarts"] = restarts
+    about["restarts"] = state.restarts
     if ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED):
         fault_drills.never_done(turn)
     if ending.outcome is RunOutcome.REQUEUED:

@@ -48,7 +48,7 @@ def launch(turn: Turn) -> None:
         if unit.group is not None:
             _forgive(turn, place)
         finder.remove(place, unit)
-        turn.set(planned=turn.state.planned + transitions.is_move(unit))
+        turn.set(restarts=turn.state.restarts + transitions.is_restart(unit))
         if picked is not None:
             _take_over(turn, unit, picked[0], place)
         else:

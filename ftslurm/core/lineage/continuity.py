@@ -14,7 +14,7 @@ from ftslurm.core.state.events import Granted
 from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Trait, Unit
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.transitions import is_move, stop
+from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import independent
 from ftslurm.protocol import messages, records
@@ -60,9 +60,7 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
         turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
     turn.set_lineage(restarted=turn.now)
     takeover.opened(turn, past, homes)
-    idle = (u for u in turn.state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
-    moved = sum(u.name not in past.scheduled and not is_move(u) for u in idle)  # which its launch counts
-    turn.set(planned=past.planned + moved)
+    turn.set(restarts=past.restarts)
 
 
 def reached(state: RunState, config: Config) -> int:

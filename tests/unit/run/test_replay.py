@@ -209,7 +209,7 @@ def test_launches_in_another_job_are_counted_apart_from_restarts(tmp_path: Path)
     two = [ex.started(2), ex.launched(11, 0, attempt=1), ex.launched(11, 1, attempt=2), ex.launched(12, 0, attempt=2)]
     past, _ = read_past(ex.new_run(tmp_path, [*one, *two]))
     assert past is not None
-    assert (past.attempts, past.planned) == ({"group-0000": 2, "group-0001": 2}, 2)
+    assert (past.attempts, past.restarts) == ({"group-0000": 2, "group-0001": 2}, 0)
 
 
 def test_a_restart_that_was_due_is_read_and_counts_as_one_whoever_launches_it(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_restart_that_was_due_is_read_and_counts_as_one_whoever_launches_it(tm
     two = [*one, ex.started(9), ex.launched(15, 1, attempt=1), ex.exited(16, 0), ex.launched(17, 0, attempt=1)]
     past, _ = read_past(ex.new_run(tmp_path / "b", two))
     assert past is not None
-    assert (past.scheduled, past.planned) == ({}, 0)
+    assert (past.scheduled, past.restarts) == ({}, 2)
 
 
 def test_a_line_that_is_not_ours_is_no_reason_to_stop(tmp_path: Path) -> None:
@@ -280,6 +280,6 @@ def test_a_refused_launch_was_no_attempt(tmp_path: Path) -> None:
     ended = line("step_exited", unit="group-0001", group=1, attempt=1, cause="killed", noticed=7.0, away_since=5.0)
     past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, ended, *tries]))
     assert past is not None
-    assert past.attempts["group-0001"] == 1
+    assert (past.attempts["group-0001"], past.restarts) == (1, 0)
     assert "group-0001" not in [step.unit for step in past.live.values()]
     assert tuple(past.scheduled.values()) == (Scheduled("group-0001", ex.START + 2, "start", 7.0, 5.0),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from math import inf
 from typing import Any
 
 from immutables import Map
@@ -47,15 +46,10 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause, Says
-from ftslurm.protocol.messages import Message
 from ftslurm.protocol.traces import added
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, per run
-LINES_AT_ONCE, LINES_PER_S = (
-    100,
-    2.0,
-)  # of the journal, for each kind of message of an attempt; a group reports once a second
 
 
 def observe(turn: Turn, event: Event) -> None:
@@ -108,23 +102,7 @@ def _of_step(turn: Turn, unit: Unit, event: StepEvent) -> None:
     elif isinstance(event, Ended):
         _ended(turn, event, unit)
     elif unit.group is not None or not isinstance(event.message, OF_GROUPS):  # the others do not train
-        before = len(turn.actions)
         _heard(turn, event.message, unit)
-        _limit_lines(turn, event.message, unit, before)
-
-
-def _limit_lines(turn: Turn, said: Message, unit: Unit, before: int) -> None:
-    """Leave out the records of a message, the actions from `before` on, if an attempt has sent too many of its kind."""
-    lines = sum(isinstance(action, records.JournalRecord) for action in turn.actions[before:])
-    if not lines:
-        return
-    spared = LINES_AT_ONCE + (turn.table.groups if unit.is_lighthouse else tasks_of(unit, turn.config))
-    used = max(unit.current.lines.get(said.kind, -inf), turn.now - spared / LINES_PER_S) + lines / LINES_PER_S
-    if used <= turn.now:
-        turn.attempt(unit, lines=unit.current.lines.set(said.kind, used))
-        return
-    turn.actions[before:] = [one for one in turn.actions[before:] if not isinstance(one, records.JournalRecord)]
-    _warn(turn, unit.group, f"{unit.name} sends so many messages ({said.kind}) that not all are in the journal")
 
 
 REQUESTS = {

@@ -299,7 +299,6 @@ class Attempt(Value):
     looked: float | None = (
         None  # when what it waits for before its first step was last looked at (before_first_step.py)
     )
-    lines: Map[str, float] = Map()  # kind of message -> how far its share of the journal is used (reduce._limit_lines)
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
 

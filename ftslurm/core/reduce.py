@@ -254,12 +254,12 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
     if said.node not in unit.place.nodes:
         return
     turn.attempt(unit, checking=unit.current.checking - {said.node})
-    if (why := node_health.checked(turn, said)) is not None:
-        sign = Evidence(said.task, said.node, hardware=why)
-        if said.unstarted:  # the node may be sound; which command it is has been told
-            error = "its check cannot be run there (health.preflight)"
-            sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
+    if said.error is not None and said.unstarted:  # the setting may be wrong, and the node sound
+        error = f"health.preflight cannot be run there: {said.error}"
+        sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
         _task_failed(turn, TaskFailed(unit.id, sign), unit)
+    elif (why := node_health.checked(turn, said)) is not None:
+        _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
 
 
 def _step_up(turn: Turn, unit: Unit) -> None:

@@ -360,7 +360,6 @@ def beat(unit: Unit, event: Alive, config: Config) -> Unit:
 
 
 MOST_NAMED = 3  # nodes that have failed their check
-FIRST = 2  # if so many nodes cannot run the command of a check, none can
 ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
 
 
@@ -405,8 +404,7 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
     """Apply the result of a node's check, which a guard may repeat. Return why the node has failed; None: it has not.
 
     A node that fails is excluded for the rest of the run, unless a user asks to check it again (`ftslurm undrain`). If
-    no other is left of a run none of whose nodes has passed, the run ends. It ends at once if the first nodes cannot
-    run the command: the setting is wrong, and no node is broken.
+    no other is left of a run none of whose nodes has passed, the run ends.
     """
     nodes, node = turn.nodes, said.node
     if said.error is None:
@@ -418,20 +416,11 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
     if nodes.of(node).out is Out.UNFIT:
         return why
     turn.node(node, out=Out.UNFIT, since=turn.now, why=why)
+    turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
+    turn.do(NoteBroken(node, said.error))
+    supply.told_to_avoid(turn)
     groups, nodes, failed = turn.config.groups, turn.nodes, turn.nodes.out(Out.UNFIT)
     needed, fresh = groups.nodes * -(-groups.count // groups.per_node), not (nodes.passed or turn.lineage.step)
-    same = [name for name in sorted(failed) if (nodes.of(name).why or "").startswith(said.error)]
-    if said.unstarted and fresh and len(same) >= min(FIRST, needed):
-        if turn.goes_on:
-            turn.fail(
-                f"health.preflight names a command that {few(same)} cannot run: {why}. Correct it, or give a path that "
-                f"all nodes have"
-            )
-        return None
-    turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
-    if not said.unstarted:
-        turn.do(NoteBroken(node, said.error))
-    supply.told_to_avoid(turn)
     others = {node for allocation in turn.state.allocations() for node in allocation.nodes} - failed
     if turn.goes_on and fresh and not others and len(failed) >= needed:
         what = "none of the run's nodes has passed its check (health.preflight)"

@@ -35,7 +35,7 @@ from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.core.state.units import independent, serves
+from ftslurm.core.state.units import independent, pool_of, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import by_count, listed
@@ -157,7 +157,9 @@ def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
     why = f"since {gone} lost" if lost else "and no job will bring one"
     why += f" and health.preflight failed ({unfit})" if unfit else ""
-    hint = supply.ComingJobs(turn).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
+    hint = (
+        supply.coming(turn, pool_of(waiting[0].group, turn.config))[0] or "ask for spare nodes with cluster.spare_nodes"
+    )
     return f"{who} no node to run on {why}, {'and ' if needed else ''}{few}: {hint}"
 
 

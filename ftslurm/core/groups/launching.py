@@ -198,21 +198,18 @@ def explain(turn: Turn) -> None:
         return
     if not turn.awake:
         return
-    waiting = turn.having(Trait.WAITING)
-    if not waiting:
-        return
-    coming = supply.ComingJobs(turn)
-    for unit in waiting:
-        if unit.phase is Phase.PENDING and not unit.retired and turn.due(unit.due, unit.name):
-            _wait(turn, unit, coming)
-
-
-def _wait(turn: Turn, unit: Unit, coming: supply.ComingJobs) -> None:
-    reason = coming.reason(unit) or _a_free_node(turn.nodes)
-    if unit.waits_for != reason:
-        job = coming.job_for(unit)
-        turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None))
-        turn.change(unit, waits_for=reason)
+    coming = dict[int, tuple[str | None, str | None]]()  # by pool
+    for unit in turn.having(Trait.WAITING):
+        if unit.phase is not Phase.PENDING or unit.retired or not turn.due(unit.due, unit.name):
+            continue
+        pool = pool_of(unit.group, turn.config)
+        if pool not in coming:
+            coming[pool] = supply.coming(turn, pool)
+        reason, job = coming[pool]
+        reason = reason or _a_free_node(turn.nodes)
+        if unit.waits_for != reason:
+            turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job))
+            turn.change(unit, waits_for=reason)
 
 
 def _a_free_node(nodes: Nodes) -> str:

@@ -10,8 +10,6 @@ and so do jobs that Slurm has requeued: their requeue and a new submission never
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
@@ -321,38 +319,22 @@ def over(state: RunState) -> tuple[str, ...]:
     return tuple(one.name for one in state.job_pool.jobs if one.alive or job_state(one.state).between)
 
 
-class ComingJobs:
-    """The job that each group without a place may get next. Not a value: used within one decision only."""
+def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:
+    """Return what the groups of a pool without a place wait for, with Slurm's reason, and the job's name.
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        waiting = defaultdict[int, list[str]](list)
-        for unit in turn.table.in_phase(Phase.PENDING):
-            waiting[pool_of(unit.group, turn.config)].append(unit.name)
-        self._place = {name: place for names in waiting.values() for place, name in enumerate(names)}
-        self._jobs = defaultdict[int, list[Job]](list)  # by pool, in the order of the waiting groups
-        for one in turn.jobs:
-            if one.alive and not one.usable:
-                self._jobs[one.pool].append(one)
-        for pool, jobs in self._jobs.items():  # unusable running jobs may be ending: only if there are no others
-            self._jobs[pool] = [one for one in jobs if one.state != "RUNNING"] or jobs
-
-    def job_for(self, unit: Unit) -> Job | None:
-        """Return the job that a group may get next; the first waiting group gets the oldest. None: there is none."""
-        jobs = self._jobs[pool_of(unit.group, self._turn.config)]
-        return jobs[min(self._place.get(unit.name, 0), len(jobs) - 1)] if jobs else None
-
-    def reason(self, unit: Unit) -> str | None:
-        """Return what a group without a place waits for, with Slurm's reason; None: for no job."""
-        job, config = self.job_for(unit), self._turn.config
-        if job is None and config.internal.pilots is not None:
-            return "a task of the array, of which none is left for it"
-        if job is None:
-            asking = asking_of(self._turn, pool_of(unit.group, config))
-            if asking.error:
-                return f"a job that sbatch refuses: {asking.error}"
-            return "a job of its own" if array(config) or asking.count else None
-        if job.leaving is not None:
-            return f"the requeue of Slurm job {job.name}"
-        why = f": {job.reason}" if job.reason not in ("", "None") else ""
-        return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})"
+    It is the oldest job that has no nodes yet; one that runs and may be ending, only if there is no other. None: they
+    wait for no job.
+    """
+    config, jobs = turn.config, [one for one in turn.jobs if one.pool == pool and one.alive and not one.usable]
+    job = min(jobs, key=lambda one: one.state == "RUNNING", default=None)
+    if job is None and config.internal.pilots is not None:
+        return "a task of the array, of which none is left for it", None
+    if job is None:
+        asking = asking_of(turn, pool)
+        if asking.error:
+            return f"a job that sbatch refuses: {asking.error}", None
+        return "a job of its own" if array(config) or asking.count else None, None
+    if job.leaving is not None:
+        return f"the requeue of Slurm job {job.name}", job.name
+    why = f": {job.reason}" if job.reason not in ("", "None") else ""
+    return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})", job.name

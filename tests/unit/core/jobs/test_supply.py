@@ -97,7 +97,7 @@ def test_a_job_that_waits_in_the_queue_counts_as_there_however_long() -> None:
         ("90_1", "QOSMaxJobsPerUserLimit"),
     ]
     told = {r["group"]: (r["reason"], r["allocation"]) for r in story.records("group_waits")}
-    assert told[1] == ("Slurm job 90_1 (pending: QOSMaxJobsPerUserLimit)", "90_1")
+    assert told[1] == ("Slurm job 90_0 (pending: Priority)", "90_0")
     assert story.outcome() is None
 
 

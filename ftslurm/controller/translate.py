@@ -44,9 +44,8 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
 
 def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse, now: float) -> events.Event:
     match message:
-        case messages.Alive(state, number, stage, since_s, answers, task=task):
-            at = stage or Stage.COMPUTING
-            return events.Alive(step, task, now, state, number, at, since_s or 0.0, answers)
+        case messages.Alive(state, number, stage, since_s, task=task):
+            return events.Alive(step, task, now, state, number, stage or Stage.COMPUTING, since_s or 0.0)
         case messages.Failed():
             return events.TaskFailed(step, classified(_evidence_of_exception(message)))
         case messages.Exited() if message.code != 0:

@@ -109,15 +109,13 @@ class StoreUp(Report, kind="store"):
 class Alive(Report, kind="alive"):
     """Guard of local rank 0 of each node, every heartbeat: the worker's process and where its training is.
 
-    step, stage and since_s are null before the script runs. `answers` is the number of the question (`where`) that this
-    is the answer to.
+    step, stage and since_s are null before the script runs.
     """
 
     state: ProcessState
     step: AnyCount
     stage: AnyStage
     since_s: AnySeconds
-    answers: AnyCount = None
 
 
 class Room(Report, kind="room"):
@@ -352,12 +350,7 @@ class Ping(Message, kind="ping"):
 
 
 class Where(Message, kind="where"):
-    """Guard: every task answers `alive` at once.
-
-    An answer with the number shows that node and slurmstepd are well, which a late heartbeat does not.
-    """
-
-    number: AnyCount = None
+    """Guard: every task answers `alive` at once."""
 
 
 class Rank(Value):

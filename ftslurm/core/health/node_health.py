@@ -351,8 +351,7 @@ def beat(unit: Unit, event: Alive, config: Config) -> Unit:
         moved = old.moved
     if event.state == "T":
         stopped = event.time if old is None or old.stopped is None else old.stopped
-    answered = event.answers if event.answers is not None or old is None else old.answered
-    pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped, answered)
+    pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped)
     return replace(unit, pulses=(*pulses[:task], pulse, *pulses[task + 1 :]))
 
 

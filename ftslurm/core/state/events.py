@@ -91,7 +91,6 @@ class Alive(Value):
     step: int | None = None
     stage: Stage = Stage.COMPUTING
     since_s: float = 0.0  # how long the worker has been at this stage
-    answers: int | None = None  # number of the question that it answers (messages.Where)
 
 
 class TaskFailed(Value):

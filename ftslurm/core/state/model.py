@@ -219,7 +219,6 @@ class Pulse(NamedTuple):
     stage: Stage = Stage.COMPUTING
     moved: float = 0.0  # when step or stage last changed
     stopped: float | None = None  # since when it has been stopped (state T) at every sign of life
-    answered: int | None = None  # number of the last question that its guard has answered (messages.Where)
 
 
 class Marks(Value):
@@ -285,7 +284,6 @@ class Attempt(Value):
     recalled: str | None = None  # why a user's command ends it, to start its unit again; None: none does
     intent: Cause | None = None  # STOPPING: the cause, if the core has decided it
     spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)
-    asked: bool = False  # STOPPING: its guards were asked whether they are there, before it was killed
     evidence: tuple[Evidence, ...] = ()
     traces: Traces = ()
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs

@@ -101,7 +101,9 @@ def asked(command: Mapping[str, Any]) -> events.Event | None:
             return events.ScaleAsked(command["groups"], by)
         case "inject" if (fault := command.get("fault")) in (*FAULTS,):
             return events.InjectAsked(str(fault), group, rank or 0, by)
-        case "restart" | "stacks" if group is not None:
+        case "restart" if group is not None:
+            return events.Asked(what, by, number, group=group)
+        case "stacks" if group is not None:
             return events.Asked(what, by, number, group=group, rank=rank)
         case "drain" | "undrain" if isinstance(node, str):
             return events.Asked(what, by, number, node=node[:MOST_TEXT])

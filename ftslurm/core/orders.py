@@ -13,7 +13,7 @@ from ftslurm.core.groups import fault_drills
 from ftslurm.core.groups.reports import recovery
 from ftslurm.core.health.node_health import silences
 from ftslurm.core.state.actions import Send
-from ftslurm.core.state.model import LIVE, Phase, Unit
+from ftslurm.core.state.model import LIVE, Phase, Unit, replace
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import serves
 from ftslurm.protocol import messages, records
@@ -73,12 +73,10 @@ def _order(turn: Turn, unit: Unit) -> Send | None:
 
 
 def _same(order: Send, old: Send | None) -> bool:
-    if old is None or order.id != old.id:
-        return False
-    new, told = order.message, old.message
-    if isinstance(new, messages.Evict) and isinstance(told, messages.Evict):
-        return (new.attempt, new.finished) == (told.attempt, told.finished)
-    return new == told
+    """Return whether an order says the same as one before; the store of an attempt that is over may be forgotten."""
+    if old is not None and isinstance(order.message, messages.Evict) and isinstance(old.message, messages.Evict):
+        order = replace(order, message=replace(order.message, store=old.message.store))
+    return order == old
 
 
 def aside(turn: Turn, said: messages.GroupAside) -> None:

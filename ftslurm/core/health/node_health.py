@@ -34,7 +34,7 @@ from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few
 
-LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
+LOOK_AGAIN_S = 30.0  # between two probes of a lost node
 DIALLED = 0.3  # of health.lost_after_s: the silence after which a node is dialled
 DIAL_EVERY_S = 0.5  # nodes that fall silent together are dialled together
 JITTER_S = 0.25  # times this close are the same moment: the delay of messages varies
@@ -271,7 +271,7 @@ def exclude(turn: Turn, node: str, reason: str) -> None:
     """
     if turn.local or turn.nodes.of(node).out not in (None, Out.BLAMED):
         return
-    turn.node(node, out=Out.LOST, since=turn.now, next_look=turn.now + LOOK_AGAIN_S[0], looks=0)
+    turn.node(node, out=Out.LOST, since=turn.now, next_look=turn.now + LOOK_AGAIN_S)
     turn.do(records.NodeExcluded(node=node, reason=reason))
 
 
@@ -292,7 +292,7 @@ def mind_lighthouse(turn: Turn) -> None:
 
 
 def _restore(turn: Turn) -> None:
-    """Probe the lost nodes in the run's jobs, at growing intervals.
+    """Probe the lost nodes in the run's jobs.
 
     Lost nodes outside the run's jobs are usable again after WINDOW_S.
     """
@@ -306,8 +306,7 @@ def _restore(turn: Turn) -> None:
         elif turn.state.job_pool.polled and now >= node.since + WINDOW_S:  # Slurm hands it out only if it is up
             turn.take_back(name, "it was left out an hour ago, and is in no job of the run")
             continue
-        wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(node.looks + 1, 20), LOOK_AGAIN_S[1])
-        turn.node(name, next_look=now + wait, looks=node.looks + 1)
+        turn.node(name, next_look=now + LOOK_AGAIN_S)
 
 
 def looked(turn: Turn, answer: Looked) -> None:

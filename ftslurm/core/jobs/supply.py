@@ -15,7 +15,7 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
 from ftslurm.core.state.actions import AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import JOBS, LIVE, OVER, Allocation, Job, Node, Out, Phase, Trait, Unit, replace
+from ftslurm.core.state.model import JOBS, LIVE, OVER, Allocation, Job, Out, Phase, Trait, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of
@@ -28,7 +28,6 @@ SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started wi
 AGAIN_S = 20.0  # a command that had no effect is repeated after this long
 BETWEEN_S = 10.0  # an ending job may return to the queue for this long
 MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
-SHORT_S = 60.0  # a node lost for less than this is not replaced while a spare one is free
 SAVES_S = 30.0  # time reserved for saving a checkpoint
 SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
 HANDOVER_S = 900.0  # the next job of a group is requested so long before the end of its job, at most half of its time
@@ -145,22 +144,14 @@ def _stuck(turn: Turn) -> int:
 
 
 def _instead(turn: Turn, groups: int) -> int:
-    """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes.
-
-    A lost node counts as missing after SHORT_S, a suspected one at once.
-    """
+    """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes."""
     state, config = turn.state, turn.config
     if config.cluster.spare_nodes == 0:
         return 0
-    sound = sum(not _is_missing(turn, state.nodes.of(name)) for name in state.allocation.nodes)
+    sound = sum(state.nodes.of(name).usable for name in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
     missing = min(state.job_pool.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
     return max(0, -(-missing // config.groups.nodes))
-
-
-def _is_missing(turn: Turn, node: Node) -> bool:
-    """Return whether a node is replaced: drained, or left out, and if it is lost for SHORT_S."""
-    return not node.usable and (node.drained or node.out is not Out.LOST or turn.due(node.since + SHORT_S, JOBS))
 
 
 def _bad(state: RunState) -> tuple[str, ...]:

@@ -111,9 +111,7 @@ def guard(turn: Turn) -> None:
         return
     there = turn.table.names(Trait.JOINED) or turn.table.names(Trait.ADOPTING)
     if lineage.lost is None and not there and not lineage.resuming:
-        last = max(turn.state.groups, key=_failed_at)
-        words = f"no group is left that holds the state of step {lineage.step}"
-        turn.set_lineage(lost=f"{words} (the last to go down was group {last.group})")
+        turn.set_lineage(lost=f"no group is left that holds the state of step {lineage.step}")
     lost = turn.lineage.lost
     if lost is None:
         return
@@ -217,8 +215,3 @@ def _asks_below(unit: Unit, step: int) -> bool:
     if unit.phase is not Phase.RUNNING or pulse is None or begun is None or pulse.time <= begun:
         return False
     return pulse.stage == Stage.SEEKING_QUORUM and pulse.step is not None and pulse.step < step
-
-
-def _failed_at(unit: Unit) -> float:
-    times = (unit.current.failing.noticed, unit.marks.noticed)
-    return next((time for time in times if time is not None), 0.0)

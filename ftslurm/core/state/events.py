@@ -150,7 +150,7 @@ class Asked(Value):
     by: Requester
     command: str  # the id of the command in the inbox
     group: int | None = None
-    rank: int | None = None  # the one that it is for; a group is restarted as a whole
+    rank: int | None = None  # of stacks
     node: str = ""
 
 

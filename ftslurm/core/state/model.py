@@ -477,7 +477,6 @@ class Node(Value):
     why: str = ""  # UNFIT: with the words of the check
     group: int | None = None  # BLAMED: the group
     next_look: float = 0.0  # LOST: when it is probed next
-    looks: int = 0  # LOST: how often it was
     drained: bool = False  # by a user (`ftslurm drain`): nothing is placed there
     shunned: bool = False  # Slurm drains it: used only if no other is free
     noted: bool = False  # other runs have found it broken: used only if no other is free

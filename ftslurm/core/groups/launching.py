@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftslurm.config.schema import Config, standby_each
-from ftslurm.core.groups import placement, ranks, standby
+from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
@@ -166,7 +166,8 @@ def has_room(turn: Turn, pool: int, beside: Iterable[Unit], avoid: str = "") -> 
     """Return whether there is a free place for a group beside these units, not on a node, where steps last."""
     groups, taken = turn.config.groups, [unit.place for unit in beside]
     never = turn.nodes.unusable | {avoid}
-    return placement.place(groups.nodes, groups.per_node, supply.lasting(turn, pool), taken, never) is not None
+    free = FreePlaces(groups.nodes, groups.per_node, supply.lasting(turn, pool), taken, never)
+    return free.find() is not None
 
 
 def _forgive(turn: Turn, place: Place) -> None:

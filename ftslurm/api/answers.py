@@ -16,7 +16,7 @@ from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.story import Story
-from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalRecord, Scaled, ScaleRefused
+from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalRecord
 from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
@@ -157,6 +157,6 @@ class Conversation:
         return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
 
 
-def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:
+def by_me(answer: FaultInjected | FaultRefused) -> bool:
     """Return whether this user gave the command."""
     return answer.by in (None, os.getuid())

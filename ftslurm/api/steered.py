@@ -21,7 +21,6 @@ from ftslurm.protocol.records import (
     FaultRefused,
     RunRequeued,
     Scaled,
-    ScaleRefused,
     StacksTaken,
 )
 from ftslurm.protocol.run_states import FAULTS
@@ -103,11 +102,7 @@ class Steered:
         talk = Conversation(self.files)
         if (why_not := why_not_as_many(groups, talk.config)) is not None:
             raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
-
-        def mine(answer: Scaled | ScaleRefused) -> bool:
-            return answer.groups == groups and by_me(answer)
-
-        return talk.ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)
+        return talk.ask("scale", done=Scaled, refused=CommandRefused, groups=groups)
 
     def restart(self, group: int) -> Answer[CommandDone]:
         """Have a group leave politely and start again as its next attempt, which counts against no budget."""

@@ -98,7 +98,7 @@ def asked(command: Mapping[str, Any]) -> events.Event | None:
         case "stop":
             return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
         case "scale" if is_whole(command.get("groups")):
-            return events.ScaleAsked(command["groups"], by)
+            return events.Asked(what, by, number, groups=command["groups"])
         case "inject" if (fault := command.get("fault")) in (*FAULTS,):
             return events.InjectAsked(str(fault), group, rank or 0, by)
         case "restart" if group is not None:

@@ -35,7 +35,6 @@ from ftslurm.core.state.events import (
     NodeFate,
     NodesLeft,
     NodesNoted,
-    ScaleAsked,
     StepEvent,
     StopAsked,
     TaskFailed,
@@ -78,8 +77,6 @@ def observe(turn: Turn, event: Event) -> None:
             _warn(turn, None, text)
         case NodeFate():
             node_health.told(turn, event)
-        case ScaleAsked():
-            user_requests.scale(turn, event)
         case Asked():
             _asked(turn, event)
         case InjectAsked():
@@ -106,6 +103,7 @@ def _of_step(turn: Turn, unit: Unit, event: StepEvent) -> None:
 
 
 REQUESTS = {
+    "scale": user_requests.scale,
     "restart": user_requests.restart,
     "stacks": user_requests.stacks,
     "save": user_requests.save,

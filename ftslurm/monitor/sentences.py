@@ -79,8 +79,6 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             return None if record.what.startswith("inject") else f"{record.what}: {record.reason or record.by}"
         case records.Scaled():
             return f"the run has {plural(record.groups, 'group')} from now on (ftslurm scale)"
-        case records.ScaleRefused():
-            return f"scale to {record.groups} refused: {record.reason}"
         case records.CommandDone():
             return f"{record.what}: {record.text}"
         case records.CommandRefused():

@@ -39,7 +39,7 @@ Reason: TypeAlias = str  # why, for a person
 Pool: TypeAlias = int  # 0: groups outside of cluster.ranges; i + 1: those of cluster.ranges[i]
 By: TypeAlias = str | int | None  # user id of who asked, or what sent it: a signal, srun, faults.plan
 CommandId = Annotated[str, KEY]  # id of the command in the inbox
-Asked = Annotated[str, KEY]  # restart, drain, undrain, save or stacks
+Asked = Annotated[str, KEY]  # scale, restart, drain, undrain, save or stacks
 Step: TypeAlias = int | None  # step of training
 SlurmStep: TypeAlias = str | None  # id of the Slurm step
 Phases: TypeAlias = dict[str, float | None] | None  # seconds of each phase of the recovery; null: not reached
@@ -146,14 +146,7 @@ class Scaled(RunEvent):
 
     groups: int  # the new number of replica groups
     by: By
-
-
-class ScaleRefused(RunEvent):
-    """`ftslurm scale` is refused."""
-
-    groups: int  # the number of replica groups asked for
-    by: By
-    reason: Reason
+    command: str | None = None  # the id of the command
 
 
 class CommandDone(RunEvent):
@@ -171,7 +164,7 @@ class CommandDone(RunEvent):
 
 
 class CommandRefused(RunEvent):
-    """The controller cannot do what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
+    """The controller cannot do what `ftslurm scale`, `restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
 
     command: CommandId
     what: Asked

@@ -67,13 +67,6 @@ class RequeueRefused(Value):
     error: str
 
 
-class ScaleAsked(Value):
-    """A user requests this number of groups (`ftslurm scale`)."""
-
-    groups: int
-    by: Requester
-
-
 class Heard(Value):
     """A message of a step: of a worker, its guard, or the Lighthouse. What tells of a failure comes as TaskFailed."""
 
@@ -152,6 +145,7 @@ class Asked(Value):
     group: int | None = None
     rank: int | None = None  # of stacks
     node: str = ""
+    groups: int = 0  # of scale
 
 
 class InjectAsked(Value):
@@ -191,5 +185,5 @@ class Explained(Value):
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
-RunEvent = Granted | ScaleAsked | Asked | InjectAsked | StopAsked | JobEnds | Explained
+RunEvent = Granted | Asked | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -163,5 +163,4 @@ def test_a_command_from_the_inbox_is_one_or_none(what: str, command: dict[str, A
         assert type(event.group) in (int, type(None))
     if isinstance(event, ev.Asked):
         assert len(event.node) <= MOST_TEXT
-    if isinstance(event, ev.ScaleAsked):
         assert type(event.groups) is int

@@ -16,7 +16,7 @@ from ftslurm.report.node_intervals import NodeIntervals
 from ftslurm.run.journal_lines import Fold
 from ftslurm.run.replay import Reading
 
-ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, records.FaultRefused}
+ANSWERS = {records.CommandDone, records.CommandRefused, records.FaultRefused}
 # What a reader does not need. Of a new event, think about what it means for each reader before it is named here.
 IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (StatusFold,): {

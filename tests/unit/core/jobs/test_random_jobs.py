@@ -86,7 +86,7 @@ class Slurm:
     def strike(self, now: float) -> None:
         lot, running = self.dice.random(), [job for job in self.jobs.values() if job.state == "RUNNING"]
         if lot < 0.15:
-            self.later(now, ev.ScaleAsked(self.dice.randint(1, 5), ANN))
+            self.later(now, ev.Asked("scale", ANN, "c1", groups=self.dice.randint(1, 5)))
         elif running:
             job = self.dice.choice(running)
             wish = self.wishes.choice([None, None, "drain", "drain", "undrain", "restart"])

@@ -358,9 +358,9 @@ def test_when_fewer_are_needed_those_that_wait_are_given_back_before_those_that_
         (0.1, seen(0.0)),
         (0.5, ev.Submitted(0, tuple(job.name for job in jobs))),
     )
-    story = play(*start, (2.6, seen(2.5, *jobs)), (3, ev.ScaleAsked(3, ANN)), config=four)
+    story = play(*start, (2.6, seen(2.5, *jobs)), (3, ev.Asked("scale", ANN, "c1", groups=3)), config=four)
     assert story.all(act.CancelJobs) == [act.CancelJobs(("90_3",))]
-    story.turn(4, [ev.ScaleAsked(1, ANN)])
+    story.turn(4, [ev.Asked("scale", ANN, "c1", groups=1)])
     story.turn(5, [ev.Ended(B0, code=143)])
     assert [names for action in story.all(act.CancelJobs) for names in action.names] == ["90_3", "90_2", "90_1"]
     assert story.state.groups[0].phase is Phase.STARTING
@@ -619,6 +619,6 @@ def test_a_group_that_was_scaled_away_is_not_missed_where_no_job_can_come() -> N
     story = play(*AT_WORK, (12, seen(11.9, *alone)), (13, ev.Ended(B0, code=143), stepped(A0, 12)), config=by_hand)
     story.turn(18, [stepped(A0, 17)])
     assert story.state.ending is None
-    story.turn(24, [ev.ScaleAsked(1, ANN), stepped(A0, 23)])
+    story.turn(24, [ev.Asked("scale", ANN, "c1", groups=1), stepped(A0, 23)])
     assert story.state.ending is None
     assert story.phases()[0] is Phase.RUNNING

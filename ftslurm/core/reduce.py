@@ -161,8 +161,6 @@ def _heard(turn: Turn, said: messages.FromWorker | messages.FromLighthouse, unit
                 turn.send(other, messages.Broken(quorum))
         case messages.GroupAside():
             orders.aside(turn, said)
-        case messages.QuorumIssued():
-            _quorum_issued(turn, said)
         case messages.FirstQuorum():
             if unit.marks.quorum is None:
                 turn.mark(unit, quorum=turn.now)
@@ -294,17 +292,6 @@ def _step_ready(turn: Turn, unit: Unit, url: str | None = None, ranks: tuple[rec
             slurm_step=unit.current.slurm_step,
             ranks=ranks,
         )
-    )
-
-
-def _quorum_issued(turn: Turn, said: messages.QuorumIssued) -> None:
-    """Note the step that each group asks to take. A large quorum comes as several messages, each with some members."""
-    steps = {group: step for group, step in zip(said.members, said.steps, strict=False) if group is not None}
-    units = [turn.table.group(group) for group in steps if 0 <= group < turn.table.groups]
-    turn.put_unnoticed(
-        replace(unit, current=replace(unit.current, seen=(said.quorum_id, steps[unit.group_id])))
-        for unit in units
-        if unit.phase is Phase.RUNNING
     )
 
 

@@ -27,17 +27,14 @@ from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
 from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
-from ftslurm.protocol.readiness import writable
 from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
 AT_ONCE = 8  # connections taken over, before those that are there get their turn
-REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
 SAVE_EVERY_S = 10.0  # between two saves of the highest step
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
-MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
 Waits = Unknown | Taken
 
@@ -74,7 +71,7 @@ class Server:
         self.decision_due = False
         self.next_decision_at = 0.0  # no decision before this time
         self.evicted = False  # an attempt has been evicted since the last decision
-        self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
+        self.logged = 0  # the id of the last quorum in the log
         self.reported_refusal = ""
         self.saving: asyncio.Future[None] | None = None
         self.save_again = False
@@ -198,7 +195,10 @@ class Server:
                 del self.waiting[future]
                 if not future.done():
                     future.set_result(answer)
-        self._report(quorum, moment)
+        self.reported_refusal = ""
+        if quorum.id != self.logged:
+            self.logged, members = quorum.id, quorum.members
+            log(f"quorum {quorum.id}: {len(members)} members, step {max(member.step for member in members)}")
 
     def _report_refusal(self) -> None:
         """Report once that a quorum is refused because none of its members has the training's state."""
@@ -208,21 +208,6 @@ class Server:
             reason = f"no quorum for now, {why.reason}"
             log(reason)
             self.report(messages.QuorumRefused(reason, self.book.memory.highest))
-
-    def _report(self, quorum: Quorum, moment: float) -> None:
-        self.reported_refusal = ""
-        last, when = self.reported
-        if quorum.id == last and moment - when < REPORT_EVERY_S:
-            return
-        self.reported = (quorum.id, moment)
-        owners = self.book.memory.stores
-        rows = [(owners[m.store_address][0] if m.store_address in owners else None, m.step) for m in quorum.members]
-        for first in range(0, len(rows), MEMBERS_A_LINE):
-            part = rows[first : first + MEMBERS_A_LINE]
-            groups, steps = tuple(group for group, _ in part), tuple(step for _, step in part)
-            self.report(messages.QuorumIssued(quorum.id, groups, steps, first, len(rows)))
-        if quorum.id != last:
-            log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
 
     async def tick(self) -> NoReturn:
         """Decide every tick_s seconds; every second forget silent managers and save what has changed."""
@@ -319,8 +304,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     process_title.of_run("Lighthouse", os.path.basename(options["folder"]))
 
     def report(message: messages.Report) -> None:
-        if isinstance(message, messages.QuorumIssued) and not writable(reports):
-            return  # the controller is busy: that must not stop the quorums
         with contextlib.suppress(OSError):  # the guard reads no more reports and will end this process
             os.write(reports, messages.encode_report(message, task.index))
 

@@ -296,19 +296,6 @@ class LighthouseUp(Report, kind="address"):
     torchft: Text = ""
 
 
-class QuorumIssued(Report, kind="quorum"):
-    """A quorum has been issued; sampled. Many members come as several messages.
-
-    members: the groups, null for a manager that is of no group. steps: what each asks to take, its number of commits.
-    """
-
-    quorum_id: Count
-    members: tuple[Count | None, ...]
-    steps: tuple[Count, ...]
-    first: AnyCount = None
-    total: AnyCount = None
-
-
 class QuorumRefused(Report, kind="refused"):
     """A quorum, or a manager, is refused: see lighthouse/registry.py."""
 
@@ -528,7 +515,6 @@ FromLighthouse = (
     | Dumped
     | Injected
     | LighthouseUp
-    | QuorumIssued
     | QuorumRefused
     | QuorumBroken
     | GroupAside

@@ -182,7 +182,7 @@ def _of_script(unit: Unit) -> str:
     if pulse is None or pulse.step is None or (pulse.stage == Stage.COMPUTING and not aborted):
         return "script"
     if pulse.stage == Stage.SEEKING_QUORUM or (unit.marks.quorum is None and not aborted):
-        return "quorum" if unit.current.seen is None else "peers"
+        return "quorum"
     return "peers" if pulse.stage == Stage.COLLECTIVE else "step"
 
 

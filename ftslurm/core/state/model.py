@@ -280,7 +280,6 @@ class Attempt(Value):
     floor: int = 0  # a first committed step that is not above this one means a new history
     wanted: int = 0  # its last requested checkpoint is of this step or a later one
     aside: StepId | None = None  # the Lighthouse that does not hear its manager, and has set it aside
-    seen: tuple[int, int] | None = None  # quorum and step last reported by our own Lighthouse: newer than `step`
     recalled: str | None = None  # why a user's command ends it, to start its unit again; None: none does
     intent: Cause | None = None  # STOPPING: the cause, if the core has decided it
     spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)

@@ -204,10 +204,8 @@ def _late(turn: Turn, unit: Unit) -> str | None:
     config, current = turn.config, unit.current
     starts = unit.phase is Phase.STARTING and current.store is None and current.adoption is None
     if starts and (unit.marks.ready is None or current.assigned) and turn.due(unit.due, unit.name):
-        within_s, limit_s = launching.store_within_s(unit, config), config.health.start_timeout_s
-        if within_s < limit_s:
-            return f"the standby that it has taken gave no store within {within_s:g} s"
-        return f"not ready after {limit_s:g} s (health.start_timeout_s)"
+        setting = "a standby that was taken" if current.ran_as is not None else "health.start_timeout_s"
+        return f"not ready after {launching.store_within_s(unit, config):g} s ({setting})"
     trains = unit.phase is Phase.RUNNING and unit.group is not None and not turn.independent
     if not trains or current.step is not None or unit.marks.begun is None:
         return None

@@ -244,9 +244,7 @@ def _balance(turn: Turn, pool: int) -> None:
         turn.do(records.AllocationRequested(pool=pool, count=missing, exclude=bad), RequestJobs(pool, missing, bad))
     out: dict[str, str] = {}
     if surplus > 0 and asking.count == 0:
-        waiting = (unit for unit in turn.table.in_phase(Phase.PENDING) if not unit.retired)
-        homes = {u.place.allocation for u in waiting if pool_of(u.group, turn.config) == pool}  # they return there
-        idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn, one.name))]
+        idle = [one for one in reversed(have) if not any(living(turn, one.name))]
         idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
         out = {one.name: "it is not needed any more" for one in idle[:surplus]}
     lasting = {one.name for one in have}

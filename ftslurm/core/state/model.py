@@ -182,8 +182,7 @@ class Evidence(Value):
 class Asking(Value):
     """A request to sbatch that is under way, or that sbatch has refused."""
 
-    pool: int
-    count: int  # number of jobs; 0: no request is under way
+    count: int = 0  # number of jobs; 0: no request is under way
     refusals: int = 0  # in a row
     again: float = 0.0  # after a refusal: earliest time of the next request
     error: str = ""  # sbatch's message
@@ -448,7 +447,7 @@ class JobPool(Value):
     """The Slurm jobs that provide nodes for groups, beside the controller's own."""
 
     by_name: Mapping[str, Job] = field(default_factory=dict)  # submitted jobs, oldest first; never modified
-    asking: tuple[Asking, ...] = ()
+    asking: Map[int, Asking] = Map()  # by pool
     had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has reported the run's jobs
     next_poll: float = 0.0

@@ -257,7 +257,7 @@ def test_one_that_is_taken_but_gives_no_store_is_killed_soon_and_the_group_start
     assert story.times(act.Kill, S0) == [60]
     (exited,) = story.records("step_exited", since=60)
     assert exited["cause"] == "start_timeout"
-    assert "the standby that it has taken gave no store within 30 s" in str(exited["error"])
+    assert "not ready after 30 s (a standby that was taken)" in str(exited["error"])
     story.wait(until=70)
     assert story.ids(act.Launch, since=60)[-1:] == [B2]
 

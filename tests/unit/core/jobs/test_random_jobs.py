@@ -175,7 +175,7 @@ def live_through(seed: int) -> Story:
             if isinstance(action, act.RequestJobs):
                 turn = Turn(story.state, now, config)
                 there = sum(lasts(turn, job) for job in turn.jobs)
-                asked = sum(asking.count for asking in story.state.job_pool.asking)
+                asked = sum(asking.count for asking in story.state.job_pool.asking.values())
                 assert there + asked <= wanted(turn, 0), f"at {now}: two jobs for one group"
         places = [u.place for u in story.state.groups if u.phase in LIVE]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)

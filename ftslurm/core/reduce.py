@@ -267,11 +267,9 @@ def _step_up(turn: Turn, unit: Unit) -> None:
     unit = turn.mark(unit, ready=turn.now)
     if unit.is_standby and unit.phase is Phase.STARTING:
         unit = run(turn, unit)
-    table = ranks.of(unit)
-    rows: tuple[records.RankRow, ...] = ()
-    if table != ranks.expected(unit.place, turn.config.groups.workers):
-        rows = ranks.rows(table)  # Slurm has distributed the tasks in another order
-    _step_ready(turn, unit, ranks=rows)
+    hosts = tuple(map(str, unit.current.hosts))
+    usual = hosts == ranks.expected(unit.place, turn.config.groups.workers)  # else Slurm has another order
+    _step_ready(turn, unit, hosts=() if usual else hosts)
 
 
 def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
@@ -283,14 +281,14 @@ def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
         _step_ready(turn, unit, url=said.url)
 
 
-def _step_ready(turn: Turn, unit: Unit, url: str | None = None, ranks: tuple[records.RankRow, ...] = ()) -> None:
+def _step_ready(turn: Turn, unit: Unit, url: str | None = None, hosts: tuple[str, ...] = ()) -> None:
     turn.do(
         records.StepReady(
             **unit.names,
             seconds=since(unit.marks.launched, turn.now),
             url=url,
             slurm_step=unit.current.slurm_step,
-            ranks=ranks,
+            hosts=hosts,
         )
     )
 

@@ -45,15 +45,6 @@ SlurmStep: TypeAlias = str | None  # id of the Slurm step
 Phases: TypeAlias = dict[str, float | None] | None  # seconds of each phase of the recovery; null: not reached
 
 
-class RankRow(TypedDict):
-    """One row of a rank table: where a task of the Slurm step runs."""
-
-    rank: int
-    node: str
-    local_rank: int
-    node_rank: int
-
-
 class StuckGroup(TypedDict, total=False):
     """What a group does while no step is committed."""
 
@@ -364,7 +355,7 @@ class StepLaunched(StepEvent):
     nodes: Nodes
     slot: int | None  # which of the places on these nodes (groups.per_node)
     allocation: str | None  # the Slurm job; local for a run without Slurm
-    ranks: tuple[RankRow, ...]  # the rank table as expected
+    hosts: tuple[str, ...]  # the node of each task, as expected
     reason: Reason
     standby: str | None  # the standby's step that becomes this attempt: standby-000/1
     down_s: float | None  # time since the failure that this answers
@@ -389,7 +380,7 @@ class StepReady(StepEvent):
     seconds: float | None  # time since the launch
     url: str | None = None  # address of the Lighthouse
     slurm_step: SlurmStep
-    ranks: tuple[RankRow, ...] = ()  # the rank table, if it is not the expected one
+    hosts: tuple[str, ...] = ()  # the node of each task, if not as expected
 
 
 class StepStarting(StepEvent):
@@ -421,12 +412,8 @@ class StepAdopted(StepEvent):
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
-    nodes: Nodes
     step: Step
     slurm_step: SlurmStep
-    allocation: str | None  # the Slurm job; null: the controller's own allocation
-    seconds: float | None  # how long it took
-    standby: str | None  # the standby's step that had become this attempt
 
 
 class StepExited(StepEvent):

@@ -176,7 +176,7 @@ class Reading(Past, Fold):
             StepId(standby, int(standby_attempt)) if valid else StepId(unit, attempt),
             attempt,
             Place(record.nodes, record.slot or 0, None if beside else record.allocation),
-            _hosts(record.ranks),
+            record.hosts,
             launched=self.now,
             slurm_step=taken.slurm_step if taken else None,
             noticed=self.noticed.get(unit),
@@ -187,7 +187,7 @@ class Reading(Past, Fold):
     def step_ready(self, record: records.StepReady | records.StepAdopted) -> None:
         step = self.live.get(record.unit)
         if step is not None:
-            hosts = _hosts(record.ranks) if isinstance(record, records.StepReady) else ()
+            hosts = record.hosts if isinstance(record, records.StepReady) else ()
             slurm_step = record.slurm_step if is_step(record.slurm_step) else step.slurm_step
             self.live[record.unit] = replace(step, hosts=hosts or step.hosts, slurm_step=slurm_step)
 
@@ -274,8 +274,3 @@ def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:
         healthy_s=record.healthy_s or 0.0,
         ran_as=None if step is None or step.id == StepId(step.unit, record.attempt) else step.id,
     )
-
-
-def _hosts(ranks: tuple[records.RankRow, ...]) -> tuple[str, ...]:
-    """Return the node of each task."""
-    return tuple(str(row.get("node")) for row in ranks)

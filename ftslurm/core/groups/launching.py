@@ -186,7 +186,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
         nodes=unit.place.nodes,
         slot=unit.place.slot,
         allocation=unit.place.allocation or turn.state.allocation.name,
-        ranks=ranks.rows(ranks.expected(unit.place, workers) if ran_as is None else ranks.of(unit)),
+        hosts=ranks.expected(unit.place, workers) if ran_as is None else tuple(map(str, unit.current.hosts)),
         reason=unit.reason,
         standby=None if ran_as is None else str(ran_as),
         down_s=None if noticed is None else round(turn.now - noticed, 3),

@@ -11,7 +11,6 @@ from typing import Any
 
 from ftslurm.core.groups import fault_drills
 from ftslurm.core.groups.reports import recovery
-from ftslurm.core.health.node_health import silences
 from ftslurm.core.state.actions import Send
 from ftslurm.core.state.model import LIVE, Phase, Unit, replace
 from ftslurm.core.state.turn import Turn
@@ -86,13 +85,9 @@ def aside(turn: Turn, said: messages.GroupAside) -> None:
     unit = turn.table.group(said.group)
     if unit.attempt != said.attempt or unit.phase not in LIVE:
         return  # it has ended meanwhile
-    unit = turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
-    if not said.aside:
-        turn.do(records.GroupHeardAgain(group=said.group, attempt=said.attempt, seconds=said.seconds))
-        return
-    silence = min(silences(unit), key=lambda one: one.since, default=None)
-    node = None if silence is None else silence.node
-    turn.do(records.GroupSetAside(group=said.group, attempt=said.attempt, node=node, seconds=said.seconds))
+    turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
+    kind = records.GroupSetAside if said.aside else records.GroupHeardAgain
+    turn.do(kind(**unit.of_group, seconds=said.seconds))
 
 
 # --- parameter servers ------------------------------------------------------------------------------------------------

@@ -565,7 +565,6 @@ class GroupSetAside(TrainingEvent):
 
     group: Group
     attempt: Attempt
-    node: str | None  # the node that is silent for the longest time
     seconds: float | None  # how long its manager has been silent
 
 

@@ -38,7 +38,7 @@ from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
-from ftslurm.words import by_count, listed
+from ftslurm.words import by_count
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, stronger one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless the death of a node is not noticed yet
@@ -150,17 +150,11 @@ def _all_ended(turn: Turn, ended: list[Unit], failed: list[Unit], serving: list[
 
 def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     """Return why the run ends because these groups have no node, and what to set."""
-    nodes, least = turn.nodes, turn.config.groups.min
     who = by_count(len(waiting), f"group {waiting[0].group} has", f"{len(waiting)} groups have")
-    lost, unfit = nodes.out(Out.LOST, Out.BLAMED, Out.GONE), node_health.unfit(nodes)
-    gone = f"{listed(sorted(lost))} {by_count(len(lost), 'was', 'were')}" if lost else ""
-    few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
-    why = f"since {gone} lost" if lost else "and no job will bring one"
-    why += f" and health.preflight failed ({unfit})" if unfit else ""
-    hint = (
-        supply.coming(turn, pool_of(waiting[0].group, turn.config))[0] or "ask for spare nodes with cluster.spare_nodes"
-    )
-    return f"{who} no node to run on {why}, {'and ' if needed else ''}{few}: {hint}"
+    few = "others need it (groups.serve)" if needed else f"fewer than groups.min={turn.config.groups.min} can step"
+    awaited, _ = supply.coming(turn, pool_of(waiting[0].group, turn.config))
+    needs = f"{awaited or 'spare nodes (cluster.spare_nodes)'}, or {launching.a_free_node(turn.nodes)}"
+    return f"{who} no node to run on, and {few}: what it needs is {needs}"
 
 
 def _without_place(turn: Turn) -> list[Unit]:

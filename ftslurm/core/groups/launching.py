@@ -207,13 +207,14 @@ def explain(turn: Turn) -> None:
         if pool not in coming:
             coming[pool] = supply.coming(turn, pool)
         reason, job = coming[pool]
-        reason = reason or _a_free_node(turn.nodes)
+        reason = reason or a_free_node(turn.nodes)
         if unit.waits_for != reason:
             turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job))
             turn.change(unit, waits_for=reason)
 
 
-def _a_free_node(nodes: Nodes) -> str:
+def a_free_node(nodes: Nodes) -> str:
+    """Say what groups without a place wait for, with the nodes that they cannot have."""
     kinds = (
         ("left out", nodes.out(Out.LOST, Out.BLAMED, Out.GONE)),
         ("left out by health.preflight", nodes.out(Out.UNFIT)),

@@ -180,7 +180,7 @@ def live_through(seed: int) -> Story:
         places = [u.place for u in story.state.groups if u.phase in LIVE]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)
     if story.outcome() is not None:  # no group held the state any more, or sbatch refused too often
-        assert "checkpoint" in story.reason() or "no job will bring one" in story.reason() or "lost" in story.reason()
+        assert "checkpoint" in story.reason() or "no node to run on" in story.reason() or "lost" in story.reason()
         return story
     phases = {u.name: (u.phase, u.waits_for, u.place) for u in story.state.groups}
     assert all(u.phase is Phase.RUNNING and u.current.step is not None for u in story.state.groups), phases

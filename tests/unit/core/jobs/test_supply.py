@@ -610,7 +610,7 @@ def test_a_run_ends_without_enough_tasks_of_an_array_submitted_by_hand(other: Jo
         story.turn(time, [seen(time - 0.5, pilot("90_0", "n1"), other)])
     assert (story.state.ending is not None) == ends
     if story.state.ending is not None:
-        assert "no job will bring one" in story.state.ending.reason
+        assert "a task of the array, of which none is left" in story.state.ending.reason
 
 
 def test_a_group_that_was_scaled_away_is_not_missed_where_no_job_can_come() -> None:

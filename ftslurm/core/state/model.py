@@ -546,9 +546,7 @@ class Standstill(Value):
     """The tasks that stand still while others make progress; see health/hangs.py."""
 
     overtaken: tuple[Overtaken, ...] = ()
-    next_look: float = 0.0  # earliest time of the next comparison of all groups
-    ask: float | None = None  # when every task is asked for its position, if the groups go on as they did
-    asked_where: float = 0.0  # when every task was last asked for its position
+    looked: float = 0.0  # when all groups were compared last
     longest_s: float = 0.0  # the longest time between two commits; see health/hang_limit.py
     seen: int = 0  # such times
     learnt: float = -inf  # when the last one was added

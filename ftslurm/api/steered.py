@@ -20,7 +20,6 @@ from ftslurm.protocol.records import (
     FaultRefused,
     RunRequeued,
     Scaled,
-    ScaleRefused,
     StacksTaken,
 )
 from ftslurm.protocol.run_states import FAULTS
@@ -99,7 +98,7 @@ class Steered:
         talk = Conversation(self.files)
         if (why_not := why_not_as_many(groups, talk.config)) is not None:
             raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
-        return talk.ask("scale", Scaled, ScaleRefused, groups=groups)
+        return talk.ask("scale", Scaled, CommandRefused, groups=groups)
 
     def restart(self, group: int) -> Answer[CommandDone]:
         """Have a group leave politely and start again as its next attempt, which counts against no budget."""

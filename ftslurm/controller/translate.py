@@ -40,9 +40,8 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
     match message:
         case None:
             return None
-        case messages.Alive(state, number, stage, since_s, answers, task=task):
-            at = stage or Stage.COMPUTING
-            return events.Alive(step, task, now, state, number, at, since_s or 0.0, answers)
+        case messages.Alive(state, number, stage, since_s, task=task):
+            return events.Alive(step, task, now, state, number, stage or Stage.COMPUTING, since_s or 0.0)
         case messages.Failed(error, started, oom, refused, hardware, task=task):
             cause = Cause.UNKNOWN if refused else None
             known = Evidence(task, None, code=1, out_of_memory=oom, error=error or "", started=started, cause=cause)

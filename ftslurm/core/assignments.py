@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from ftslurm.config.schema import Config
 from ftslurm.core import orders
-from ftslurm.core.groups import ranks
+from ftslurm.core.groups import ranks, reports
 from ftslurm.core.groups.launching import fence, store_within_s
 from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Assign
-from ftslurm.core.state.model import LIVE, Evidence, Phase, Unit
+from ftslurm.core.state.model import Evidence, Phase, Unit
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
@@ -35,7 +35,7 @@ def assign(turn: Turn) -> None:
         unit = turn.attempt(unit, assigned=True, lighthouse=url, servers=servers)
         turn.change(unit, due=turn.now + store_within_s(unit, turn.config))
     if not turn.state.released:
-        _release(turn)
+        turn.set(released=turn.independent or reports.awaited(turn) is None)
     if turn.state.released:
         _begin(turn)
 
@@ -45,27 +45,6 @@ def _is_ready(unit: Unit, config: Config) -> bool:
     if unit.phase is not Phase.STARTING or unit.group is None or unit.current.assigned:
         return False
     return len(unit.current.ready) == tasks_of(unit, config) and None not in unit.current.hosts
-
-
-def _release(turn: Turn) -> None:
-    """Set `released` if no group has to be waited for any more; else set `waited_for` to such a group."""
-    if turn.independent:
-        turn.set(released=True)
-        return
-    first, groups = turn.state.waited_for, turn.table.groups
-    for number in (*range(first, groups), *range(min(first, groups))):
-        if not _not_waited_for(turn, turn.table.group(number)):
-            turn.set(waited_for=number)
-            return
-    turn.set(released=True, waited_for=0)
-
-
-def _not_waited_for(turn: Turn, unit: Unit) -> bool:
-    """Return whether others need not wait for a group: it has its store, has failed since the start, or has no node."""
-    restarted = turn.lineage.restarted
-    failed = bool(unit.exits) and (restarted is None or unit.exits[-1].time > restarted)
-    there = unit.phase in LIVE and unit.current.store is not None
-    return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
 
 
 def _mixed(turn: Turn, unit: Unit) -> Evidence | None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from ftslurm.core.groups import fault_drills
 from ftslurm.core.groups.reports import recovery
-from ftslurm.core.health.node_health import silences
 from ftslurm.core.state.actions import Send
-from ftslurm.core.state.model import LIVE, Phase, Unit
+from ftslurm.core.state.model import LIVE, Phase, Unit, replace
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import serves
 from ftslurm.protocol import messages, records
@@ -78,12 +77,10 @@ def _order(turn: Turn, unit: Unit) -> Send | None:
 
 
 def _same(order: Send, old: Send | None) -> bool:
-    if old is None or order.id != old.id:
-        return False
-    new, told = order.message, old.message
-    if isinstance(new, messages.Evict) and isinstance(told, messages.Evict):
-        return (new.attempt, new.finished) == (told.attempt, told.finished)
-    return new == told
+    """Return whether an order says the same as one before; the store of an attempt that is over may be forgotten."""
+    if old is not None and isinstance(order.message, messages.Evict) and isinstance(old.message, messages.Evict):
+        order = replace(order, message=replace(order.message, store=old.message.store))
+    return order == old
 
 
 def aside(turn: Turn, said: messages.GroupAside) -> None:
@@ -93,13 +90,9 @@ def aside(turn: Turn, said: messages.GroupAside) -> None:
     unit = turn.table.group(said.group)
     if unit.attempt != said.attempt or unit.phase not in LIVE:
         return  # it has ended meanwhile
-    unit = turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
-    if not said.aside:
-        turn.do(records.GroupHeardAgain(group=said.group, attempt=said.attempt, seconds=said.seconds))
-        return
-    silence = min(silences(unit), key=lambda one: one.since, default=None)
-    node = None if silence is None else silence.node
-    turn.do(records.GroupSetAside(group=said.group, attempt=said.attempt, node=node, seconds=said.seconds))
+    turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
+    kind = records.GroupSetAside if said.aside else records.GroupHeardAgain
+    turn.do(kind(**unit.of_group, seconds=said.seconds))
 
 
 # --- parameter servers ------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from math import inf
 from typing import Any
 
 from immutables import Map
@@ -45,15 +44,10 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause, Says
-from ftslurm.protocol.messages import Message
 from ftslurm.protocol.traces import added
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, per run
-LINES_AT_ONCE, LINES_PER_S = (
-    100,
-    2.0,
-)  # of the journal, for each kind of message of an attempt; a group reports once a second
 
 
 def observe(turn: Turn, event: Event) -> None:
@@ -102,30 +96,14 @@ def _of_step(turn: Turn, unit: Unit, event: StepEvent) -> None:
     elif isinstance(event, Ended):
         _ended(turn, event, unit)
     elif unit.group is not None or not isinstance(event.message, OF_GROUPS):  # the others do not train
-        before = len(turn.actions)
         _heard(turn, event.message, unit)
-        _limit_lines(turn, event.message, unit, before)
-
-
-def _limit_lines(turn: Turn, said: Message, unit: Unit, before: int) -> None:
-    """Leave out the records of a message, the actions from `before` on, if an attempt has sent too many of its kind."""
-    lines = sum(isinstance(action, records.JournalRecord) for action in turn.actions[before:])
-    if not lines:
-        return
-    spared = LINES_AT_ONCE + (turn.table.groups if unit.is_lighthouse else tasks_of(unit, turn.config))
-    used = max(unit.current.lines.get(said.kind, -inf), turn.now - spared / LINES_PER_S) + lines / LINES_PER_S
-    if used <= turn.now:
-        turn.attempt(unit, lines=unit.current.lines.set(said.kind, used))
-        return
-    turn.actions[before:] = [one for one in turn.actions[before:] if not isinstance(one, records.JournalRecord)]
-    _warn(turn, unit.group, f"{unit.name} sends so many messages ({said.kind}) that not all are in the journal")
 
 
 REQUESTS = {
+    "scale": user_requests.scale,
     "restart": user_requests.restart,
     "stacks": user_requests.stacks,
     "save": user_requests.save,
-    "scale": user_requests.scale,
     "inject": fault_drills.inject_asked,
     "drain": leaving.drain,
     "undrain": leaving.undrain,
@@ -181,8 +159,6 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
                 turn.send(other, messages.Broken(quorum))
         case messages.GroupAside():
             orders.aside(turn, said)
-        case messages.QuorumIssued():
-            _quorum_issued(turn, said)
         case messages.FirstQuorum():
             if unit.marks.quorum is None:
                 turn.mark(unit, quorum=turn.now)
@@ -270,12 +246,12 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
     if said.node not in unit.place.nodes:
         return
     turn.attempt(unit, checking=unit.current.checking - {said.node})
-    if (why := node_health.checked(turn, said)) is not None:
-        sign = Evidence(said.task, said.node, hardware=why)
-        if said.unstarted:  # the node may be sound; which command it is has been told
-            error = "its check cannot be run there (health.preflight)"
-            sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
+    if said.error is not None and said.unstarted:  # the setting may be wrong, and the node sound
+        error = f"health.preflight cannot be run there: {said.error}"
+        sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
         _task_failed(turn, TaskFailed(unit.id, sign), unit)
+    elif (why := node_health.checked(turn, said)) is not None:
+        _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
 
 
 def _step_up(turn: Turn, unit: Unit) -> None:
@@ -287,11 +263,9 @@ def _step_up(turn: Turn, unit: Unit) -> None:
     unit = turn.mark(unit, ready=turn.now)
     if unit.is_standby and unit.phase is Phase.STARTING:
         unit = run(turn, unit)
-    table = ranks.of(unit)
-    rows: tuple[records.RankRow, ...] = ()
-    if table != ranks.expected(unit.place, turn.config.groups.workers):
-        rows = ranks.rows(table)  # Slurm has distributed the tasks in another order
-    _step_ready(turn, unit, ranks=rows)
+    hosts = tuple(map(str, unit.current.hosts))
+    usual = hosts == ranks.expected(unit.place, turn.config.groups.workers)  # else Slurm has another order
+    _step_ready(turn, unit, hosts=() if usual else hosts)
 
 
 def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
@@ -303,26 +277,15 @@ def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
         _step_ready(turn, unit, url=said.url)
 
 
-def _step_ready(turn: Turn, unit: Unit, url: str | None = None, ranks: tuple[records.RankRow, ...] = ()) -> None:
+def _step_ready(turn: Turn, unit: Unit, url: str | None = None, hosts: tuple[str, ...] = ()) -> None:
     turn.do(
         records.StepReady(
             **unit.names,
             seconds=since(unit.marks.launched, turn.now),
             url=url,
             slurm_step=unit.current.slurm_step,
-            ranks=ranks,
+            hosts=hosts,
         )
-    )
-
-
-def _quorum_issued(turn: Turn, said: messages.QuorumIssued) -> None:
-    """Note the step that each group asks to take."""
-    steps = {group: step for group, step in zip(said.members, said.steps, strict=False) if group is not None}
-    units = [turn.table.group(group) for group in steps if 0 <= group < turn.table.groups]
-    turn.put_unnoticed(
-        replace(unit, current=replace(unit.current, seen=(said.quorum_id, steps[unit.group_id])))
-        for unit in units
-        if unit.phase is Phase.RUNNING
     )
 
 

@@ -35,10 +35,10 @@ from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.core.state.units import independent, serves
+from ftslurm.core.state.units import independent, pool_of, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
-from ftslurm.words import by_count, listed
+from ftslurm.words import by_count
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, stronger one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless the death of a node is not noticed yet
@@ -150,15 +150,11 @@ def _all_ended(turn: Turn, ended: list[Unit], failed: list[Unit], serving: list[
 
 def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     """Return why the run ends because these groups have no node, and what to set."""
-    nodes, least = turn.nodes, turn.config.groups.min
     who = by_count(len(waiting), f"group {waiting[0].group} has", f"{len(waiting)} groups have")
-    lost, unfit = nodes.out(Out.LOST, Out.BLAMED, Out.GONE), node_health.unfit(nodes)
-    gone = f"{listed(sorted(lost))} {by_count(len(lost), 'was', 'were')}" if lost else ""
-    few = "others need it (groups.serve)" if needed else f"fewer than groups.min={least} can step"
-    why = f"since {gone} lost" if lost else "and no job will bring one"
-    why += f" and health.preflight failed ({unfit})" if unfit else ""
-    hint = supply.ComingJobs(turn).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
-    return f"{who} no node to run on {why}, {'and ' if needed else ''}{few}: {hint}"
+    few = "others need it (groups.serve)" if needed else f"fewer than groups.min={turn.config.groups.min} can step"
+    awaited, _ = supply.coming(turn, pool_of(waiting[0].group, turn.config))
+    needs = f"{awaited or 'spare nodes (cluster.spare_nodes)'}, or {launching.a_free_node(turn.nodes)}"
+    return f"{who} no node to run on, and {few}: what it needs is {needs}"
 
 
 def _without_place(turn: Turn) -> list[Unit]:
@@ -202,10 +198,8 @@ def _late(turn: Turn, unit: Unit) -> str | None:
     config, current = turn.config, unit.current
     starts = unit.phase is Phase.STARTING and current.store is None and current.adoption is None
     if starts and (unit.marks.ready is None or current.assigned) and turn.due(unit.due, unit.name):
-        within_s, limit_s = launching.store_within_s(unit, config), config.health.start_timeout_s
-        if within_s < limit_s:
-            return f"the standby that it has taken gave no store within {within_s:g} s"
-        return f"not ready after {limit_s:g} s (health.start_timeout_s)"
+        setting = "a standby that was taken" if current.ran_as is not None else "health.start_timeout_s"
+        return f"not ready after {launching.store_within_s(unit, config):g} s ({setting})"
     trains = unit.phase is Phase.RUNNING and unit.group is not None and not turn.independent
     if not trains or current.step is not None or unit.marks.begun is None:
         return None
@@ -249,14 +243,12 @@ def _finish(turn: Turn) -> None:
     living = state.table.count(*LIVE) or any(u.phase in LIVE for u in (state.lighthouse, *state.standbys))
     if state.ending is None or living or not turn.due(state.ending.until):
         return
-    here = {u.name: u.attempt for u in state.groups}
-    restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(turn)
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
     about: dict[str, Any] = {"outcome": ending.outcome.value, "reason": ending.reason, "steps": steps}
-    about["restarts"] = restarts
+    about["restarts"] = state.restarts
     if ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED):
         fault_drills.never_done(turn)
     if ending.outcome is RunOutcome.REQUEUED:

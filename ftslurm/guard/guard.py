@@ -246,8 +246,8 @@ class Guard:
                     os.kill(self.worker, signal.SIGTERM)
             case messages.Kill():
                 self.obey_kill()
-            case messages.Where(number):
-                self.say_alive(number)
+            case messages.Where():
+                self.say_alive()
             case messages.Dump():
                 who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                 log = self.log.path if self.log else None
@@ -415,15 +415,14 @@ class Guard:
         local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
         return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None
 
-    def say_alive(self, answers: int | None = None) -> None:
+    def say_alive(self) -> None:
         """Report the state of the worker's process and the position of its training."""
         place = self.task.position.read()
         state = processes.state(self.worker) or "?"
         if place is None:
-            self.say(messages.Alive(state, None, None, None, answers))
+            self.say(messages.Alive(state, None, None, None))
         else:
-            since_s = round(place.since_s, 3)
-            self.say(messages.Alive(state, place.step, place.stage, since_s, answers))
+            self.say(messages.Alive(state, place.step, place.stage, round(place.since_s, 3)))
 
     def tell_room(self) -> None:
         """Report, after the first committed step, how much memory the node has left: for a standby beside the group."""

@@ -34,7 +34,6 @@ from ftslurm.security import process_title
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
-REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
 
 STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
@@ -53,7 +52,7 @@ class Server:
         self.strangers_told = 0
         self.decision_due = False
         self.evicted = False  # an attempt has been evicted since the last decision
-        self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
+        self.logged = 0  # the id of the last quorum in the log
         self.reported_refusal = ""
         methods: dict[str, Handler] = {"Quorum": self.quorum, "Heartbeat": self.heartbeat}
         self.server = GrpcServer({f"/{protobuf.SERVICE}/{name}": method for name, method in methods.items()})
@@ -148,7 +147,10 @@ class Server:
                 del self.waiting[future]
                 if not future.done():
                     future.set_result(answer)
-        self._report(quorum, moment)
+        self.reported_refusal = ""
+        if quorum.id != self.logged:
+            self.logged, members = quorum.id, quorum.members
+            log(f"quorum {quorum.id}: {len(members)} members, step {max(member.step for member in members)}")
 
     def _report_refusal(self) -> None:
         """Report once that a quorum is refused because none of its members has the training's state."""
@@ -158,19 +160,6 @@ class Server:
             reason = f"no quorum for now, {why.reason}"
             log(reason)
             self.report(messages.QuorumRefused(reason))
-
-    def _report(self, quorum: Quorum, moment: float) -> None:
-        self.reported_refusal = ""
-        last, when = self.reported
-        if quorum.id == last and moment - when < REPORT_EVERY_S:
-            return
-        self.reported = (quorum.id, moment)
-        owners = (self.book.stores.get(member.store_address) for member in quorum.members)
-        groups = tuple(None if owner is None else owner[0] for owner in owners)
-        steps = tuple(member.step for member in quorum.members)
-        self.report(messages.QuorumIssued(quorum.id, groups, steps))
-        if quorum.id != last:
-            log(f"quorum {quorum.id}: {len(steps)} members, step {max(steps)}")
 
     async def tick(self) -> NoReturn:
         """Decide every tick_s seconds, and forget silent managers."""

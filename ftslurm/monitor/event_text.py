@@ -52,8 +52,9 @@ def _why_no_step(stuck: records.NoFirstStep) -> str:
         return f"{stages['quorum']} of {running} groups ask for a quorum and may wait for the others, which have not"
     if stages.keys() == {"quorum"}:
         return (
-            "all ask for a quorum and none is given: see lighthouse.log; groups.min, or the version of torchft, which "
-            "may be one that ftslurm was not tried with (ftslurm help fault-tolerant)"
+            "all ask for a quorum. If lighthouse.log has none, see groups.min and the version of torchft, which may be "
+            "one that ftslurm was not tried with (ftslurm help fault-tolerant); else connections between the nodes may "
+            "be blocked, or take the wrong network (cluster.interface)"
         )
     if stages.keys() & {"quorum", "peers"}:
         return (

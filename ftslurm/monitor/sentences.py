@@ -79,8 +79,6 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             return f"{record.what}: {record.reason or record.by}"
         case records.Scaled():
             return f"the run has {plural(record.groups, 'group')} from now on (ftslurm scale)"
-        case records.ScaleRefused():
-            return f"scale to {record.groups} refused: {record.reason}"
         case records.CommandDone():
             return f"{record.what}: {record.text}"
         case records.CommandRefused():
@@ -310,9 +308,8 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
         case records.NoFirstStep():
             return f"warning: {no_first_step(record)}"
         case records.GroupSetAside():
-            where = f" ({record.node})" if record.node else ""
             long = f" for {seconds(record.seconds)}" if record.seconds is not None else ""
-            return f"group {record.group} is not heard{long}{where}: the others go on without it for now"
+            return f"group {record.group} is not heard{long}: the others go on without it for now"
         case records.GroupHeardAgain():
             return f"group {record.group} is heard again after {seconds(record.seconds)}: it takes part again"
         case records.HangFound():

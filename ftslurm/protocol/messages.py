@@ -131,15 +131,13 @@ class StoreUp(Report, kind="store"):
 class Alive(Report, kind="alive"):
     """Guard of local rank 0 of each node, every heartbeat: the worker's process and where its training is.
 
-    step, stage and since_s are null before the script runs. `answers` is the number of the question (`where`) that this
-    is the answer to.
+    step, stage and since_s are null before the script runs.
     """
 
     state: ProcessState
     step: AnyCount
     stage: AnyStage
     since_s: AnySeconds
-    answers: AnyCount = None
 
 
 class Room(Report, kind="room"):
@@ -309,17 +307,6 @@ class LighthouseUp(LighthouseReport, kind="address"):
     torchft: Text = ""
 
 
-class QuorumIssued(LighthouseReport, kind="issued"):
-    """A quorum has been issued; sampled. Many members come as several messages.
-
-    members: the groups, null for a manager that is of no group. steps: what each asks to take, its number of commits.
-    """
-
-    quorum_id: Count
-    members: tuple[Count | None, ...]
-    steps: tuple[Count, ...]
-
-
 class QuorumRefused(LighthouseReport, kind="refused"):
     """A quorum, or a manager, is refused: see lighthouse/registry.py."""
 
@@ -360,12 +347,7 @@ class Ping(Order, kind="ping"):
 
 
 class Where(Order, kind="where"):
-    """Guard: every task answers `alive` at once.
-
-    An answer with the number shows that node and slurmstepd are well, which a late heartbeat does not.
-    """
-
-    number: AnyCount = None
+    """Guard: every task answers `alive` at once."""
 
 
 class Rank(Value):

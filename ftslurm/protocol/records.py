@@ -39,19 +39,10 @@ Reason: TypeAlias = str  # why, for a person
 Pool: TypeAlias = int  # 0: groups outside of cluster.ranges; i + 1: those of cluster.ranges[i]
 By: TypeAlias = str | int | None  # user id of who asked, or what sent it: a signal, srun, faults.plan
 CommandId = Annotated[str, KEY]  # id of the command in the inbox
-Asked = Annotated[str, KEY]  # restart, drain, undrain, save or stacks
+Asked = Annotated[str, KEY]  # scale, restart, drain, undrain, save or stacks
 Step: TypeAlias = int | None  # step of training
 SlurmStep: TypeAlias = str | None  # id of the Slurm step
 Phases: TypeAlias = dict[str, float | None] | None  # seconds of each phase of the recovery; null: not reached
-
-
-class RankRow(TypedDict):
-    """One row of a rank table: where a task of the Slurm step runs."""
-
-    rank: int
-    node: str
-    local_rank: int
-    node_rank: int
 
 
 class StuckGroup(TypedDict, total=False):
@@ -141,14 +132,7 @@ class Scaled(RunEvent):
 
     groups: int  # the new number of replica groups
     by: By
-
-
-class ScaleRefused(RunEvent):
-    """`ftslurm scale` is refused."""
-
-    groups: int  # the number of replica groups asked for
-    by: By
-    reason: Reason
+    command: str | None = None  # the id of the command
 
 
 class CommandDone(RunEvent):
@@ -166,7 +150,7 @@ class CommandDone(RunEvent):
 
 
 class CommandRefused(RunEvent):
-    """The controller cannot do what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
+    """The controller cannot do what `ftslurm scale`, `restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
 
     command: CommandId
     what: Asked
@@ -371,7 +355,7 @@ class StepLaunched(OfUnit):
     nodes: Nodes
     slot: int | None  # which of the places on these nodes (groups.per_node)
     allocation: str | None  # the Slurm job; local for a run without Slurm
-    ranks: tuple[RankRow, ...]  # the rank table as expected
+    hosts: tuple[str, ...]  # the node of each task, as expected
     reason: Reason
     standby: str | None  # the standby's step that becomes this attempt: standby-000/1
     down_s: float | None  # time since the failure that this answers
@@ -390,7 +374,7 @@ class StepReady(OfUnit):
     seconds: float | None  # time since the launch
     url: str | None = None  # address of the Lighthouse
     slurm_step: SlurmStep
-    ranks: tuple[RankRow, ...] = ()  # the rank table, if it is not the expected one
+    hosts: tuple[str, ...] = ()  # the node of each task, if not as expected
 
 
 class StepStarting(StepEvent):
@@ -419,12 +403,8 @@ class ScriptBegun(StepEvent):
 class StepAdopted(OfUnit):
     """A controller that has taken over has reached a step that still runs."""
 
-    nodes: Nodes
     step: Step
     slurm_step: SlurmStep
-    allocation: str | None  # the Slurm job; null: the controller's own allocation
-    seconds: float | None  # how long it took
-    standby: str | None  # the standby's step that had become this attempt
 
 
 class StepExited(OfUnit):
@@ -565,7 +545,6 @@ class NoFirstStep(TrainingEvent):
 class GroupSetAside(OfGroup):
     """A group's guards and its manager are silent: quorums are formed without it for now. Its attempt is not ended."""
 
-    node: str | None  # the node that is silent for the longest time
     seconds: float | None  # how long its manager has been silent
 
 

@@ -1,6 +1,6 @@
 """The picture of report.html as rectangles: what each group did over time. Pure.
 
-A place or width is a percentage of the picture's width, a height is in pixels; what a rectangle stands for is its title.
+A place or width is a percentage of the picture's width, a height is in pixels; the title says what a rectangle is.
 """
 
 from __future__ import annotations

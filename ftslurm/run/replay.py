@@ -80,9 +80,8 @@ class Reading(Past, Fold):
     began: bool = False
     outcome: str | None = None
     own: str | None = None  # the controller's allocation, if groups may run in it
-    moving: set[str] = field(default_factory=set)  # units whose next launch is no restart
+    failed: set[str] = field(default_factory=set)  # groups whose last attempt has failed: the next is a restart
     undone: set[str] = field(default_factory=set)  # units whose attempts a full restart has made worthless
-    count: int = 0  # of the groups
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
     away: dict[str, float | None] = field(default_factory=dict)  # unit -> as in Marks
 
@@ -98,13 +97,9 @@ class Reading(Past, Fold):
         before, self.home, self.host = self.home, home(record.job_id, record.requeues), record.host
         if self.own is not None and self.home != before:
             self.nodes = replace(self.nodes, passed=frozenset())  # another allocation
-        self.moving |= set(self.attempts) - self.scheduled.keys()
-        self.count = record.groups
 
     def scaled(self, record: records.Scaled) -> None:
         self.groups = record.groups or 1
-        self.moving |= {group_unit(n) for n in range(self.count, self.groups)} & self.attempts.keys()
-        self.count = self.groups
 
     def controller_left(self, _: records.ControllerLeft) -> None:
         if LIGHTHOUSE in self.live:  # the controller has ended its Lighthouse
@@ -168,8 +163,7 @@ class Reading(Past, Fold):
     def step_launched(self, record: records.StepLaunched) -> None:
         unit, attempt = record.unit, record.attempt
         self.attempts[unit] = attempt
-        self.planned += unit in self.moving and unit.startswith(GROUP)
-        self.moving.discard(unit)
+        self.restarts += unit in self.failed
         self.over.pop(unit, None)
         self.scheduled.pop(unit, None)
         standby, _, standby_attempt = (record.standby or "").partition("/")
@@ -182,7 +176,7 @@ class Reading(Past, Fold):
             StepId(standby, int(standby_attempt)) if valid else StepId(unit, attempt),
             attempt,
             Place(record.nodes, record.slot or 0, None if beside else record.allocation),
-            _hosts(record.ranks),
+            record.hosts,
             launched=self.now,
             slurm_step=taken.slurm_step if taken else None,
             noticed=self.noticed.get(unit),
@@ -193,10 +187,9 @@ class Reading(Past, Fold):
     def step_ready(self, record: records.StepReady | records.StepAdopted) -> None:
         step = self.live.get(record.unit)
         if step is not None:
-            hosts = _hosts(record.ranks) if isinstance(record, records.StepReady) else ()
+            hosts = record.hosts if isinstance(record, records.StepReady) else ()
             slurm_step = record.slurm_step if is_step(record.slurm_step) else step.slurm_step
             self.live[record.unit] = replace(step, hosts=hosts or step.hosts, slurm_step=slurm_step)
-            self.moving.discard(record.unit)
 
     step_adopted = step_ready
 
@@ -204,6 +197,7 @@ class Reading(Past, Fold):
         """Slurm has not started the step: it is no attempt, and the failure that it was to answer is still open."""
         self.live.pop(record.unit, None)
         self.attempts[record.unit] = record.attempt - 1
+        self.restarts -= record.unit in self.failed
         if record.attempt > 0 and record.unit.startswith(GROUP):
             self._schedule(record.unit, self.now + (record.again_s or 0.0), record.reason)
 
@@ -215,10 +209,10 @@ class Reading(Past, Fold):
         if unit != LIGHTHOUSE:
             self.exits[unit] = (*self.exits.get(unit, ()), _exit(record, self.now, self.live.get(unit)))[-MOST_EXITS:]
         self.noticed[unit], self.away[unit] = record.noticed, record.away_since
-        if not is_failure(record.cause):
-            self.moving.add(unit)
-        elif not record.with_job:
-            self.moving.discard(unit)  # its next launch answers this exit
+        if record.group is not None and is_failure(record.cause):
+            self.failed.add(unit)
+        else:
+            self.failed.discard(unit)
         self.live.pop(unit, None)
         if record.step is not None and unit not in self.undone:
             self.step = max(self.step, record.step)
@@ -280,8 +274,3 @@ def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:
         healthy_s=record.healthy_s or 0.0,
         ran_as=None if step is None or step.id == StepId(step.unit, record.attempt) else step.id,
     )
-
-
-def _hosts(ranks: tuple[records.RankRow, ...]) -> tuple[str, ...]:
-    """Return the node of each task."""
-    return tuple(str(row.get("node")) for row in ranks)

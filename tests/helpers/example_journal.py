@@ -44,7 +44,7 @@ NEW_FIELDS = {"phases", "evidence", "traceback", "standby", "rank", "by"}  # mis
 def launched(time: float, group: int, attempt: int = 0, node: str | None = None, **fields: Any) -> Line:
     node = node or f"n{group + 1}"
     known = {"unit": f"group-{group:04d}", "nodes": [node], "allocation": "local", **fields}
-    known |= {"ranks": [{"rank": 0, "node": node, "local_rank": 0}], "reason": "restart" if attempt else "start"}
+    known |= {"hosts": [node], "reason": "restart" if attempt else "start"}
     known = {"down_s": 0.1 if attempt else None, "standby": None} | known
     return event(time, "step_launched", group=group, attempt=attempt, **known)
 
@@ -84,7 +84,7 @@ def injected(time: float, kind: str, group: int | None = None, rank: int = 0, **
 def standby(time: float, number: int = 0, attempt: int = 0, node: str = "n4", warm_s: float | None = 1.2) -> list[Line]:
     """Return the lines of a standby that is launched and is warm after warm_s; None: never."""
     known = {"unit": f"standby-{number:03d}", "group": None, "attempt": attempt}
-    lines = [event(time, "step_launched", **known, nodes=[node], ranks=[], reason="start", down_s=None, standby=None)]
+    lines = [event(time, "step_launched", **known, nodes=[node], hosts=[], reason="start", down_s=None, standby=None)]
     return lines if warm_s is None else [*lines, event(time + warm_s, "step_ready", **known, seconds=warm_s)]
 
 
@@ -96,7 +96,7 @@ def finished(time: float, outcome: str = "succeeded", **fields: Any) -> Line:
 def lighthouse(time: float, attempt: int = 0) -> list[Line]:
     known = {"unit": "lighthouse", "group": None, "attempt": attempt}
     return [
-        event(time, "step_launched", **known, nodes=["n1"], allocation="local", ranks=[], reason="start"),
+        event(time, "step_launched", **known, nodes=["n1"], allocation="local", hosts=[], reason="start"),
         event(time + 0.4, "step_ready", **known, seconds=0.4),
     ]
 

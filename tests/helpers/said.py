@@ -44,11 +44,6 @@ def lighthouse_up(step: StepId, url: str, torchft: str = "") -> Heard:
     return Heard(step, msg.LighthouseUp(url, torchft))
 
 
-def quorum_seen(step: StepId, quorum_id: int, members: tuple[tuple[int, int], ...]) -> Heard:
-    groups, steps = tuple(group for group, _ in members), tuple(at for _, at in members)
-    return Heard(step, msg.QuorumIssued(quorum_id, groups, steps))
-
-
 def first_quorum(step: StepId) -> Heard:
     return Heard(step, msg.FirstQuorum())
 

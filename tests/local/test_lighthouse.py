@@ -129,11 +129,6 @@ def test_unmodified_managers_form_quorums_and_survivors_do_not_wait(
     answers = [*together(pool, groups[:2], 6), first.result(10)]
     assert {(a.quorum_id, a.replica_world_size, a.max_step) for a in answers} == {(3, 3, 6)}
     assert [a.heal for a in answers] == [False, False, True]
-    deadline = time.monotonic() + 20.0
-    while (report := lighthouse.wait_for("issued"))["quorum_id"] != 3:
-        assert time.monotonic() < deadline, report
-        time.sleep(0.01)
-    assert (report["members"], report["steps"]) == ([0, 1, 2], [6, 6, 0])
     stopped([*groups[:2], back])
 
 

@@ -47,8 +47,8 @@ def test_a_group_across_switches_counts_its_ranks_as_slurm_orders_its_tasks_and_
     run = tree.start("groups.count=1", "groups.nodes=4", "cluster.spare_nodes=2", args={"open-end": True})
     run.wait_for_steps(3, groups=1)
     (ready,), (launched,) = run.named("step_ready", group=0), run.named("step_launched", group=0)
-    table = {row["rank"]: row["node"] for row in ready.get("ranks") or launched["ranks"]}  # type: ignore[attr-defined]
-    assert table == nodes_of_tasks(run, "group-0000/0")
+    hosts = ready.get("hosts") or launched["hosts"]
+    assert dict(enumerate(hosts)) == nodes_of_tasks(run, "group-0000/0")  # type: ignore[arg-type]
     run.kill_controller()
     run.wait_for("step_adopted", group=0)
     run.wait_for_steps(len(run.steps(0)) + 8, groups=1)

@@ -198,8 +198,7 @@ def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
         return
     if verdict.cause.row.blame is Blame.BROKEN:
         _blame(turn, unit)
-    own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # earlier lost nodes do not count
-    answer = restart.judge(own, turn.config.restart, turn.config.health.start_timeout_s)
+    answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
         turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}"))
         give_up(turn, unit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftslurm.config.schema import Config, standby_each
-from ftslurm.core.groups import placement, ranks, standby
+from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
@@ -48,7 +48,7 @@ def launch(turn: Turn) -> None:
         if unit.group is not None:
             _forgive(turn, place)
         finder.remove(place, unit)
-        turn.set(planned=turn.state.planned + transitions.is_move(unit))
+        turn.set(restarts=turn.state.restarts + transitions.is_restart(unit))
         if picked is not None:
             _take_over(turn, unit, picked[0], place)
         else:
@@ -166,7 +166,8 @@ def has_room(turn: Turn, pool: int, beside: Iterable[Unit], avoid: str = "") -> 
     """Return whether there is a free place for a group beside these units, not on a node, where steps last."""
     groups, taken = turn.config.groups, [unit.place for unit in beside]
     never = turn.nodes.unusable | {avoid}
-    return placement.place(groups.nodes, groups.per_node, supply.lasting(turn, pool), taken, never) is not None
+    free = FreePlaces(groups.nodes, groups.per_node, supply.lasting(turn, pool), taken, never)
+    return free.find() is not None
 
 
 def _forgive(turn: Turn, place: Place) -> None:
@@ -185,7 +186,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
         nodes=unit.place.nodes,
         slot=unit.place.slot,
         allocation=unit.place.allocation or turn.state.allocation.name,
-        ranks=ranks.rows(ranks.expected(unit.place, workers) if ran_as is None else ranks.of(unit)),
+        hosts=ranks.expected(unit.place, workers) if ran_as is None else tuple(map(str, unit.current.hosts)),
         reason=unit.reason,
         standby=None if ran_as is None else str(ran_as),
         down_s=None if noticed is None else round(turn.now - noticed, 3),
@@ -198,24 +199,22 @@ def explain(turn: Turn) -> None:
         return
     if not turn.awake:
         return
-    waiting = turn.having(Trait.WAITING)
-    if not waiting:
-        return
-    coming = supply.ComingJobs(turn)
-    for unit in waiting:
-        if unit.phase is Phase.PENDING and not unit.retired and turn.due(unit.due, unit.name):
-            _wait(turn, unit, coming)
+    coming = dict[int, tuple[str | None, str | None]]()  # by pool
+    for unit in turn.having(Trait.WAITING):
+        if unit.phase is not Phase.PENDING or unit.retired or not turn.due(unit.due, unit.name):
+            continue
+        pool = pool_of(unit.group, turn.config)
+        if pool not in coming:
+            coming[pool] = supply.coming(turn, pool)
+        reason, job = coming[pool]
+        reason = reason or a_free_node(turn.nodes)
+        if unit.waits_for != reason:
+            turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job))
+            turn.change(unit, waits_for=reason)
 
 
-def _wait(turn: Turn, unit: Unit, coming: supply.ComingJobs) -> None:
-    reason = coming.reason(unit) or _a_free_node(turn.nodes)
-    if unit.waits_for != reason:
-        job = coming.job_for(unit)
-        turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None))
-        turn.change(unit, waits_for=reason)
-
-
-def _a_free_node(nodes: Nodes) -> str:
+def a_free_node(nodes: Nodes) -> str:
+    """Say what groups without a place wait for, with the nodes that they cannot have."""
     kinds = (
         ("left out", nodes.out(Out.LOST, Out.BLAMED, Out.GONE)),
         ("left out by health.preflight", nodes.out(Out.UNFIT)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 from immutables import Map
@@ -35,15 +34,16 @@ class FreePlaces:
             leaf_of: the leaf switch or block of each node, as far as Slurm knows it.
         """
         used = {(spot.allocation, spot.slot, node) for spot in taken for node in spot.nodes}
-        self._nodes, self._per_node = nodes, per_node
-        self._names = {_key(allocation): _by_leaf(allocation.nodes, leaf_of) for allocation in allocations}
-        self._index = {key: {node: i for i, node in enumerate(names)} for key, names in self._names.items()}
-        self._free = {  # indices of nodes, in order
-            (key, slot): [i for i, node in enumerate(names) if (key, slot, node) not in used and node not in avoid]
-            for key, names in self._names.items()
+        self._nodes, self._per_node, self._leaf_of = nodes, per_node, leaf_of
+        self._order = {  # where each node stands in its allocation
+            _key(allocation): {node: i for i, node in enumerate(_by_leaf(allocation.nodes, leaf_of))}
+            for allocation in allocations
+        }
+        self._free = {
+            (key, slot): {node: None for node in order if (key, slot, node) not in used and node not in avoid}
+            for key, order in self._order.items()
             for slot in range(per_node)
         }
-        self._leaf_of = leaf_of
 
     def find(self, prefer: Place = NOWHERE) -> Place | None:
         """Return a free place for one group, or None if it has to wait.
@@ -57,54 +57,36 @@ class FreePlaces:
         Args:
             prefer: the group's last place.
         """
-        if len(prefer.nodes) == self._nodes and self._is_free(prefer):
+        free = self._free.get((prefer.allocation, prefer.slot), {})
+        if len(prefer.nodes) == self._nodes and all(node in free for node in prefer.nodes):
             return prefer
-        return next((spot for key in self._names if (spot := self._first(key, prefer)) is not None), None)
+        return next((spot for key in self._order if (spot := self._first(key, prefer)) is not None), None)
 
     def remove(self, place: Place) -> None:
         """Mark a place as taken by a group."""
-        index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
-        there = [i for node in place.nodes if (i := index.get(node)) is not None]
-        for i in there:
-            if _holds(free, i):
-                del free[bisect_left(free, i)]
-
-    def _is_free(self, place: Place) -> bool:
-        index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
-        return all((i := index.get(node)) is not None and _holds(free, i) for node in place.nodes)
+        free = self._free.get((place.allocation, place.slot), {})
+        for node in place.nodes:
+            free.pop(node, None)
 
     def _first(self, key: str | None, prefer: Place) -> Place | None:
         """Return the first of the places in one allocation whose nodes are closest together; None: none is free."""
-        names = self._names[key]
+        order = self._order[key]
         last = {self._leaf_of.get(node) for node in prefer.nodes}
         best: tuple[int, bool, int, int, int] | None = None  # (leaves, moved, apart, first, slot): the smallest wins
-        choice: list[int] = []
+        choice: list[str] = []
         for slot in range(self._per_node):
-            free = self._free[key, slot]
-            for first in range(len(free) - self._nodes + 1):
-                window = free[first : first + self._nodes]
-                leaves = {self._leaf_of.get(names[i]) for i in window}
-                apart = window[-1] - window[0]
+            free = list(self._free[key, slot])
+            for i in range(len(free) - self._nodes + 1):
+                window = free[i : i + self._nodes]
+                leaves = {self._leaf_of.get(node) for node in window}
+                first, apart = order[window[0]], order[window[-1]] - order[window[0]]
                 moved = bool(last) and not leaves <= last
-                score = (len(leaves), moved, apart, window[0], slot)
+                score = (len(leaves), moved, apart, first, slot)
                 if best is None or score < best:
                     best, choice = score, window
                 if score[:3] == (1, False, self._nodes - 1):
                     break  # adjacent nodes: no later place is better
-        return None if best is None else Place(tuple(names[i] for i in choice), best[-1], key)
-
-
-def place(
-    nodes: int,
-    per_node: int,
-    allocations: Iterable[Allocation],
-    taken: Iterable[Place],
-    avoid: frozenset[str],
-    prefer: Place = NOWHERE,
-    leaf_of: Mapping[str, str] = _NO_LEAVES,
-) -> Place | None:
-    """Return a free place for one group, as FreePlaces.find does."""
-    return FreePlaces(nodes, per_node, allocations, taken, avoid, leaf_of).find(prefer)
+        return None if best is None else Place(tuple(choice), best[-1], key)
 
 
 def _by_leaf(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> Sequence[str]:
@@ -115,11 +97,6 @@ def _by_leaf(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> Sequence[str]:
 
 def _key(allocation: Allocation) -> str | None:
     return None if allocation.own else allocation.name
-
-
-def _holds(ordered: list[int], value: int) -> bool:
-    at = bisect_left(ordered, value)
-    return at < len(ordered) and ordered[at] == value
 
 
 TWICE = 2  # failures of one group on one node, and none elsewhere, that make the node suspect

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ftslurm.core.state.model import Place, Unit
 from ftslurm.protocol.messages import Rank
-from ftslurm.protocol.records import RankRow
 
 
 def table(hosts: Sequence[str]) -> tuple[Rank, ...]:
@@ -30,19 +29,11 @@ def table(hosts: Sequence[str]) -> tuple[Rank, ...]:
     return tuple(out)
 
 
-def expected(place: Place, workers: int) -> tuple[Rank, ...]:
-    """Return the rank table of a step launched at `place` if Slurm distributes its tasks in blocks, as requested."""
-    return table([node for node in place.nodes for _ in range(workers)])
+def expected(place: Place, workers: int) -> tuple[str, ...]:
+    """Return the node of each task of a step at `place` if Slurm distributes its tasks in blocks, as requested."""
+    return tuple(node for node in place.nodes for _ in range(workers))
 
 
 def of(unit: Unit) -> tuple[Rank, ...]:
     """Return the rank table of a unit's step, whose tasks have reported their nodes."""
     return table([str(host) for host in unit.current.hosts])
-
-
-def rows(ranks: Sequence[Rank]) -> tuple[RankRow, ...]:
-    """Return a rank table in the journal's form."""
-    return tuple(
-        {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
-        for rank in ranks
-    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ftslurm.core.state.model import Marks, Phase, Trait, Unit, replace
+from ftslurm.core.state.model import LIVE, Marks, Phase, Trait, Unit, replace
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import records
@@ -161,7 +161,7 @@ def _waiting(turn: Turn, unit: Unit) -> records.StepStarting:
     elif current.store is None:
         stage = "store"
     else:
-        stage, other = "others", turn.state.waited_for
+        stage, other = "others", awaited(turn)
     return records.StepStarting(
         **unit.names,
         stage=stage,
@@ -173,6 +173,18 @@ def _waiting(turn: Turn, unit: Unit) -> records.StepStarting:
     )
 
 
+def awaited(turn: Turn) -> int | None:
+    """Return a group that others wait for; None: each has its store, has failed since the start, or has no node."""
+    return next((unit.group for unit in turn.table.all_groups() if not _is_there(turn, unit)), None)
+
+
+def _is_there(turn: Turn, unit: Unit) -> bool:
+    restarted = turn.lineage.restarted
+    failed = bool(unit.exits) and (restarted is None or unit.exits[-1].time > restarted)
+    there = unit.phase in LIVE and unit.current.store is not None
+    return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
+
+
 def _of_script(unit: Unit) -> str:
     """Return what a running script waits for: the script itself, a quorum, its peers in one, or its own step.
 
@@ -182,7 +194,7 @@ def _of_script(unit: Unit) -> str:
     if pulse is None or pulse.step is None or (pulse.stage == Stage.COMPUTING and not aborted):
         return "script"
     if pulse.stage == Stage.SEEKING_QUORUM or (unit.marks.quorum is None and not aborted):
-        return "quorum" if unit.current.seen is None else "peers"
+        return "quorum"
     return "peers" if pulse.stage == Stage.COLLECTIVE else "step"
 
 

@@ -9,7 +9,7 @@ standby.count=auto  the same, for the groups on whose nodes standbys leave half 
 from __future__ import annotations
 
 from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
-from ftslurm.core.groups import placement
+from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -39,7 +39,7 @@ def home(turn: Turn, unit: Unit) -> Place | None:
 
 def _place(turn: Turn, per_node: int, taken: list[Place], avoid: frozenset[str] = frozenset()) -> Place | None:
     there, never = turn.state.allocations(0), turn.nodes.unusable | avoid
-    return placement.place(turn.config.groups.nodes, per_node, there, taken, never, leaf_of=turn.nodes.leaf_of)
+    return FreePlaces(turn.config.groups.nodes, per_node, there, taken, never, turn.nodes.leaf_of).find()
 
 
 def pick(turn: Turn, unit: Unit) -> tuple[Unit, Place] | None:

@@ -6,7 +6,7 @@ import signal
 from enum import IntEnum
 
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import Evidence, Exit, Phase, Pulse, Unit
+from ftslurm.core.state.model import Evidence, Exit, Phase, Unit
 from ftslurm.protocol import traces
 from ftslurm.protocol.causes import Cause, Says, cause_of
 from ftslurm.protocol.records import StepExited
@@ -192,21 +192,9 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
         unit.current.hosts[task] for task in unit.current.done if task < len(unit.current.hosts)
     }
     both = zip(unit.current.hosts, unit.pulses, strict=False)
-    heard |= {host for host, pulse in both if pulse is not None and is_well(pulse, since)}
+    # What was sent before the failure has been read by now; "Z": its guard has not reaped it yet.
+    heard |= {host for host, pulse in both if pulse and pulse.time > since + WORDS_S and pulse.state not in "ZX?"}
     return tuple(node for node in unit.place.nodes if node not in heard)
-
-
-def question(noticed: float) -> int:
-    """Return the number of the question to the guards of a step whose failure was noticed then."""
-    return round(noticed * 1000)
-
-
-def is_well(pulse: Pulse, noticed: float) -> bool:
-    """Return whether a task's guard has answered the question after the failure of another task, and its worker lives.
-
-    A heartbeat proves nothing: on a busy machine one that was sent before a slurmstepd died is read much later.
-    """
-    return pulse.answered == question(noticed) and pulse.state not in ("Z", "X", "?")
 
 
 def signal_name(number: int) -> str:

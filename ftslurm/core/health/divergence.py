@@ -2,15 +2,14 @@
 
 The same ranks of all groups are compared, each after the same step, as soon as more than half of the groups that train
 are equal, or all have reported. Groups that differ from a majority are brought down; they heal from it elsewhere.
-Without a majority nobody knows which are wrong: people are told. A group that heals while they differ has no vote: it
-has the weights of one of them. What an attempt has reported counts while it runs, so
-a group that is back, and a history that a full restart has undone, are not compared with what was before.
+Without a majority nobody knows which are wrong: people are told, and nothing is judged while these groups differ, since
+one that heals meanwhile has the weights of one of them. What an attempt has reported counts while it runs, so a group
+that is back, and a history that a full restart has undone, are not compared with what was before.
 """
 
 from __future__ import annotations
 
 from itertools import islice
-from math import inf
 
 from ftslurm.core.state.actions import DistrustCheckpoints
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
@@ -76,28 +75,19 @@ def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
     ]
     told = turn.state.comparisons.told
     in_doubt = {digest for unit, digest, _ in running if (unit.name, unit.attempt) in told}
-    since = turn.state.comparisons.told_at if len(in_doubt) > 1 else inf
     alike: dict[str, list[tuple[Unit, int]]] = {}
     for unit, digest, task in running:
-        if _joined_by(unit, since):
-            alike.setdefault(digest, []).append((unit, task))
-    if len(alike) < 2:
+        alike.setdefault(digest, []).append((unit, task))
+    if len(alike) < 2 or len(in_doubt) > 1:
         return
-    reported = sum(map(len, alike.values()))
-    there = reported + sum(_joined_by(unit, since) for unit in late)
     most = max(alike.values(), key=len)
-    majority = 2 * len(most) > there
+    majority = 2 * len(most) > len(running) + len(late)
     differ = [pair for pairs in alike.values() if pairs is not most or not majority for pair in pairs]
     differ.sort(key=lambda pair: pair[0].group_id)
     if majority:
         _condemn(turn, rank, compared.step, differ, len(most))
-    elif reported == there:
-        _tell(turn, rank, compared.step, differ, min(since, turn.now))
-
-
-def _joined_by(unit: Unit, since: float) -> bool:
-    """Return whether a group may have weights of its own: one that joined later has healed from one of the others."""
-    return (inf if unit.marks.joined is None else unit.marks.joined) <= since
+    elif not late:
+        _tell(turn, rank, compared.step, differ)
 
 
 def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], equal: int) -> None:
@@ -109,13 +99,10 @@ def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], eq
         turn.attempt(stop(turn, unit, Cause.DIVERGED, sign), agreed=turn.state.comparisons.equal.get(rank, 0))
 
 
-def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]], since: float) -> None:
+def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]]) -> None:
     """Tell people once that groups differ, and that nothing shows which are right."""
-    who = frozenset((unit.name, unit.attempt) for unit, _ in differ)
     known = turn.state.comparisons
-    if who <= known.told:
-        return
-    turn.set(comparisons=replace(known, told=known.told | who, told_at=since))
+    turn.set(comparisons=replace(known, told=frozenset((unit.name, unit.attempt) for unit, _ in differ)))
     reason = (
         f"after step {step} weights or optimizer differ, and no majority shows which are wrong: {_named(differ, rank)}"
     )

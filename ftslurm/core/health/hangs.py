@@ -116,18 +116,12 @@ class Culprit(NamedTuple):
 
 def find_hangs(turn: Turn) -> None:
     """Ask all tasks for their position when a group stands still; dump the stacks of hung groups, then kill them."""
-    standstill, config = turn.state.standstill, turn.config
-    searches = turn.goes_on and turn.table.groups > 1  # no other group waits for the only one
-    if not searches or limits(standstill, config).in_step_s == inf:
+    standstill, config, groups = turn.state.standstill, turn.config, turn.table.groups
+    if not turn.goes_on or groups == 1 or limits(standstill, config).in_step_s == inf:
+        return  # no other group waits for the only one
+    if not turn.due(standstill.looked + max(config.heartbeat_s, LOOK_S_PER_GROUP * groups)):
         return
-    if turn.now >= standstill.next_look:
-        _look(turn)
-    ask = turn.state.standstill.ask
-    if ask is not None:
-        turn.due(max(ask, turn.state.standstill.next_look))
-
-
-def _look(turn: Turn) -> None:
+    turn.set(standstill=replace(standstill, looked=turn.now))
     told(turn)
     _ask_where(turn)
     _compare(turn)
@@ -140,18 +134,11 @@ def _look(turn: Turn) -> None:
 
 def _ask_where(turn: Turn) -> None:
     """Ask all tasks for their position if one may stand still."""
-    standstill, groups = turn.state.standstill, turn.having(Trait.JOINED)
+    groups = turn.having(Trait.JOINED)
     moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
-    ask = None
-    if (first := min(moved, default=None)) is not None:
-        patience = limits(standstill, turn.config).in_step_s / 2
-        ask = max(first + patience, standstill.asked_where + turn.config.heartbeat_s)
-    if ask is not None and turn.now >= ask:
-        standstill = replace(standstill, asked_where=turn.now)
-        ask = turn.now + turn.config.heartbeat_s
+    if turn.now >= min(moved, default=inf) + limits(turn.state.standstill, turn.config).in_step_s / 2:
         for unit in groups:
             turn.send(unit, messages.Where())
-    turn.set(standstill=replace(standstill, next_look=turn.now + LOOK_S_PER_GROUP * turn.table.groups, ask=ask))
 
 
 def _compare(turn: Turn) -> None:

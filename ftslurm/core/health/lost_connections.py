@@ -5,15 +5,14 @@ The guard of a killed rank reports it within causes.WORDS_S. After that the sile
 guards through the step's channel, whose answer shows that node and slurmstepd are well; the nodes by probes. The
 step is not killed for at most KILL_S: after a kill, processes that died before it could not be told from killed ones.
 No cause is decided, and no attempt launched, before the node has answered or counts as lost. Processes that the probe
-finds do not acquit a node whose guard is silent: they may be dying. It is probed again.
+finds do not acquit a node whose guard is silent: they may be dying.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
-from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
+from ftslurm.core.groups.verdict import WORDS_S, silent_siblings
 from ftslurm.core.health import node_health
 from ftslurm.core.state.actions import Probe
 from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
@@ -21,7 +20,6 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 
-AGAIN_S = 0.2  # a node whose processes are there, and whose guard is silent, is probed again after this long
 KILL_S = 1.0  # the kill of a failed step is delayed by at most this, so that the probe sees its processes
 SCANCEL_S = 0.5  # after SIGTERM srun has so long to say that Slurm has cancelled the step; a busy machine is late
 
@@ -45,7 +43,7 @@ def holds(turn: Turn, step: StepId) -> bool:
     It waits for a limited time: slurmctld may be down while the node is well.
     """
     unit = turn.table.living(step)
-    if unit is None or not turn.goes_on or not any(_unanswered(turn, unit)):
+    if unit is None or not turn.goes_on or not suspects(turn, unit):
         return False
     return not turn.due(_noticed(unit) + WORDS_S + turn.config.health.lost_after_s)
 
@@ -56,30 +54,24 @@ def judge(turn: Turn) -> None:
         return
     for unit in turn.table.stopping():
         for node in suspects(turn, unit):
-            look = _look(turn, unit, node)
-            if look is None or _again(turn, unit, look):
-                unit = _ask(turn, unit, node)
+            look = turn.nodes.of(node).look
+            if look is None or (look.answered is not None and look.answered < _noticed(unit)):
+                _ask(turn, unit, node)
                 continue
             sign = _sign(turn, unit, node, look)
             if sign is not None:
                 unit = _blame(turn, unit, node, sign)
                 break
-        spared = unit.current.spared and unit.phase is Phase.STOPPING
-        if spared and not any(_unanswered(turn, unit)):
+        if unit.current.spared and unit.phase is Phase.STOPPING and not suspects(turn, unit):
             turn.change(unit, due=min(unit.due, turn.now))
 
 
-def _ask(turn: Turn, unit: Unit, node: str) -> Unit:
+def _ask(turn: Turn, unit: Unit, node: str) -> None:
     """Probe a suspected node and ask its guards, once those of the failed ranks have had time to report."""
-    noticed = _noticed(unit)
-    if not turn.due(noticed + WORDS_S):
-        return unit
-    turn.node(node, look=Look(noticed, turn.now))
-    turn.do(Probe(node, unit.place.allocation))
-    if unit.current.spared and not unit.current.asked:
-        unit = turn.attempt(unit, asked=True)
-        turn.send(unit, messages.Where(question(noticed)))
-    return unit
+    if turn.due(_noticed(unit) + WORDS_S):
+        turn.node(node, look=Look(_noticed(unit), turn.now))
+        turn.do(Probe(node, unit.place.allocation))
+        turn.send(unit, messages.Where())
 
 
 def _blame(turn: Turn, unit: Unit, node: str, sign: Evidence) -> Unit:
@@ -95,34 +87,8 @@ def _noticed(unit: Unit) -> float:
     return unit.current.failing.noticed
 
 
-def _look(turn: Turn, unit: Unit, node: str) -> Look | None:
-    """Return the probe of a node that was not answered before the step failed; None: there is none."""
-    look = turn.nodes.of(node).look
-    return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
-
-
-def _unanswered(turn: Turn, unit: Unit) -> Iterator[str]:
-    """Yield the suspected nodes of which it is not known yet how they are."""
-    for node in suspects(turn, unit):
-        look = _look(turn, unit, node)
-        if look is None or look.answered is None or (_are_there(unit, look) and not turn.due(_noticed(unit) + KILL_S)):
-            yield node
-
-
-def _are_there(unit: Unit, look: Look) -> bool:
-    """Return whether a probe, sent before the step was killed, has found processes of the step on the node."""
-    return unit.current.spared and look.reachable and bool(look.letters(unit.id))
-
-
-def _again(turn: Turn, unit: Unit, look: Look) -> bool:
-    """Return whether to probe a node again: processes of the step were there, and its guard has said nothing since."""
-    if look.answered is None or not _are_there(unit, look):
-        return False
-    return turn.due(look.answered + AGAIN_S) and not turn.due(_noticed(unit) + KILL_S)
-
-
 def _sign(turn: Turn, unit: Unit, node: str, look: Look) -> Evidence | None:
-    """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
+    """Return the evidence from the probe of a silent node; None: no answer yet, or its guard may still speak."""
     task, others = unit.task_on(node), f"others lost their connection to {node}"
     if look.answered is None:
         heard = node_health.last_heard(turn, node, look)
@@ -132,10 +98,9 @@ def _sign(turn: Turn, unit: Unit, node: str, look: Look) -> Evidence | None:
         return None
     if not look.reachable:
         return node_health.lost(task, node, f"{others}, and Slurm cannot start a step there")
-    if look.letters(unit.id) == "" and (unit.current.spared or unit.current.asked):
-        why = "something killed its slurmstepd" if unit.current.spared else "its guard was silent before"
-        return node_health.gone(task, node, why)
-    if unit.current.asked and turn.due(_noticed(unit) + KILL_S):
+    if look.letters(unit.id) == "":
+        return node_health.gone(task, node, "something killed its slurmstepd")
+    if turn.due(_noticed(unit) + KILL_S):
         error = f"{others}, which answers, but the guard of the step there does not"
         return Evidence(task, node, error=error, cause=Cause.UNKNOWN, stuck=True)
     return None

@@ -34,7 +34,7 @@ from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import few
 
-LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
+LOOK_AGAIN_S = 30.0  # between two probes of a lost node
 DIALLED = 0.3  # of health.lost_after_s: the silence after which a node is dialled
 DIAL_EVERY_S = 0.5  # nodes that fall silent together are dialled together
 JITTER_S = 0.25  # times this close are the same moment: the delay of messages varies
@@ -271,7 +271,7 @@ def exclude(turn: Turn, node: str, reason: str) -> None:
     """
     if turn.local or turn.nodes.of(node).out not in (None, Out.BLAMED):
         return
-    turn.node(node, out=Out.LOST, since=turn.now, next_look=turn.now + LOOK_AGAIN_S[0], looks=0)
+    turn.node(node, out=Out.LOST, since=turn.now, next_look=turn.now + LOOK_AGAIN_S)
     turn.do(records.NodeExcluded(node=node, reason=reason))
 
 
@@ -292,7 +292,7 @@ def mind_lighthouse(turn: Turn) -> None:
 
 
 def _restore(turn: Turn) -> None:
-    """Probe the lost nodes in the run's jobs, at growing intervals.
+    """Probe the lost nodes in the run's jobs.
 
     Lost nodes outside the run's jobs are usable again after WINDOW_S.
     """
@@ -306,8 +306,7 @@ def _restore(turn: Turn) -> None:
         elif turn.state.job_pool.polled and now >= node.since + WINDOW_S:  # Slurm hands it out only if it is up
             turn.take_back(name, "it was left out an hour ago, and is in no job of the run")
             continue
-        wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(node.looks + 1, 20), LOOK_AGAIN_S[1])
-        turn.node(name, next_look=now + wait, looks=node.looks + 1)
+        turn.node(name, next_look=now + LOOK_AGAIN_S)
 
 
 def looked(turn: Turn, answer: Looked) -> None:
@@ -351,8 +350,7 @@ def beat(unit: Unit, event: Alive, config: Config) -> Unit:
         moved = old.moved
     if event.state == "T":
         stopped = event.time if old is None or old.stopped is None else old.stopped
-    answered = event.answers if event.answers is not None or old is None else old.answered
-    pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped, answered)
+    pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped)
     return replace(unit, pulses=(*pulses[:task], pulse, *pulses[task + 1 :]))
 
 
@@ -360,7 +358,6 @@ def beat(unit: Unit, event: Alive, config: Config) -> Unit:
 
 
 MOST_NAMED = 3  # nodes that have failed their check
-FIRST = 2  # if so many nodes cannot run the command of a check, none can
 ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
 
 
@@ -405,8 +402,7 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
     """Apply the result of a node's check, which a guard may repeat. Return why the node has failed; None: it has not.
 
     A node that fails is excluded for the rest of the run, unless a user asks to check it again (`ftslurm undrain`). If
-    no other is left of a run none of whose nodes has passed, the run ends. It ends at once if the first nodes cannot
-    run the command: the setting is wrong, and no node is broken.
+    no other is left of a run none of whose nodes has passed, the run ends.
     """
     nodes, node = turn.nodes, said.node
     if said.error is None:
@@ -418,20 +414,11 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
     if nodes.of(node).out is Out.UNFIT:
         return why
     turn.node(node, out=Out.UNFIT, since=turn.now, why=why)
+    turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
+    turn.do(NoteBroken(node, said.error))
+    supply.told_to_avoid(turn)
     groups, nodes, failed = turn.config.groups, turn.nodes, turn.nodes.out(Out.UNFIT)
     needed, fresh = groups.nodes * -(-groups.count // groups.per_node), not (nodes.passed or turn.lineage.step)
-    same = [name for name in sorted(failed) if (nodes.of(name).why or "").startswith(said.error)]
-    if said.unstarted and fresh and len(same) >= min(FIRST, needed):
-        if turn.goes_on:
-            turn.fail(
-                f"health.preflight names a command that {few(same)} cannot run: {why}. Correct it, or give a path that "
-                f"all nodes have"
-            )
-        return None
-    turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
-    if not said.unstarted:
-        turn.do(NoteBroken(node, said.error))
-    supply.told_to_avoid(turn)
     others = {node for allocation in turn.state.allocations() for node in allocation.nodes} - failed
     if turn.goes_on and fresh and not others and len(failed) >= needed:
         what = "none of the run's nodes has passed its check (health.preflight)"

@@ -30,7 +30,7 @@ def observe(turn: Turn, event: JobEvent) -> None:
         case JobsSeen():
             _seen(turn, event)
         case JobsUnknown(took_s):
-            wait = max(turn.config.poll_s, 2 * took_s, 2 * (turn.now - turn.state.job_pool.next_poll))
+            wait = max(turn.config.poll_s, 2 * took_s)
             turn.set_job_pool(next_poll=turn.now + min(wait, RARE_S))
         case Submitted():
             _submitted(turn, event)
@@ -65,13 +65,12 @@ def update(turn: Turn, name: str, **changes: object) -> None:
 
 def asking_of(turn: Turn, pool: int) -> Asking:
     """Return which jobs of a pool sbatch is asked for, and how often it has refused."""
-    return next((one for one in turn.state.job_pool.asking if one.pool == pool), Asking(pool, 0))
+    return turn.state.job_pool.asking.get(pool, Asking())
 
 
-def put_asking(turn: Turn, pool: int, asking: Asking | None) -> None:
-    """Replace what asking_of returns for this pool; None: nothing is asked for, nor was refused."""
-    rest = tuple(one for one in turn.state.job_pool.asking if one.pool != pool)
-    turn.set_job_pool(asking=rest if asking is None else (*rest, asking))
+def put_asking(turn: Turn, pool: int, asking: Asking) -> None:
+    """Replace what asking_of returns for this pool."""
+    turn.set_job_pool(asking=turn.state.job_pool.asking.set(pool, asking))
 
 
 def poll_by(turn: Turn, time: float) -> None:
@@ -150,13 +149,13 @@ def _submitted(turn: Turn, event: Submitted) -> None:
     if event.error:
         old = asking_of(turn, event.pool)
         wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
-        put_asking(turn, event.pool, Asking(event.pool, 0, old.refusals + 1, turn.now + wait, event.error))
+        put_asking(turn, event.pool, Asking(0, old.refusals + 1, turn.now + wait, event.error))
         if event.error != old.error:
             turn.do(records.AllocationRefused(pool=event.pool, reason=event.error, again_s=wait))
         return
     known = turn.state.job_pool.by_name
     put(turn, [Job(name, event.pool, born=turn.now, since=turn.now) for name in event.names if name not in known])
-    put_asking(turn, event.pool, None)
+    put_asking(turn, event.pool, Asking())
     poll_by(turn, turn.now + BUSY_S)
 
 

@@ -10,14 +10,12 @@ and so do jobs that Slurm has requeued: their requeue and a new submission never
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
 from ftslurm.core.state.actions import AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import JOBS, LIVE, OVER, Allocation, Job, Node, Out, Phase, Trait, Unit, replace
+from ftslurm.core.state.model import JOBS, LIVE, OVER, Allocation, Job, Out, Phase, Trait, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of
@@ -30,7 +28,6 @@ SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started wi
 AGAIN_S = 20.0  # a command that had no effect is repeated after this long
 BETWEEN_S = 10.0  # an ending job may return to the queue for this long
 MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
-SHORT_S = 60.0  # a node lost for less than this is not replaced while a spare one is free
 SAVES_S = 30.0  # time reserved for saving a checkpoint
 SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
 HANDOVER_S = 900.0  # the next job of a group is requested so long before the end of its job, at most half of its time
@@ -147,22 +144,14 @@ def _stuck(turn: Turn) -> int:
 
 
 def _instead(turn: Turn, groups: int) -> int:
-    """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes.
-
-    A lost node counts as missing after SHORT_S, a suspected one at once.
-    """
+    """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes."""
     state, config = turn.state, turn.config
     if config.cluster.spare_nodes == 0:
         return 0
-    sound = sum(not _is_missing(turn, state.nodes.of(name)) for name in state.allocation.nodes)
+    sound = sum(state.nodes.of(name).usable for name in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
     missing = min(state.job_pool.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
     return max(0, -(-missing // config.groups.nodes))
-
-
-def _is_missing(turn: Turn, node: Node) -> bool:
-    """Return whether a node is replaced: drained, or left out, and if it is lost for SHORT_S."""
-    return not node.usable and (node.drained or node.out is not Out.LOST or turn.due(node.since + SHORT_S, JOBS))
 
 
 def _bad(state: RunState) -> tuple[str, ...]:
@@ -255,9 +244,7 @@ def _balance(turn: Turn, pool: int) -> None:
         turn.do(records.AllocationRequested(pool=pool, count=missing, exclude=bad), RequestJobs(pool, missing, bad))
     out: dict[str, str] = {}
     if surplus > 0 and asking.count == 0:
-        waiting = (unit for unit in turn.table.in_phase(Phase.PENDING) if not unit.retired)
-        homes = {u.place.allocation for u in waiting if pool_of(u.group, turn.config) == pool}  # they return there
-        idle = [one for one in reversed(have) if one.name not in homes and not any(living(turn, one.name))]
+        idle = [one for one in reversed(have) if not any(living(turn, one.name))]
         idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
         out = {one.name: "it is not needed any more" for one in idle[:surplus]}
     lasting = {one.name for one in have}
@@ -321,38 +308,22 @@ def over(state: RunState) -> tuple[str, ...]:
     return tuple(one.name for one in state.job_pool.jobs if one.alive or job_state(one.state).between)
 
 
-class ComingJobs:
-    """The job that each group without a place may get next. Not a value: used within one decision only."""
+def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:
+    """Return what the groups of a pool without a place wait for, with Slurm's reason, and the job's name.
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        waiting = defaultdict[int, list[str]](list)
-        for unit in turn.table.in_phase(Phase.PENDING):
-            waiting[pool_of(unit.group, turn.config)].append(unit.name)
-        self._place = {name: place for names in waiting.values() for place, name in enumerate(names)}
-        self._jobs = defaultdict[int, list[Job]](list)  # by pool, in the order of the waiting groups
-        for one in turn.jobs:
-            if one.alive and not one.usable:
-                self._jobs[one.pool].append(one)
-        for pool, jobs in self._jobs.items():  # unusable running jobs may be ending: only if there are no others
-            self._jobs[pool] = [one for one in jobs if one.state != "RUNNING"] or jobs
-
-    def job_for(self, unit: Unit) -> Job | None:
-        """Return the job that a group may get next; the first waiting group gets the oldest. None: there is none."""
-        jobs = self._jobs[pool_of(unit.group, self._turn.config)]
-        return jobs[min(self._place.get(unit.name, 0), len(jobs) - 1)] if jobs else None
-
-    def reason(self, unit: Unit) -> str | None:
-        """Return what a group without a place waits for, with Slurm's reason; None: for no job."""
-        job, config = self.job_for(unit), self._turn.config
-        if job is None and config.internal.pilots is not None:
-            return "a task of the array, of which none is left for it"
-        if job is None:
-            asking = asking_of(self._turn, pool_of(unit.group, config))
-            if asking.error:
-                return f"a job that sbatch refuses: {asking.error}"
-            return "a job of its own" if array(config) or asking.count else None
-        if job.leaving is not None:
-            return f"the requeue of Slurm job {job.name}"
-        why = f": {job.reason}" if job.reason not in ("", "None") else ""
-        return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})"
+    It is the oldest job that has no nodes yet; one that runs and may be ending, only if there is no other. None: they
+    wait for no job.
+    """
+    config, jobs = turn.config, [one for one in turn.jobs if one.pool == pool and one.alive and not one.usable]
+    job = min(jobs, key=lambda one: one.state == "RUNNING", default=None)
+    if job is None and config.internal.pilots is not None:
+        return "a task of the array, of which none is left for it", None
+    if job is None:
+        asking = asking_of(turn, pool)
+        if asking.error:
+            return f"a job that sbatch refuses: {asking.error}", None
+        return "a job of its own" if array(config) or asking.count else None, None
+    if job.leaving is not None:
+        return f"the requeue of Slurm job {job.name}", job.name
+    why = f": {job.reason}" if job.reason not in ("", "None") else ""
+    return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})", job.name

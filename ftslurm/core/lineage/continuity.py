@@ -14,7 +14,7 @@ from ftslurm.core.state.events import Granted
 from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Trait, Unit
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.transitions import is_move, stop
+from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import independent
 from ftslurm.protocol import messages, records
@@ -60,9 +60,7 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
         turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
     turn.set_lineage(restarted=turn.now)
     takeover.opened(turn, past, homes)
-    idle = (u for u in turn.state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
-    moved = sum(u.name not in past.scheduled and not is_move(u) for u in idle)  # which its launch counts
-    turn.set(planned=past.planned + moved)
+    turn.set(restarts=past.restarts)
 
 
 def reached(state: RunState, config: Config) -> int:
@@ -113,9 +111,7 @@ def guard(turn: Turn) -> None:
         return
     there = turn.table.names(Trait.JOINED) or turn.table.names(Trait.ADOPTING)
     if lineage.lost is None and not there and not lineage.resuming:
-        last = max(turn.state.groups, key=_failed_at)
-        words = f"no group is left that holds the state of step {lineage.step}"
-        turn.set_lineage(lost=f"{words} (the last to go down was group {last.group})")
+        turn.set_lineage(lost=f"no group is left that holds the state of step {lineage.step}")
     lost = turn.lineage.lost
     if lost is None:
         return
@@ -219,8 +215,3 @@ def _asks_below(unit: Unit, step: int) -> bool:
     if unit.phase is not Phase.RUNNING or pulse is None or begun is None or pulse.time <= begun:
         return False
     return pulse.stage == Stage.SEEKING_QUORUM and pulse.step is not None and pulse.step < step
-
-
-def _failed_at(unit: Unit) -> float:
-    times = (unit.current.failing.noticed, unit.marks.noticed)
-    return next((time for time in times if time is not None), 0.0)

@@ -198,16 +198,7 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     if len(adoption.reports) < tasks_of(unit, turn.config) or unit.phase not in LIVE:
         return
     unit = _as_it_was(turn, unit, adoption)
-    adopted = records.StepAdopted(
-        **unit.names,
-        nodes=unit.place.nodes,
-        step=unit.current.step,
-        slurm_step=unit.current.slurm_step,
-        allocation=unit.place.allocation,
-        seconds=round(turn.now - adoption.since, 3),
-        standby=None if unit.current.ran_as is None else str(unit.current.ran_as),
-    )
-    turn.do(adopted)
+    turn.do(records.StepAdopted(**unit.names, step=unit.current.step, slurm_step=unit.current.slurm_step))
     if unit.current.step is not None and adoption.joined is None:  # it joined while no controller led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
         turn.do(joined(unseen, turn.now, unit.current.step))

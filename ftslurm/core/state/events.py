@@ -84,7 +84,6 @@ class Alive(Value):
     step: int | None = None
     stage: Stage = Stage.COMPUTING
     since_s: float = 0.0  # how long the worker has been at this stage
-    answers: int | None = None  # number of the question that it answers (messages.Where)
 
 
 class TaskFailed(Value):
@@ -144,7 +143,7 @@ class Asked(Value):
     by: Requester
     command: str  # the id of the command in the inbox
     group: int | None = None
-    rank: int | None = None  # the one that it is for; a group is restarted as a whole
+    rank: int | None = None  # of stacks
     node: str = ""
     fault: str = ""
     groups: int = 0  # of scale

@@ -182,8 +182,7 @@ class Evidence(Value):
 class Asking(Value):
     """A request to sbatch that is under way, or that sbatch has refused."""
 
-    pool: int
-    count: int  # number of jobs; 0: no request is under way
+    count: int = 0  # number of jobs; 0: no request is under way
     refusals: int = 0  # in a row
     again: float = 0.0  # after a refusal: earliest time of the next request
     error: str = ""  # sbatch's message
@@ -219,7 +218,6 @@ class Pulse(NamedTuple):
     stage: Stage = Stage.COMPUTING
     moved: float = 0.0  # when step or stage last changed
     stopped: float | None = None  # since when it has been stopped (state T) at every sign of life
-    answered: int | None = None  # number of the last question that its guard has answered (messages.Where)
 
 
 class Marks(Value):
@@ -281,11 +279,9 @@ class Attempt(Value):
     floor: int = 0  # a first committed step that is not above this one means a new history
     wanted: int = 0  # its last requested checkpoint is of this step or a later one
     aside: StepId | None = None  # the Lighthouse that does not hear its manager, and has set it aside
-    seen: tuple[int, int] | None = None  # quorum and step last reported by our own Lighthouse: newer than `step`
     recalled: str | None = None  # why a user's command ends it, to start its unit again; None: none does
     intent: Cause | None = None  # STOPPING: the cause, if the core has decided it
     spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)
-    asked: bool = False  # STOPPING: its guards were asked whether they are there, before it was killed
     evidence: tuple[Evidence, ...] = ()
     traces: Traces = ()
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs
@@ -299,7 +295,6 @@ class Attempt(Value):
     looked: float | None = (
         None  # when what it waits for before its first step was last looked at (before_first_step.py)
     )
-    lines: Map[str, float] = Map()  # kind of message -> how far its share of the journal is used (reduce._limit_lines)
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
 
@@ -452,7 +447,7 @@ class JobPool(Value):
     """The Slurm jobs that provide nodes for groups, beside the controller's own."""
 
     by_name: Mapping[str, Job] = field(default_factory=dict)  # submitted jobs, oldest first; never modified
-    asking: tuple[Asking, ...] = ()
+    asking: Map[int, Asking] = Map()  # by pool
     had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has reported the run's jobs
     next_poll: float = 0.0
@@ -480,7 +475,6 @@ class Node(Value):
     why: str = ""  # UNFIT: with the words of the check
     group: int | None = None  # BLAMED: the group
     next_look: float = 0.0  # LOST: when it is probed next
-    looks: int = 0  # LOST: how often it was
     drained: bool = False  # by a user (`ftslurm drain`): nothing is placed there
     shunned: bool = False  # Slurm drains it: used only if no other is free
     noted: bool = False  # other runs have found it broken: used only if no other is free
@@ -552,9 +546,7 @@ class Standstill(Value):
     """The tasks that stand still while others make progress; see health/hangs.py."""
 
     overtaken: tuple[Overtaken, ...] = ()
-    next_look: float = 0.0  # earliest time of the next comparison of all groups
-    ask: float | None = None  # when every task is asked for its position, if the groups go on as they did
-    asked_where: float = 0.0  # when every task was last asked for its position
+    looked: float = 0.0  # when all groups were compared last
     longest_s: float = 0.0  # the longest time between two commits; see health/hang_limit.py
     seen: int = 0  # such times
     learnt: float = -inf  # when the last one was added
@@ -575,7 +567,6 @@ class Comparisons(Value):
     steps: Map[int, tuple[Compared, ...]] = Map()  # of each rank, those that were reported last
     equal: Map[int, int] = Map()  # of each rank, the last step after which it was equal in all groups
     told: frozenset[tuple[str, int]] = frozenset()  # attempts that differ without a majority, as people know
-    told_at: float = inf  # when these began to differ, as far as they still run
 
 
 class Drills(Value):

@@ -48,7 +48,7 @@ class Past:
     saved: bool = False  # a group had reported a checkpoint
     drilled: int = 0  # how many of the planned drills were done
     groups: int | None = None  # number of groups set by `ftslurm scale`
-    planned: int = 0  # number of attempts that were no restarts but moves: in another job, on request, after `scale`
+    restarts: int = 0  # of groups that had failed
     exits: dict[str, tuple[Exit, ...]] = field(default_factory=dict)  # of a group's or standby's attempts, oldest first
     nodes: Nodes = field(default=Nodes())
     scheduled: dict[str, Scheduled] = field(default_factory=dict)

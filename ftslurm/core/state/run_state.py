@@ -43,8 +43,7 @@ class RunState(Value):
     comparisons: Comparisons = field(default=Comparisons())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another
-    waited_for: int = 0  # until released: number of a group that the others wait for
-    planned: int = 0  # see Past
+    restarts: int = 0  # of groups that had failed
     told: Map[str, Send] = Map()  # unit -> the last order about it sent to a Lighthouse
     warnings: frozenset[str] = frozenset()  # warnings that the user has been given
     stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported

@@ -12,9 +12,10 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 
 
-def is_move(unit: Unit) -> bool:
-    """Return whether the next launch of a unit is no restart of its group: its last attempt has not failed."""
-    return unit.group is not None and bool(unit.exits) and not unit.exits[-1].cause.row.failure
+def is_restart(unit: Unit) -> bool:
+    """Return whether the next launch of a unit answers a failure of its group; a refused launch has answered it."""
+    last = unit.exits[-1] if unit.exits else None
+    return unit.group is not None and last is not None and last.attempt == unit.attempt and last.cause.row.failure
 
 
 def launch(unit: Unit, place: Place, due: float, now: float, current: Attempt) -> Unit:

@@ -184,8 +184,8 @@ def test_the_status_of_a_run_that_is_over_ends_with_what_it_cost(
         assert words in said
 
 
-def scaled(name: str, groups: int, **fields: object) -> Answers:
-    return [ex.event(21, name, groups=groups, by=os.getuid(), **fields)]
+def scaled(groups: int, command: str) -> ex.Line:
+    return ex.event(21, "scaled", groups=groups, by=os.getuid(), command=command)
 
 
 def may_grow(run: RunDir, most: int) -> None:
@@ -198,8 +198,7 @@ def test_scale_asks_for_as_many_groups_and_tells_the_answer(
     run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     may_grow(run, 8)
-    others = [ex.event(20, "scaled", groups=5, by=os.getuid() + 1), ex.event(20, "scaled", groups=4, by=os.getuid())]
-    taken = answering(lambda command: [*others, *scaled("scaled", command["groups"])])
+    taken = answering(lambda command: [scaled(4, "other"), scaled(command["groups"], command["id"])])
     assert main(["scale", str(run.root), "5"]) == 0
     assert capsys.readouterr().out == "the run has 5 groups from now on (ftslurm scale)\n"
     assert taken[0].items() >= {"what": "scale", "groups": 5, "by": os.getuid()}.items()
@@ -208,9 +207,10 @@ def test_scale_asks_for_as_many_groups_and_tells_the_answer(
 def test_a_scale_that_the_controller_refuses_is_a_failure(
     run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answering(lambda _: scaled("scale_refused", 2, reason="a group has finished already"))
+    why, by = "a group has finished already", os.getuid()
+    answering(lambda asked: [ex.event(21, "command_refused", command=asked["id"], what="scale", by=by, reason=why)])
     assert main(["scale", "2", "--root", str(run.root.parent)]) == 1
-    assert capsys.readouterr() == ("", "ftslurm: scale to 2 refused: a group has finished already\n")
+    assert capsys.readouterr() == ("", "ftslurm: scale refused: a group has finished already\n")
 
 
 @pytest.mark.parametrize(("groups", "setting"), [("4", "groups.max=4"), ("0", "groups.min=1")])

@@ -39,7 +39,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
 
 def sender_of(kind: str) -> StepId:
     """Return a step that sends messages of this type."""
-    return LIGHTHOUSE if kind in ("address", "issued") else GROUP
+    return LIGHTHOUSE if kind == "address" else GROUP
 
 
 def heard(sender: StepId, kind: str, /, **fields: object) -> ev.Event | None:
@@ -162,13 +162,6 @@ def test_only_the_lighthouse_has_an_address() -> None:
         heard(GROUP, "address", task=0, url="http://n1:1")
 
 
-def test_only_the_lighthouse_sees_quorums_and_whom_it_cannot_place_is_left_out() -> None:
-    fields = {"task": 0, "quorum_id": 7, "members": [0, None, 2], "steps": [5, 0, 4]}
-    assert heard(LIGHTHOUSE, "issued", **fields) == ev.Heard(LIGHTHOUSE, msg.QuorumIssued(7, (0, None, 2), (5, 0, 4)))
-    with pytest.raises(BadMessage):
-        heard(GROUP, "issued", **fields)
-
-
 def test_what_a_later_version_says_is_no_event() -> None:
     assert heard(GROUP, "a later version's", task=0, step=12) is None
 
@@ -202,10 +195,9 @@ def test_a_missing_field_is_named(kind: str, field: str) -> None:
 WRONG: list[Any] = ["", "x", None, [], {}, True, -1, 1.5, 10**400, float("nan"), float("inf"), [[1]]]
 
 
-@pytest.mark.parametrize("kind", [*MESSAGES, "address", "issued"])
+@pytest.mark.parametrize("kind", [*MESSAGES, "address"])
 def test_a_malformed_message_raises_only_what_the_controller_catches(kind: str) -> None:
-    seen = {"task": 0, "quorum_id": 7, "members": [0], "steps": [5]}
-    known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}, "issued": seen}[kind]
+    known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}}[kind]
     for field, value in itertools.product(known, WRONG):
         try:
             translate(sender_of(kind), {"type": kind, **known, field: value}, 1000.0, tasks=2)

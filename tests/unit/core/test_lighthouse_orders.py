@@ -192,15 +192,6 @@ def test_groups_are_told_where_the_lighthouse_has_moved_to(
         assert where[B1] == MOVED
 
 
-def test_what_the_lighthouse_sees_is_known_of_every_running_group() -> None:
-    story = play(
-        *RUNNING, (30, killed(B0)), (31, said.quorum_seen(LIGHT0, 4, ((0, 11), (1, 7), (9, 1), (-1, 1)))), config=ours()
-    )
-    assert [unit.current.seen for unit in story.state.groups] == [(4, 11), None]
-    story.turn(32, [said.quorum_seen(LIGHT0, 5, ((0, 12),)), said.quorum_seen(LIGHT1, 6, ((0, 13),))])
-    assert story.state.groups[0].current.seen == (5, 12)
-
-
 def test_a_full_restart_from_a_checkpoint_is_allowed_to_start_a_new_history() -> None:
     resume = ours(restart={"on_state_loss": "checkpoint"})
     lost = (30, killed(A0, checkpoint=CHECKPOINT), killed(B0, checkpoint=CHECKPOINT))

@@ -230,7 +230,10 @@ def test_a_server_without_a_node_ends_the_run_and_a_worker_waits() -> None:
     assert story.outcome() is None
     story = play(*moments, (30, node_lost(A0, "n1")), (2000,), config=served(**slurm))
     assert story.outcome() == "failed"
-    assert "group 0 has no node to run on since n1 was lost, and others need it (groups.serve)" in story.reason()
+    assert story.reason() == (
+        "group 0 has no node to run on, and others need it (groups.serve): what it needs is spare nodes "
+        "(cluster.spare_nodes), or a free node: n1 left out"
+    )
 
 
 def test_a_server_that_ends_by_itself_while_others_need_it_is_brought_back() -> None:

@@ -67,14 +67,13 @@ def test_everything_is_launched_at_once_when_nodes_are_granted() -> None:
         act.Launch(A0, 0, Place(("n1",))),
         act.Launch(B0, 1, Place(("n2",))),
     ]
-    ranks = [{"rank": 0, "node": "n2", "local_rank": 0, "node_rank": 0}]
     known = {"unit": "group-0001", "group": 1, "attempt": 0, "nodes": ["n2"], "slot": 0, "allocation": "7"}
-    assert {**known, "ranks": ranks, "reason": "start"}.items() <= story.records("step_launched")[2].items()
+    assert {**known, "hosts": ["n2"], "reason": "start"}.items() <= story.records("step_launched")[2].items()
 
 
 def test_the_lighthouse_is_one_task_however_many_workers_a_group_has() -> None:
     lighthouse, group, *_ = play((0, granted(4)), config=WIDE).records("step_launched")
-    assert (len(lighthouse["ranks"]), len(group["ranks"])) == (1, 4)
+    assert (len(lighthouse["hosts"]), len(group["hosts"])) == (1, 4)
 
 
 def test_nothing_is_launched_before_there_are_nodes() -> None:
@@ -126,14 +125,14 @@ def test_ranks_follow_the_tasks_also_when_slurm_deals_them_out_cyclically() -> N
     story = play((0, granted(4)), (1, LIGHTHOUSE_UP), (2, ready(A0, "n1", "n2", "n1", "n2")), config=WIDE)
     ranks = (Rank(0, "n1", 0, 0), Rank(2, "n2", 0, 1), Rank(1, "n1", 1, 0), Rank(3, "n2", 1, 1))
     assert story.all(act.Assign) == [act.Assign(A0, 0, ranks, URL)]
-    assert [row["rank"] for row in story.records("step_ready")[1]["ranks"]] == [0, 2, 1, 3]
+    assert story.records("step_ready")[1]["hosts"] == ["n1", "n2", "n1", "n2"]
 
 
-def test_the_journal_repeats_the_ranks_only_when_they_are_not_the_expected_ones() -> None:
+def test_the_journal_repeats_the_nodes_of_the_tasks_only_when_they_are_not_the_expected_ones() -> None:
     story = play((0, granted(4)), (1, LIGHTHOUSE_UP), (2, ready(A0, "n1", "n1", "n2", "n2")), config=WIDE)
     (_, group) = story.records("step_ready")
     assert (group["unit"], group["attempt"], group["seconds"]) == ("group-0000", 0, 2)
-    assert "ranks" not in group
+    assert "hosts" not in group
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -142,7 +141,7 @@ def test_a_step_is_ready_when_its_workers_and_their_guards_were_heard_in_any_ord
     random.Random(seed).shuffle(heard)
     story = play((0, granted(4)), (1, LIGHTHOUSE_UP), *((2 + at, one) for at, one in enumerate(heard)), config=WIDE)
     (_, group) = story.records("step_ready")
-    assert ({row["node"] for row in group["ranks"]}, group["seconds"]) == (hosts, 9)
+    assert (set(group["hosts"]), group["seconds"]) == (hosts, 9)
     assert len(story.all(act.Assign)) == 1
 
 

@@ -19,7 +19,7 @@ AT_WORK = ((0, granted(4)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)), (
 
 
 def to(groups: int) -> ev.Asked:
-    return ev.Asked("scale", ANN, "c", groups=groups)
+    return ev.Asked("scale", ANN, "c1", groups=groups)
 
 
 def grown() -> Story:
@@ -32,7 +32,7 @@ def grown() -> Story:
 
 def test_new_groups_start_on_free_nodes_and_heal_in_while_the_others_go_on() -> None:
     story = grown()
-    assert story.records("scaled") == [{"groups": 4, "by": ANN}]
+    assert story.records("scaled") == [{"groups": 4, "by": ANN, "command": "c1"}]
     assert story.ids(act.Launch)[-2:] == [C0, D0]
     assert story.phases() == [Phase.RUNNING] * 4
     assert story.all(msg.Stop) == story.all(act.Kill) == []
@@ -87,8 +87,8 @@ def test_that_is_no_restart() -> None:
 
 def test_a_stopped_group_does_not_keep_the_training_alone() -> None:
     stopped = ev.Alive(A0, 0, 11.0, state="T", step=10)
-    assert play(*AT_WORK, (11, stopped), (12, to(1)), config=FOUR).records("scale_refused")[0]["groups"] == 1
-    assert play(*AT_WORK, (12, to(1)), config=FOUR).records("scale_refused") == []
+    assert play(*AT_WORK, (11, stopped), (12, to(1)), config=FOUR).records("command_refused")[0]["what"] == "scale"
+    assert play(*AT_WORK, (12, to(1)), config=FOUR).records("command_refused") == []
 
 
 def test_a_group_that_is_wanted_again_while_it_leaves_stays() -> None:
@@ -117,10 +117,10 @@ def test_the_run_ends_when_those_that_are_left_have_finished() -> None:
 
 def test_it_is_too_late_when_a_group_has_finished_or_the_run_is_ending() -> None:
     late = play(*AT_WORK, (11, finished(A0)), (11.5, to(3)), config=FOUR)
-    assert "has finished already" in late.records("scale_refused")[0]["reason"]
+    assert "has finished already" in late.records("command_refused")[0]["reason"]
     ending = play(*AT_WORK, (11, stop()), (11.5, to(3)), config=FOUR)
-    (told,) = ending.records("scale_refused")
-    assert (told["groups"], told["by"]) == (3, ANN)
+    (told,) = ending.records("command_refused")
+    assert (told["command"], told["by"]) == ("c1", ANN)
     assert told["reason"] == "the run is ending: stopped by ann"
     assert len(ending.state.groups) == 2
 
@@ -144,13 +144,13 @@ def test_what_a_run_cannot_become_is_refused_with_the_setting_that_says_so(
 ) -> None:
     assert why_not_as_many(groups, settings) == why
     story = play(*AT_WORK, (11, to(groups)), config=settings)
-    assert [r["reason"] for r in story.records("scale_refused")] == ([] if why is None else [why])
+    assert [r["reason"] for r in story.records("command_refused")] == ([] if why is None else [why])
 
 
 def test_it_does_not_let_the_last_groups_go_that_hold_the_state() -> None:
     story = grown()
     story.turn(20, [ev.Ended(A0, code=1), to(1)])
-    (told,) = story.records("scale_refused")
+    (told,) = story.records("command_refused")
     assert told["reason"] == (
         "only groups 1, 2 and 3 hold the training's state now; try again when one that stays trains"
     )

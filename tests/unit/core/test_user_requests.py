@@ -32,8 +32,8 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
 
-def restart(group: int, rank: int | None = None) -> ev.Event:
-    return ev.Asked("restart", ANN, "c1", group, rank)
+def restart(group: int) -> ev.Event:
+    return ev.Asked("restart", ANN, "c1", group)
 
 
 def done(story: Story) -> list[str]:
@@ -85,17 +85,12 @@ def test_a_warm_standby_takes_over_at_once() -> None:
     assert [a.id for a in story.all(act.Assign)][-1] == S0
 
 
-def test_the_rank_is_named_with_its_node() -> None:
-    story = play(*RUNNING, (21, restart(1, 0)), (22, ev.Ended(B0, code=143)))
-    assert story.records("step_exited")[0]["error"] == "asked for with ftslurm restart, for rank 0 on n2"
-
-
 @pytest.mark.parametrize(
     ("before", "request_", "why"),
     [
         (RUNNING, restart(2), "there is no group 2; the run has groups 0 to 1"),
         (RUNNING, restart(-1), "there is no group -1; the run has groups 0 to 1"),
-        (RUNNING, restart(1, 1), "group 1 has no rank 1; it has ranks 0 to 0"),
+        (RUNNING, ev.Asked("stacks", ANN, "c1", 1, 1), "group 1 has no rank 1; it has ranks 0 to 0"),
         ((*RUNNING, (20.5, restart(1))), restart(1), "group 1 is being brought down already"),
         ((*RUNNING, (20.5, killed(B0)), (20.55, killed(B1))), restart(1), "group 1 does not run (PENDING)"),
         ((*RUNNING, (20.5, stop())), restart(1), "the run is ending: stopped by ann"),

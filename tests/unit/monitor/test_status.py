@@ -385,7 +385,7 @@ def test_a_step_that_is_told_again_is_no_step() -> None:
 
 def test_a_group_that_commits_is_set_aside_no_longer_whatever_the_lighthouse_has_told() -> None:
     lines = [ex.started(1), ex.launched(0, 0), ex.ready(1, 0), ex.joined(1, 0, 1), ex.progress(10, 0, 10)]
-    lines += [ex.event(13, "group_set_aside", group=0, attempt=0, node="n1", seconds=3.0)]
+    lines += [ex.event(13, "group_set_aside", group=0, attempt=0, seconds=3.0)]
     lines += [ex.progress(14, 0, 11, at=ex.START + 10.5), ex.progress(15, 0, 11)]  # a late line, and no new step
     assert play(*lines).groups[0].aside == ex.START + 10
     assert play(*lines, ex.progress(16, 0, 12)).groups[0].aside is None

@@ -14,7 +14,7 @@ from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups.placement import suspect
 from ftslurm.core.groups.restart import GiveUp, RestartAt, judge
 from ftslurm.core.state.model import Exit, Unit
-from ftslurm.core.state.transitions import is_move
+from ftslurm.core.state.transitions import is_restart
 from ftslurm.monitor.log_failure import last_failure
 from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.sentences import describe
@@ -75,9 +75,9 @@ def test_a_restart_is_counted_after_a_failure_only(cause: Cause) -> None:
         reading.apply(line)
     past = reading.past
     assert past is not None
-    assert past.planned == (cause is not Cause.OK and not cause.row.failure)
-    unit = Unit("group-0001", 1, exits=(Exit(0, 10.0, cause, ("n1",)),))
-    assert is_move(unit) == (not cause.row.failure)
+    assert past.restarts == cause.row.failure
+    unit = Unit("group-0001", 1, attempt=0, exits=(Exit(0, 10.0, cause, ("n1",)),))
+    assert is_restart(unit) == cause.row.failure
 
 
 @CAUSES

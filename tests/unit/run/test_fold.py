@@ -15,7 +15,7 @@ from ftslurm.report.history_fold import HistoryFold
 from ftslurm.run.journal_lines import Fold
 from ftslurm.run.replay import Reading
 
-ANSWERS = {records.ScaleRefused, records.CommandDone, records.CommandRefused, records.FaultRefused}
+ANSWERS = {records.CommandDone, records.CommandRefused, records.FaultRefused}
 # What a reader does not need. Of a new event, think about what it means for each reader before it is named here.
 IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     (StatusFold,): {
@@ -42,7 +42,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationLost, records.AllocationRequeued),
-        *(records.NodeSilent),
+        records.NodeSilent,
         *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
         *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangFound, records.GroupSlow, records.CheckpointsDistrusted),

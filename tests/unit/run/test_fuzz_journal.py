@@ -42,7 +42,6 @@ MORE = [
     example.event(20, "allocation_lost", allocation="90_0", pool=0, state="PENDING", reason="x"),
     example.event(20, "allocation_refused", pool=0, reason="no such partition", count=1, seconds=3.0),
     example.event(20, "scaled", groups=3, by=1000),
-    example.event(20, "scale_refused", groups=3, by=1000, reason="x"),
     example.event(20, "group_waits", group=1, reason="a node", allocation="90_0"),
     example.event(20, "group_given_up", group=1, reason="x"),
     example.event(20, "standby_given_up", unit="standby-000", reason="x"),

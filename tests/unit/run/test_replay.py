@@ -67,14 +67,14 @@ def line(event: str, **fields: object) -> ex.Line:
 
 def launched(unit: str, attempt: int, node: str, allocation: str = "81_0", **fields: object) -> ex.Line:
     group = int(unit[-4:]) if unit.startswith("group-") else None
-    ranks = [{"rank": n, "node": node, "local_rank": n, "node_rank": 0} for n in (0, 1)]
-    known: ex.Line = {"unit": unit, "group": group, "attempt": attempt, "nodes": [node], "slot": 0, "ranks": ranks}
+    known: ex.Line = {"unit": unit, "group": group, "attempt": attempt, "nodes": [node], "slot": 0}
+    known["hosts"] = [node, node]
     return line("step_launched", **known, allocation=allocation, standby=None) | fields
 
 
 ARRAY = [
     line("run_started", job_id="80", mode="array", host="h1", requeues=0),
-    launched("lighthouse", 0, "n9", "80", nodes=[], ranks=[]),
+    launched("lighthouse", 0, "n9", "80", nodes=[], hosts=[]),
     *(launched(f"group-000{n}", 0, f"n{n}", f"81_{n}") for n in range(4)),
     launched("standby-000", 0, "n7", "81_7"),
     line("step_ready", unit="group-0000", attempt=0, slurm_step="91.0"),
@@ -209,7 +209,7 @@ def test_launches_in_another_job_are_counted_apart_from_restarts(tmp_path: Path)
     two = [ex.started(2), ex.launched(11, 0, attempt=1), ex.launched(11, 1, attempt=2), ex.launched(12, 0, attempt=2)]
     past, _ = read_past(ex.new_run(tmp_path, [*one, *two]))
     assert past is not None
-    assert (past.attempts, past.planned) == ({"group-0000": 2, "group-0001": 2}, 2)
+    assert (past.attempts, past.restarts) == ({"group-0000": 2, "group-0001": 2}, 0)
 
 
 def test_a_restart_that_was_due_is_read_and_counts_as_one_whoever_launches_it(tmp_path: Path) -> None:
@@ -221,11 +221,11 @@ def test_a_restart_that_was_due_is_read_and_counts_as_one_whoever_launches_it(tm
     two = [*one, ex.started(9), ex.launched(15, 1, attempt=1), ex.exited(16, 0), ex.launched(17, 0, attempt=1)]
     past, _ = read_past(ex.new_run(tmp_path / "b", two))
     assert past is not None
-    assert (past.scheduled, past.planned) == ({}, 0)
+    assert (past.scheduled, past.restarts) == ({}, 2)
 
 
 def test_a_line_that_is_not_ours_is_no_reason_to_stop(tmp_path: Path) -> None:
-    run = ex.new_run(tmp_path, [*ARRAY, launched("group-0003", 7, "n3") | {"ranks": [None, "x", {"node": "n3"}]}])
+    run = ex.new_run(tmp_path, [*ARRAY, launched("group-0003", 7, "n3") | {"hosts": [None, "n3"]}])
     with run.events.open("a") as journal:
         journal.write("[" * 100_000 + '\n{"event": "step_exited", "unit": "group-0003", "attempt": 7, "time": 1e999}\n')
         journal.write('{"event": "group_joined", "group": 0, "time": ' + "9" * 400 + "}\n")
@@ -280,6 +280,6 @@ def test_a_refused_launch_was_no_attempt(tmp_path: Path) -> None:
     ended = line("step_exited", unit="group-0001", group=1, attempt=1, cause="killed", noticed=7.0, away_since=5.0)
     past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, ended, *tries]))
     assert past is not None
-    assert past.attempts["group-0001"] == 1
+    assert (past.attempts["group-0001"], past.restarts) == (1, 0)
     assert "group-0001" not in [step.unit for step in past.live.values()]
     assert tuple(past.scheduled.values()) == (Scheduled("group-0001", ex.START + 2, "start", 7.0, 5.0),)

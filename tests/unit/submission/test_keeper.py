@@ -85,7 +85,7 @@ def test_a_controller_that_is_killed_is_followed_by_another_which_hears_the_sign
 
 def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(run: RunDir) -> None:
     journal(run, "run_started", job_id="7", mode="steps", host="n1", requeues=0)
-    journal(run, "step_launched", unit="group-0000", group=0, attempt=0, nodes=["n1"], slot=0, allocation="7", ranks=[])
+    journal(run, "step_launched", unit="group-0000", group=0, attempt=0, nodes=["n1"], slot=0, allocation="7", hosts=[])
     process = kept(run, crashes=9)
     process.communicate(timeout=60)
     assert process.returncode == 1

@@ -13,7 +13,7 @@ from histories import config, granted, node_lost, play, ready, store
 from immutables import Map
 from steps import A0, B0, B1, LIGHT0, URL
 
-from ftslurm.core.groups.placement import FreePlaces, place
+from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.model import NOWHERE, Allocation, Place
 
@@ -43,7 +43,7 @@ def leaves(text: str) -> tuple[Allocation, dict[str, str]]:
 def test_a_group_gets_nodes_of_one_leaf(size: int, network: str, taken: str, last: str, expected: str | None) -> None:
     allocation, of = leaves(network)
     used = [Place((node,)) for node in taken.split()]
-    got = place(size, 1, [allocation], used, frozenset(), Place(tuple(last.split())), of)
+    got = FreePlaces(size, 1, [allocation], used, frozenset(), of).find(Place(tuple(last.split())))
     assert (None if got is None else " ".join(got.nodes)) == expected
 
 

@@ -11,7 +11,7 @@ from histories import RUNNING, config, granted, killed, node_lost, play, ready, 
 from steps import A0, A1, B0, B1, B2, C0, LIGHT0, URL
 
 from ftslurm.config.schema import Config, nodes_needed
-from ftslurm.core.groups.placement import place, suspect
+from ftslurm.core.groups.placement import FreePlaces, suspect
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import NOWHERE, Allocation, Evidence, Exit, Place, StepId
@@ -45,7 +45,7 @@ def at(*names: str, slot: int = 0) -> Place:
     ],
 )
 def test_a_group_gets(size: int, have: int, taken: list[Place], avoid: str, expected: Place | None) -> None:
-    assert place(size, 1, [nodes(have)], taken, frozenset(avoid.split())) == expected
+    assert FreePlaces(size, 1, [nodes(have)], taken, frozenset(avoid.split())).find() == expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_group_gets(size: int, have: int, taken: list[Place], avoid: str, expe
 def test_two_groups_that_share_nodes_have_slots_of_their_own(
     size: int, have: int, taken: list[Place], expected: Place | None
 ) -> None:
-    assert place(size, 2, [nodes(have)], taken, frozenset()) == expected
+    assert FreePlaces(size, 2, [nodes(have)], taken, frozenset()).find() == expected
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_two_groups_that_share_nodes_have_slots_of_their_own(
 def test_a_group_that_ran_before_is_placed(
     prefer: Place, taken: list[Place], avoid: str, expected: Place | None
 ) -> None:
-    assert place(2, 1, [nodes(5)], taken, frozenset(avoid.split()), prefer) == expected
+    assert FreePlaces(2, 1, [nodes(5)], taken, frozenset(avoid.split())).find(prefer) == expected
 
 
 def test_whatever_is_taken_a_place_is_free_sound_and_of_the_right_size() -> None:
@@ -91,7 +91,7 @@ def test_whatever_is_taken_a_place_is_free_sound_and_of_the_right_size() -> None
         taken = dice.sample(spots, dice.randint(0, len(spots)))
         avoid = frozenset(dice.sample(allocation.nodes, dice.randint(0, 1)))
         prefer = dice.choice([NOWHERE, Place(tuple(dice.sample(allocation.nodes, 1)))])
-        got = place(size, per_node, [allocation], taken, avoid, prefer)
+        got = FreePlaces(size, per_node, [allocation], taken, avoid).find(prefer)
         free = {s: [n for n in allocation.nodes if n not in avoid and Place((n,), s) not in taken] for s in range(3)}
         if got is None:
             assert all(len(free[s]) < size for s in range(per_node))
@@ -108,7 +108,7 @@ def test_the_nodes_that_are_asked_for_hold_every_group() -> None:
         allocation = nodes(nodes_needed(config))
         taken: list[Place] = []
         for group in range(count):
-            spot = place(size, config.groups.per_node, [allocation], taken, frozenset())
+            spot = FreePlaces(size, config.groups.per_node, [allocation], taken, frozenset()).find()
             assert spot is not None, (
                 f"group {group} of {count} ({size} nodes, {per_node} to a node): {allocation.nodes}"
             )

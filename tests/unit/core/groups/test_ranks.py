@@ -34,4 +34,4 @@ def test_ranks_are_numbered_as_torchrun_numbers_them() -> None:
 
 
 def test_the_expected_table_is_that_of_blocks_on_the_nodes_of_the_place() -> None:
-    assert expected(Place(("n3", "n7"), slot=1), 2) == table(["n3", "n3", "n7", "n7"])
+    assert expected(Place(("n3", "n7"), slot=1), 2) == ("n3", "n3", "n7", "n7")

@@ -92,7 +92,7 @@ def test_it_ends_with_its_group() -> None:
     story.wait(30.0)
     assert len(launched(story)) == 2
     wide = each(groups={"min": 1})
-    assert play(*WARM, (21, ev.Asked("scale", ANN, "c", groups=1)), config=wide).ids(act.Kill) == [SB0]
+    assert play(*WARM, (21, ev.Asked("scale", ANN, "c1", groups=1)), config=wide).ids(act.Kill) == [SB0]
 
 
 def test_the_end_of_the_run_ends_it() -> None:

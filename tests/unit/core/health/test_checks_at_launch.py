@@ -107,32 +107,29 @@ def test_a_run_all_of_whose_nodes_fail_ends_at_once_with_the_reasons(spare: int)
 
 
 @pytest.mark.parametrize(("groups", "spare"), [(1, 0), (1, 3), (2, 0), (2, 5), (3, 1)])
-def test_a_command_that_the_first_nodes_cannot_run_is_told_once_and_ends_the_run(groups: int, spare: int) -> None:
+def test_a_command_that_no_node_can_run_ends_the_run_and_breaks_no_node(groups: int, spare: int) -> None:
     made = settings(groups={"count": groups}, cluster={"spare_nodes": spare})
     story = play((0, granted(groups + spare)), (1, LIGHTHOUSE_UP), config=made)
-    story.turn(2, [event for unit in story.state.groups for event in lacking(unit.id, f"n{unit.group_id + 1}")])
-    first = [f"n{n + 1}" for n in range(min(groups, 2))]
-    assert story.outcome() == "failed"
-    assert story.reason().startswith(f"health.preflight names a command that {', '.join(first)} cannot run: {TYPO}")
-    assert len(story.records("node_check_failed")) == len(first) - 1  # the end of the run says it
-    assert "hardware" not in {record["cause"] for record in story.records("step_exited")}
-    assert story.all(act.NoteBroken) == []
-    story.wait(60)
-    assert {launch.id.attempt for launch in story.all(act.Launch)} == {0}
+    while story.outcome() is None and story.now < 60:
+        starting = [unit for unit in story.state.groups if unit.phase is Phase.STARTING]
+        story.turn(story.now + 1, [event for unit in starting for event in lacking(unit.id, unit.place.nodes[0])])
+    assert (story.outcome(), story.reason()) == (
+        "failed",
+        "every group failed before its first step, all in the same way",
+    )
+    assert TYPO in story.records("run_finished")[0]["failure"]
+    assert {record["cause"] for record in story.records("step_exited")} == {"start_failed"}
+    assert (story.records("node_check_failed"), story.all(act.NoteBroken)) == ([], [])
+    assert {launch.id.attempt for launch in story.all(act.Launch)} == ({0} if groups > 1 else {0, 1})
 
 
-def test_one_node_that_lacks_the_command_is_left_out_and_not_told_as_broken() -> None:
-    begun = (0, granted(4)), (1, LIGHTHOUSE_UP)
-    alone = play(*begun, (2, lacking(B0, "n2")), config=settings())
-    assert (alone.outcome(), [r["node"] for r in alone.records("node_check_failed")]) == (None, ["n2"])
-    assert ([r["cause"] for r in alone.records("step_exited")], alone.all(act.NoteBroken)) == (["start_failed"], [])
-    story = play(*begun, (2, said.node_checked(A0, "n1")), (3, lacking(B0, "n2")), config=settings())
-    for at in (10, 30, 60):  # n1 has it, so the setting is right
-        unit = story.unit(B0)
-        if unit.phase is Phase.STARTING:
-            story.turn(at, lacking(unit.id, on(story, B0)[0]))
+def test_a_group_leaves_a_node_that_lacks_the_command() -> None:
+    story = play((0, granted(4)), (1, LIGHTHOUSE_UP), (2, said.node_checked(A0, "n1")), config=settings())
+    for at in (3, 10):
+        story.turn(at, lacking(story.unit(B0).id, "n2"))
         story.wait(at + 5)
-    assert story.outcome() is None
+    assert (story.outcome(), on(story, B0)) == (None, ("n3",))
+    assert story.records("node_check_failed") == []
 
 
 def test_a_group_without_a_sound_node_names_the_failed_one() -> None:

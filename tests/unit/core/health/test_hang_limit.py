@@ -190,4 +190,4 @@ def test_the_work_for_a_report_is_small_in_a_large_run() -> None:
     story = play(*STARTED, *trained(1000.0), config=settings())
     before = story.state.standstill
     story.turn(1000.0 + 1e-5, [progress(A0, 300, 0.5)])
-    assert story.state.standstill == replace(before, next_look=story.state.standstill.next_look)
+    assert story.state.standstill == replace(before, looked=story.state.standstill.looked)

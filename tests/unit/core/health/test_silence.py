@@ -488,12 +488,10 @@ def lost_b(*moments: Moment, until: float, nodes: int = 2) -> Story:
     return play(*merged(started, heard, lost, moments, [(until,)]), config=listening())
 
 
-def test_a_lost_node_is_looked_at_ever_more_seldom() -> None:
+def test_a_lost_node_is_looked_at_again_and_again() -> None:
     story = lost_b(until=2000)
     looks = [time for time, action in story.done if isinstance(action, act.Probe) and time > 30]
-    gaps = [b - a for a, b in zip([30.0, *looks], looks, strict=False)]
-    assert gaps == [15, 30, 60, 120, 240, 300, 300, 300, 300, 300]
-    assert (gaps[0], gaps[-1]) == LOOK_AGAIN_S
+    assert {b - a for a, b in zip([30.0, *looks], looks, strict=False)} == {LOOK_AGAIN_S}
 
 
 def test_a_node_on_which_a_step_can_be_started_again_is_used_again() -> None:
@@ -506,7 +504,6 @@ def test_a_node_on_which_a_step_can_be_started_again_is_used_again() -> None:
 def test_a_node_that_still_does_not_answer_stays_out() -> None:
     story = lost_b((46, ev.Looked("n2", False)), until=50)
     assert story.state.nodes.out() == {"n2"}
-    assert [node.looks for node in story.state.nodes.by_name.values()] == [1]
 
 
 def test_a_node_that_slurm_has_taken_out_of_the_job_is_not_waited_for() -> None:

@@ -86,7 +86,7 @@ class Slurm:
     def strike(self, now: float) -> None:
         lot, running = self.dice.random(), [job for job in self.jobs.values() if job.state == "RUNNING"]
         if lot < 0.15:
-            self.later(now, ev.Asked("scale", ANN, "c", groups=self.dice.randint(1, 5)))
+            self.later(now, ev.Asked("scale", ANN, "c1", groups=self.dice.randint(1, 5)))
         elif running:
             job = self.dice.choice(running)
             wish = self.wishes.choice([None, None, "drain", "drain", "undrain", "restart"])
@@ -175,12 +175,12 @@ def live_through(seed: int) -> Story:
             if isinstance(action, act.RequestJobs):
                 turn = Turn(story.state, now, config)
                 there = sum(lasts(turn, job) for job in turn.jobs)
-                asked = sum(asking.count for asking in story.state.job_pool.asking)
+                asked = sum(asking.count for asking in story.state.job_pool.asking.values())
                 assert there + asked <= wanted(turn, 0), f"at {now}: two jobs for one group"
         places = [u.place for u in story.state.groups if u.phase in LIVE]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)
     if story.outcome() is not None:  # no group held the state any more, or sbatch refused too often
-        assert "checkpoint" in story.reason() or "no job will bring one" in story.reason() or "lost" in story.reason()
+        assert "checkpoint" in story.reason() or "no node to run on" in story.reason() or "lost" in story.reason()
         return story
     phases = {u.name: (u.phase, u.waits_for, u.place) for u in story.state.groups}
     assert all(u.phase is Phase.RUNNING and u.current.step is not None for u in story.state.groups), phases

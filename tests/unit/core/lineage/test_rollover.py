@@ -177,7 +177,7 @@ def test_sruns_reason_comes_first_and_no_group_is_started_in_a_job_that_is_over(
 
 
 def test_moves_to_another_job_are_no_restarts() -> None:
-    past = Past({"group-0000": 2, "group-0001": 1}, 17, planned=2)  # one failure, and one job before
+    past = Past({"group-0000": 2, "group-0001": 1}, 17, restarts=1)  # one failure, and one job before
     story = play((0, ev.Granted(NODES, Saved("/ckpt/step-00000017", 17), past)), (1, stop()))
     story.turn(2, [ev.Ended(step, 143) for step in story.ids(act.Launch)])
     assert [record["restarts"] for record in story.records("run_finished")] == [1]

@@ -30,7 +30,7 @@ from ftslurm.controller.translate import read_attach
 from ftslurm.core.jobs.supply import SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Job, Node, Nodes, Out, Phase, Place, StepId
+from ftslurm.core.state.model import Allocation, Evidence, Exit, Job, Node, Nodes, Out, Phase, Place, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
@@ -121,7 +121,7 @@ def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse
         (1, 0, "group-0001:29500/store"),
     ]
     assert (story.state.lineage.step, story.state.lineage.lost, story.outcome()) == (45, None, None)
-    known = {"unit": "group-0000", "group": 0, "attempt": 0, "nodes": ["n1"], "allocation": "81_0", "slurm_step": "9.0"}
+    known = {"unit": "group-0000", "group": 0, "attempt": 0, "step": 45, "slurm_step": "9.0"}
     assert known.items() <= story.records("step_adopted")[0].items()
 
 
@@ -377,13 +377,15 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
 
 
 def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -> None:
-    due = Scheduled("group-0001", 40.0, "restart: killed", 8.0)
+    due, killed = Scheduled("group-0001", 40.0, "restart: killed", 8.0), Exit(0, 8.0, Cause.KILLED, ())
     story = play(
-        (10, opening(past(live(A0), scheduled={due.unit: due}))), (11, ALL), (11.5, word(A0)), UP, (60,), config=array()
+        (10, opening(past(live(A0), scheduled={due.unit: due}, exits={due.unit: (killed,)}))),
+        *((11, ALL), (11.5, word(A0)), UP, (60,)),
+        config=array(),
     )
     assert story.times(act.Launch, B1) == [40.0]
     (launched,) = (fields for fields in story.records("step_launched") if fields["group"] == 1)
-    assert (launched["reason"], story.state.planned) == ("restart: killed", 0)
+    assert (launched["reason"], story.state.restarts) == ("restart: killed", 1)
 
 
 def test_a_way_back_that_began_under_another_controller_is_told_from_its_beginning() -> None:

@@ -334,7 +334,7 @@ def test_a_secret_on_the_command_line_is_warned_of_and_one_that_is_missing_refus
     words = ("job.env.WANDB_API_KEY=s3cr3t", *LOCAL)
     done = ftslurm("plan", *words, cwd=home)
     assert "job.env.WANDB_API_KEY is a secret by its name or form" in done.stderr
-    assert "name it in job.secrets=[WANDB_API_KEY]" in done.stderr
+    assert "with job.secrets=[WANDB_API_KEY]" in done.stderr
     assert "s3cr3t" not in done.stderr + done.stdout
     done = ftslurm("run", *words, "job.secrets=[HF_TOKEN]", cwd=home, HF_TOKEN="")
     assert (done.returncode, done.stdout) == (2, "")

@@ -60,9 +60,8 @@ def keep_secrets(config: Config) -> list[str]:
     notes = []
     if moved := secret_variables.withdraw(job.env, job.secrets, os.environ):
         notes.append(
-            f"{', '.join(f'job.env.{name}' for name in moved)} is a secret by its name or form: its value is "
-            f"written to no file. On a command line others could read it (ps, scontrol show job), and the shell's "
-            f"history has it: export it instead, also to resume the run, with job.secrets=[{','.join(moved)}]"
+            f"{', '.join(f'job.env.{name}' for name in moved)} is a secret: no file has its value, but others may have "
+            f"read it on a command line (ps, scontrol show job); export it, with job.secrets=[{','.join(moved)}]"
         )
     if shown := secret_variables.in_arguments(script_arguments(job.args)):
         notes.append(

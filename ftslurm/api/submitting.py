@@ -10,7 +10,7 @@ from ftslurm.config.schema import Config, script_arguments
 from ftslurm.errors import ConfigError
 from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
-from ftslurm.security import process_title, secret_variables
+from ftslurm.security import secret_variables
 from ftslurm.submission import capabilities, preflight, submit
 
 
@@ -59,12 +59,9 @@ def keep_secrets(config: Config) -> list[str]:
     job = config.job
     notes = []
     if moved := secret_variables.withdraw(job.env, job.secrets, os.environ):
-        process_title.hide(os.environ[name] for name in moved)
         notes.append(
-            f"{', '.join(f'job.env.{name}' for name in moved)} is a secret by its name or form: its value is "
-            f"written to no file, and workers get it as with job.secrets. If it was on a command line, others could "
-            f"read it (ps, scontrol show job), and the shell's history has it: export it instead, also to resume the "
-            f"run, and name it in job.secrets=[{','.join(moved)}]"
+            f"{', '.join(f'job.env.{name}' for name in moved)} is a secret: no file has its value, but others may have "
+            f"read it on a command line (ps, scontrol show job); export it, with job.secrets=[{','.join(moved)}]"
         )
     if shown := secret_variables.in_arguments(script_arguments(job.args)):
         notes.append(

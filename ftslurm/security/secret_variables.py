@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.security import process_title
 
 NAMES = "FTSLURM_SECRETS"  # the names of the variables that a worker must have
 _TELLING = re.compile(
@@ -38,11 +39,12 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def withdraw(env: MutableMapping[str, str], names: list[str], environ: MutableMapping[str, str]) -> list[str]:
-    """Move secrets out of job.env into the environment and job.secrets, in place. Return their names."""
+    """Move secrets out of job.env into the environment and job.secrets, and hide them from ps. Return their names."""
     moved = [name for name, value in env.items() if is_secret(name, str(value)) or _IN_A_URL.search(str(value))]
     for name in moved:
         environ[name] = str(env.pop(name))
         names.append(name)
+    process_title.hide(environ[name] for name in moved)
     return moved
 
 

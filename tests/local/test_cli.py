@@ -332,8 +332,8 @@ def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, ho
 def test_a_secret_on_the_command_line_is_warned_of_and_one_that_is_missing_refused(home: Path) -> None:
     words = ("job.env.WANDB_API_KEY=s3cr3t", *LOCAL)
     done = ftslurm("plan", *words, cwd=home)
-    assert "job.env.WANDB_API_KEY is a secret by its name or form" in done.stderr
-    assert "name it in job.secrets=[WANDB_API_KEY]" in done.stderr
+    assert "job.env.WANDB_API_KEY is a secret: no file has its value" in done.stderr
+    assert "with job.secrets=[WANDB_API_KEY]" in done.stderr
     assert "s3cr3t" not in done.stderr + done.stdout
     done = ftslurm("run", *words, "job.secrets=[HF_TOKEN]", cwd=home, HF_TOKEN="")
     assert (done.returncode, done.stdout) == (2, "")

@@ -28,7 +28,7 @@ from ftslurm.launchers.srun import Slurm
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import array_task, requeue
+from ftslurm.submission import array_task
 
 SBATCH = Path(__file__).parents[3] / "sbatch"
 ENDS = 10_000.0
@@ -58,16 +58,6 @@ def test_all_tasks_find_one_run_directory_whoever_makes_it(tmp_path: Path) -> No
     other.internal.pilots, other.run.dir = "90", str(tmp_path / "toy-81")
     with pytest.raises(EnvironmentProblem, match="exists already"):
         array_task.join(other)
-
-
-def test_the_run_holds_its_archived_environment_until_it_is_over(tmp_path: Path) -> None:
-    config, archive = by_hand(tmp_path / "runs"), tmp_path / "key.tar"
-    archive.touch()
-    config.internal.staged_python = f"{archive}:python"
-    run = array_task.join(config)
-    assert archive.stat().st_nlink == 2
-    requeue.end_journal(run, "stopped in the queue")
-    assert archive.stat().st_nlink == 1
 
 
 @pytest.mark.parametrize(

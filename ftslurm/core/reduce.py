@@ -323,13 +323,13 @@ def _step_ready(turn: Turn, unit: Unit, url: str | None = None, ranks: tuple[rec
 
 def _quorum_issued(turn: Turn, said: messages.QuorumIssued) -> None:
     """Note the step that each group asks to take."""
-    steps = {group: step for group, step in zip(said.members, said.steps, strict=False) if group is not None}
-    units = [turn.table.group(group) for group in steps if 0 <= group < turn.table.groups]
-    turn.put_unnoticed(
-        replace(unit, current=replace(unit.current, seen=(said.quorum_id, steps[unit.group_id])))
-        for unit in units
-        if unit.phase is Phase.RUNNING
-    )
+    seen = []
+    for group, step in zip(said.members, said.steps, strict=False):
+        if group is not None and 0 <= group < turn.table.groups:
+            unit = turn.table.group(group)
+            if unit.phase is Phase.RUNNING:
+                seen.append(replace(unit, current=replace(unit.current, seen=(said.quorum_id, step))))
+    turn.put_unnoticed(seen)
 
 
 def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:

@@ -29,16 +29,13 @@ def _to_lighthouse(turn: Turn) -> None:
     lighthouse = turn.lighthouse
     if turn.config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
         return
-    orders = []
-    for unit in turn.attended():
-        order = _order(turn, unit) if unit.group is not None else None
-        if order is not None and not _same(order, turn.state.told.get(unit.name)):
-            orders.append((unit.name, order))
     # A new Lighthouse hears of all live attempts first: a member that it does not know by then is over.
-    orders.sort(key=lambda one: isinstance(one[1].message, messages.Evict))
-    for name, order in orders:
-        turn.set(told=turn.state.told.set(name, order))
-        turn.do(order)
+    for kind in (messages.Member, messages.Evict):
+        for unit in turn.attended():
+            order, told = _order(turn, unit), turn.state.told
+            if order is not None and isinstance(order.message, kind) and not _same(order, told.get(unit.name)):
+                turn.set(told=told.set(unit.name, order))
+                turn.do(order)
     # After the evictions: a dead attempt may not be in the new history.
     if turn.lineage.resuming and turn.lineage.allowed_by != lighthouse.id:
         turn.send(lighthouse, messages.NewHistory(turn.lineage.resume_step))
@@ -49,7 +46,7 @@ def _redirect(turn: Turn) -> None:
     """Send the Lighthouse's address to the groups that have another one."""
     url = turn.state.lighthouse_url
     for unit in turn.attended() if url is not None else ():
-        if unit.group is not None and unit.phase in LIVE and unit.current.lighthouse not in (None, url):
+        if unit.phase in LIVE and unit.current.lighthouse not in (None, url):
             unit = turn.attempt(unit, lighthouse=url)
             turn.send(unit, messages.LighthouseMoved(str(url)))
 
@@ -60,7 +57,8 @@ def _order(turn: Turn, unit: Unit) -> Send | None:
     An attempt is over at the first sign of failure, before its step has ended: survivors wait until it is evicted.
     When the whole run ends, however, its groups may commit their last steps together.
     """
-    assert unit.group is not None
+    if unit.group is None:
+        return None
     # An address as in protocol/addresses.py.
     store = None if unit.current.store is None else f"{unit.current.store[0]}:{unit.current.store[1]}/store"
     # All its tasks have finished; Slurm may report that later.

@@ -26,7 +26,6 @@ from ftslurm.launchers import container
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
 
-TICK_MS = 20  # how often the Lighthouse looks for a quorum; its CPU load is negligible
 CONNECT_S = 60.0  # the least for connecting to the Lighthouse or a manager
 # torchft sleeps for the limit of a quorum divided by its retries before it asks a Lighthouse again that was down, and
 # without any the death of a Lighthouse during a quorum would end every group.
@@ -57,7 +56,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
             "min_replicas": config.groups.min,
             "join_timeout_ms": round(1000 * config.late_after_s),
             "heartbeat_timeout_ms": round(1000 * config.silent_after_s),
-            "quorum_tick_ms": TICK_MS,
+            "quorum_tick_ms": 20,  # how often the Lighthouse looks for a quorum; its CPU load is negligible
         }
         return programs.module("ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}")
     gpus = config.groups.gpus or 0

@@ -20,7 +20,6 @@ from ftslurm.protocol.messages import GroupAside
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
 SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor is let in: before the next quorum
-MOST_IDS = 10_000  # managers whose heartbeats are remembered
 QUORUMS = 10_000_000  # more than one Lighthouse issues; the ids of its successor are higher
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
 OVER = "this attempt is over: the controller has seen it fail"
@@ -173,12 +172,9 @@ class Book:
             del self.asking[ask.member.replica_id]
 
     def beat(self, name: str, now: float) -> None:
-        """Handle a heartbeat."""
-        if name in self.gone:
-            return
-        if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
-            return  # until `prune` has made room
-        self.beats[name] = now
+        """Handle a heartbeat. One of a manager that has not asked yet says nothing: it may be of any process."""
+        if name not in self.gone and (not self.checked or name in self.known or name in self.aside):
+            self.beats[name] = now
 
     def form(self, now: float) -> Quorum | None:
         """Issue a quorum if the rules allow one.

@@ -362,6 +362,7 @@ def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., Lighthou
 @pytest.mark.nightly
 def test_memory_stays_bounded_over_many_heartbeats_of_many_ids(start: Callable[..., LighthouseProcess]) -> None:
     lighthouse = start()
+    lighthouse.order("member", group=0, attempt=0, store="127.0.0.1:29500")
     sizes = []
 
     def beat(turn: int, thread: int) -> None:

@@ -339,8 +339,6 @@ def test_the_answer_to_a_question_that_was_cut_short_is_not_taken_for_that_to_th
     "message",
     [
         b"[" * 4000,
-        b'{"number": 1, "question": "reserve", "port": 70000}',
-        b'{"number": 1, "question": "reserve", "port": 1e999}',
         b'{"number": 1, "question": "publish", "service": "store"}',
         b'{"number": 1, "question": "take_over", "service": "store"}',
         b"\xff\xfe",

@@ -213,7 +213,7 @@ def test_a_worker_that_hangs_with_broken_hardware_is_told_as_that_when_it_is_kil
         task.begin("import time\nprint('CUDA error: uncorrectable ECC error encountered', flush=True)\ntime.sleep(99)")
         task.send("kill")
         told = task.until("exited")
-        assert (told["signal"], told["hardware"][:6]) == (signal.SIGKILL, "GPU 0 ")
+        assert (told["signal"], told["hardware"][:12]) == (signal.SIGKILL, "local rank 0")
 
 
 FLOOD = """

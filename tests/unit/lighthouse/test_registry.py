@@ -12,7 +12,7 @@ from full_disk import fill, full_disk, make_room
 from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.registry import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, QUORUMS, Book, Refused
+from ftslurm.lighthouse.registry import BACK_WITHIN_S, MOST_STEPS, QUORUMS, Book, Refused
 from ftslurm.lighthouse.server import STRANGERS_TOLD, Server
 from ftslurm.protocol import messages
 
@@ -200,11 +200,12 @@ def test_what_is_silent_is_forgotten_and_may_come_back() -> None:
     assert step(it, 101.0, m("a1", 11), m("b1", 11)).id == 1
 
 
-def test_memory_is_bounded_whatever_beats() -> None:
-    it = running("ab")
-    for number in range(MOST_IDS + 200):
-        it.beat(f"x{number}", 1.0 + number / 1e6)
-    assert len(it.beats) == MOST_IDS
+def test_who_has_not_asked_is_not_waited_for_whatever_beats() -> None:
+    it = running("abc")
+    it.evict(2, 0)
+    for number in range(10):
+        it.beat(f"x{number}", 2.0)
+    assert it.beats.keys() == {"a1", "b1"}
     assert step(it, 2.0, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
 
 

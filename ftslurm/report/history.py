@@ -87,7 +87,6 @@ class History(Value):
     undone_steps: int = 0
     groups: tuple[GroupHistory, ...] = ()
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
-    quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
 
     @property
     def begun(self) -> bool:

@@ -48,8 +48,6 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     end = status.finished or status.updated
     took = f" in {seconds(end - status.started)}" if end and status.started else ""
     facts.add_row("steps", f"{sentences.of_total(status.step, status)}{took}")
-    if status.parent is not None:
-        facts.add_row("resumes", status.parent)
     facts.add_row("restarts", str(status.restarts))
     if status.full_restarts:
         facts.add_row("full restarts", str(status.full_restarts))

@@ -166,10 +166,6 @@ def _told(process: subprocess.Popen[bytes], message: bytes, answers_s: float) ->
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(OSError):  # it reads no events, or has ended
-        if answers_s:  # what it has said unasked is no answer
-            os.set_blocking(process.stdout.fileno(), False)
-            process.stdout.read()
-            os.set_blocking(process.stdout.fileno(), True)
         process.stdin.write(message)
         process.stdin.flush()
         if not answers_s:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from math import inf
 from statistics import median
 
@@ -44,8 +43,6 @@ class Accounts(Value):
     goodput: float | None
     effective: float | None  # the same with the time in the queue (ETTR)
     step_efficiency: float | None
-    participation: float | None  # mean size of the quorum
-    training_efficiency: float | None
     failures: int  # of groups
     moves: int
     mttf_s: float | None
@@ -74,8 +71,6 @@ def account(history: History) -> Accounts:
     groups = [failure for failure in history.failures if failure.group is not None]
     real = [failure for failure in groups if not failure.moved]
     recoveries = [failure.recovery_s for failure in real if failure.recovery_s is not None]
-    steps, present = _step_efficiency(history), _participation(history)
-    size = len(history.groups)
     return Accounts(
         total_s=trained + lost_s + queued + finished,
         trained_s=trained,
@@ -84,9 +79,7 @@ def account(history: History) -> Accounts:
         finished_s=finished,
         goodput=_ratio(trained, trained + lost_s),
         effective=_ratio(trained, trained + lost_s + queued),
-        step_efficiency=steps,
-        participation=present,
-        training_efficiency=None if steps is None or present is None or not size else steps * min(1.0, present / size),
+        step_efficiency=_step_efficiency(history),
         failures=len(real),
         moves=len(groups) - len(real),
         mttf_s=_ratio(_up_s(history), len(real)),
@@ -134,12 +127,6 @@ def _step_efficiency(history: History) -> float | None:
         return rate
     taken = history.steps - history.first_step + 1 + history.undone_steps
     return rate * (1.0 - min(1.0, history.undone_steps / taken)) if taken > 0 else rate
-
-
-def _participation(history: History) -> float | None:
-    """Return the mean size of the quorum while there was one."""
-    spans = [(later[0] - now[0], now[1]) for now, later in pairwise((*history.quorum, (history.end, 0))) if now[1]]
-    return _ratio(sum(max(0.0, seconds) * size for seconds, size in spans), sum(max(0.0, s) for s, _ in spans))
 
 
 def _up_s(history: History) -> float:

@@ -106,7 +106,6 @@ class History(Value):
     groups: tuple[GroupHistory, ...] = ()
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
     slow: tuple[Slow, ...] = ()  # in the order of time
-    quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
 
     @property
     def begun(self) -> bool:

@@ -49,8 +49,6 @@ class HistoryFold(Fold):
         self._answered: set[int] = set()  # indices of failures after which the unit was launched again
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
         self._slow: list[Slow] = []
-        self._quorum: list[tuple[float, int]] = []
-        self._quorum_id = -1
         self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
         self._step, self._undone = 0, 0
         self._first_step: int | None = None
@@ -78,7 +76,6 @@ class HistoryFold(Fold):
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
             slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
-            quorum=tuple(self._quorum),
             steps=self._step,
             first_step=self._first_step,
             undone_steps=self._undone,
@@ -87,7 +84,7 @@ class HistoryFold(Fold):
     # --- the run ---------------------------------------------------------------------------------------------------
 
     def run_requeued(self, _: records.RunRequeued) -> None:
-        self._none_trains(self.now)
+        self._training = 0
         for line in self._lines:
             line.leave(self.now, QUEUED)
 
@@ -95,7 +92,7 @@ class HistoryFold(Fold):
         self._ended = self.now
         self._step = self._step if record.steps is None else record.steps
         self._run = replace(self._run, outcome=record.outcome or "failed", reason=record.reason)
-        self._none_trains(self.now)
+        self._training = 0
         for line in self._lines:
             line.leave(self.now, FINISHED)
             line.stopped()
@@ -118,7 +115,7 @@ class HistoryFold(Fold):
             outcome="running",
             reason="",
         )
-        self._ended, self._quorum_id = None, -1
+        self._ended = None
         self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin)
@@ -145,9 +142,7 @@ class HistoryFold(Fold):
     def step_launched(self, record: records.StepLaunched) -> None:
         self._drills.pop(record.unit, None)
         self._answered.update(self._open.get(record.unit, ()))
-        if record.unit == LIGHTHOUSE:
-            self._quorum_id = -1  # torchft's own counts from 0 again
-        elif (line := self._line(record.group)) is not None:
+        if (line := self._line(record.group)) is not None:
             if line.trains:  # its exit was not recorded
                 self._training -= 1
             line.launched(self.now, record.attempt, record.nodes)
@@ -194,8 +189,6 @@ class HistoryFold(Fold):
             self._not_slow(record.group)
         if line.trains:
             self._training -= 1
-            if self._training == 0:
-                self._none_trains(noticed)
         if record.cause == "ok":
             line.succeeded(time)
             return
@@ -210,8 +203,6 @@ class HistoryFold(Fold):
 
     def group_joined(self, record: records.GroupJoined) -> None:
         self._joined(record, record.step, record.phases)
-        if record.participants is not None:
-            self._in_quorum(self.now, record.quorum_id, record.participants)
 
     def serving(self, record: records.Serving | records.SessionOpened) -> None:
         self._joined(record, phases=record.phases)
@@ -219,7 +210,6 @@ class HistoryFold(Fold):
     session_opened = serving
 
     def full_restart(self, _: records.FullRestart) -> None:
-        self._quorum_id = -1
         for line in self._lines:
             if line.cause == "cancelled":
                 line.cause = FULL_RESTART
@@ -237,8 +227,6 @@ class HistoryFold(Fold):
             return  # it has a quorum, but has not committed a step itself
         if record.step > self._step and self._quorums:
             self._rise(time, record.step)
-        if record.quorum_id is None or record.quorum_id >= self._quorum_id:
-            self._in_quorum(time, record.quorum_id, record.participants or 0)
         if record.gap_s is not None:
             times, gaps, groups = self._gaps
             times.append(time)
@@ -279,16 +267,6 @@ class HistoryFold(Fold):
         self._step = kept
         for line in self._lines:
             line.undo(since)
-
-    def _in_quorum(self, time: float, quorum_id: int | None, size: int) -> None:
-        self._quorum_id = self._quorum_id if quorum_id is None else quorum_id
-        if not self._quorum or self._quorum[-1][1] != size:
-            self._quorum.append((time, size))
-
-    def _none_trains(self, time: float) -> None:
-        self._training = 0
-        if self._quorum and self._quorum[-1][1]:
-            self._quorum.append((max(time, self._quorum[-1][0]), 0))
 
     def _stalls(self) -> dict[int, list[tuple[float, float, str, str | None]]]:
         """Return the stalls of each group, with their causes."""

@@ -86,8 +86,6 @@ class ReportJson(TypedDict):
     goodput: Ratio
     effective: float | None  # goodput with the time in Slurm's queue (ETTR)
     step_efficiency: Ratio
-    participation: float | None  # mean number of groups in the quorum
-    training_efficiency: Ratio
     mttf_s: float | None  # mean time to failure
     recovery_median_s: float | None  # median time from a failure to the group's next committed step
     recovery_worst_s: float | None  # the longest such time

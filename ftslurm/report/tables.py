@@ -88,7 +88,7 @@ def sheet(history: History, accounts: Accounts) -> Sheet:
         history.run_id,
         ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
         tuple(_lines(history)),
-        tuple(_facts(history, accounts)),
+        tuple(_facts(accounts)),
         tuple(table for table in tables if table.rows),
     )
 
@@ -128,18 +128,13 @@ def _lines(history: History) -> list[str]:
     return [*([f"resumes {run_name(history.parent)}"] if history.parent is not None else []), steps]
 
 
-def _facts(history: History, accounts: Accounts) -> list[Fact]:
-    up, size = seconds(accounts.trained_s + accounts.lost_s), len(history.groups)
+def _facts(accounts: Accounts) -> list[Fact]:
+    up = seconds(accounts.trained_s + accounts.lost_s)
     facts = [Fact("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
     if accounts.queued_s:
         waited = f"the same, with {seconds(accounts.queued_s)} of waiting for nodes"
         facts.append(Fact("with the queue", percent(accounts.effective), waited))
     facts.append(Fact("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
-    if accounts.participation is not None:
-        mean = f"{accounts.participation:.3g} of {size}"
-        facts.append(Fact("participation", mean, "groups in the quorum, on average"))
-        rate = percent(accounts.training_efficiency)
-        facts.append(Fact("training efficiency", rate, "step efficiency × participation"))
     moves = f", {plural(accounts.moves, 'move')}" if accounts.moves else ""
     failures = f"mean time to failure; {plural(accounts.failures, 'failure')} of groups{moves}"
     facts.append(Fact("MTTF", seconds(accounts.mttf_s), failures))

@@ -30,12 +30,12 @@ def speed(steps_per_s: float) -> str:
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 
-def few(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
+def few(items: Sequence[object], most: int = 3, more: str = "more", between: str = ", ") -> str:
     """Return the first names, and how many more there are: "a, b, c and 4 more"; "no node" of none."""
     if len(items) <= most + 1:
         return between.join(map(str, items)) or "no node"
     gap = " " if between == ", " else between
-    return f"{between.join(map(str, items[:most]))}{gap}{rest(items, most)}"
+    return f"{between.join(map(str, items[:most]))}{gap}{rest(items, most, more)}"
 
 
 def rest(items: Sequence[object], shown: int, more: str = "more") -> str:
@@ -43,10 +43,10 @@ def rest(items: Sequence[object], shown: int, more: str = "more") -> str:
     return f"and {len(items) - shown} {more}"
 
 
-def listed(items: Iterable[object]) -> str:
-    """Return all names: "a, b and c"."""
+def listed(items: Iterable[object], last: str = "and") -> str:
+    """Return all names: "a, b and c", or "a or b"."""
     *others, one = map(str, items)
-    return f"{', '.join(others)} and {one}" if others else one
+    return f"{', '.join(others)} {last} {one}" if others else one
 
 
 def spans(numbers: Iterable[int]) -> str:

@@ -261,7 +261,7 @@ def _share_local_gpus(config: Config) -> list[str]:
     notes = _choose_gpus(config, "this machine", [have // pairs * groups.per_node], told=have > 0)
     if (groups.gpus or 0) * pairs > have:
         raise EnvironmentProblem(
-            f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for {groups.gpus * pairs} GPUs, this machine "
-            f"shows {have}: lower groups.gpus (0: none) or groups.count"
+            f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for more GPUs than this machine "
+            f"shows ({have}): lower groups.gpus (0: none) or groups.count"
         )
     return notes

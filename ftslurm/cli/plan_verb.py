@@ -192,7 +192,8 @@ def pretend_jobs(config: Config) -> tuple[Job, ...]:
 
 def _groups(config: Config, launches: list[Launch]) -> Iterator[tuple[str, str]]:
     """Yield for each group its role, its nodes, and its ranks, which are numbered node by node."""
-    size = plural(config.groups.workers, "rank") + (" on each" if config.groups.nodes > 1 else "")
+    ranks = plural(config.groups.workers, "rank")
+    size = f"{ranks} on each" if config.groups.nodes > 1 else ranks
     for launch in launches:
         if launch.group is not None:
             role = role_of(config.groups.roles, launch.group)

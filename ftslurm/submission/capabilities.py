@@ -263,6 +263,6 @@ def _share_local_gpus(config: Config) -> list[str]:
     if (groups.gpus or 0) * pairs > have:
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for more GPUs than this machine "
-            f"shows {have}: lower groups.gpus (0: none) or groups.count"
+            f"shows ({have}): lower groups.gpus (0: none) or groups.count"
         )
     return notes

@@ -55,7 +55,7 @@ def test_an_option_of_the_script_leads_to_its_setting(
     [
         ("status --js", "--js (did you mean --json?)"),
         ("status --jsn", "--jsn (did you mean --json?)"),
-        ("list --stat=a", "--stat (did you mean --state?)"),
+        ("list --swep=a", "--swep (did you mean --sweep?)"),
         ("inject kill --grup 3", "--grup (did you mean --group?)"),
         ("doctor --note a", "--note (did you mean --nodes?)"),
         ("help --frobnicate", "--frobnicate"),
@@ -69,7 +69,6 @@ def test_other_verbs_name_the_option_that_is_meant(line: str, named: str, capsys
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("list --state foo", "ftslurm: --state: invalid choice: 'foo' (choose from "),
         ("logs --group x", "ftslurm: --group: invalid int value: 'x' (ftslurm logs --help)"),
         ("scale run x", "ftslurm: N: invalid int value: 'x' (ftslurm scale --help)"),
         ("attach", "ftslurm: the following arguments are required: --group (ftslurm attach --help)"),

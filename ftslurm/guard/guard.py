@@ -330,7 +330,7 @@ class Guard:
                 {**os.environ, **became}, processes.beside(os.environ), spare=os.environ.get("FTSLURM_STEP", "")
             )
 
-    def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
+    def pass_on(self, order: messages.Order, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""
         if may_drop and not writable(self.orders):
             return

@@ -6,7 +6,7 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 from __future__ import annotations
 
 from ftslurm.core.state.model import Place, RunOutcome, StepId
-from ftslurm.protocol.messages import Message, Rank
+from ftslurm.protocol.messages import Order, Rank
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.protocol.value_class import Value
 
@@ -15,7 +15,7 @@ class Send(Value):
     """Send a message to the guards of a step, or to the Lighthouse, which is a step too."""
 
     id: StepId
-    message: Message
+    message: Order
 
 
 class Launch(Value):

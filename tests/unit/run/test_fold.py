@@ -40,7 +40,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationLost, records.AllocationRequeued),
-        *(records.NodeSilent),
+        records.NodeSilent,
         *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
         *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangFound, records.GroupSlow, records.CheckpointsDistrusted),

@@ -17,7 +17,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent
 from ftslurm.protocol import records
-from ftslurm.protocol.messages import Message
+from ftslurm.protocol.messages import Order
 from ftslurm.protocol.value_class import Value
 
 V = TypeVar("V", bound=Value)
@@ -218,7 +218,7 @@ class Turn:
         """Journal these records and carry out these actions after the decision; all records come first."""
         self.actions += actions
 
-    def send(self, unit: Unit, message: Message) -> None:
+    def send(self, unit: Unit, message: Order) -> None:
         """Send a message to the guards of a unit's step, or to the Lighthouse."""
         self.do(Send(unit.id, message))
 

@@ -17,6 +17,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
+from ftslurm.protocol.run_states import FAULTS
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import log_signs
 from ftslurm.security.json_text import is_whole
@@ -68,6 +69,8 @@ def asked(command: Mapping[str, Any]) -> events.Event | None:
         return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
     group, rank, groups = (command.get(name) for name in ("group", "rank", "groups"))
     if what not in (*REQUESTS,) or not all(value is None or is_whole(value) for value in (group, rank, groups)):
+        return None
+    if what == "inject" and command.get("kind") not in (*FAULTS,):
         return None
     node, fault = (str(command.get(name) or "")[:MOST_TEXT] for name in ("node", "kind"))
     return events.Asked(what, by, number, group, rank, node, fault, groups or 0)

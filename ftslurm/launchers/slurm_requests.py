@@ -193,7 +193,8 @@ def _node_fates(answer: Answer) -> list[Event]:
         words = dict(word.partition("=")[::2] for word in reversed(line.split()))  # reversed: the first of two counts
         node, state = words.get("NodeName", ""), words.get("State", "")
         if state and is_node(node):
-            fates.append(node_fate(node, state, line.partition(" Reason=")[2].strip()))
+            reason = "".join(line.partition(" Reason=")[2].rpartition("]")[:2])  # it ends with [user@time]
+            fates.append(node_fate(node, state, reason))
     return fates
 
 

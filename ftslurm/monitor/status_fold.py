@@ -111,9 +111,10 @@ class StatusFold(Fold):
         # A group that waited for its next attempt after a failure has failed.
         self._groups = [replace(g, phase=Phase.FAILED if g.down else g.phase, steps_per_s=None) for g in self._groups]
 
-    def command(self, _: records.Command) -> None:
-        alive = (Phase.STARTING, Phase.RUNNING)
-        self._groups = [replace(g, phase=Phase.STOPPING) if g.phase in alive else g for g in self._groups]
+    def command(self, record: records.Command) -> None:
+        if record.what == "stop":
+            alive = (Phase.STARTING, Phase.RUNNING)
+            self._groups = [replace(g, phase=Phase.STOPPING) if g.phase in alive else g for g in self._groups]
 
     def scaled(self, record: records.Scaled) -> None:
         """Mark the groups beyond the new number as leaving; add new ones, which wait for their nodes."""

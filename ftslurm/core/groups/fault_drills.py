@@ -19,7 +19,6 @@ from ftslurm.core.state.events import Asked
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
-from ftslurm.protocol.run_states import FAULTS
 
 FRESH_S = 120.0  # a failure within this time of a drill is attributed to the drill
 GROUPLESS = frozenset({"lighthouse"})  # kinds that hit no group
@@ -154,8 +153,6 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
 
 def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:
     """Return why a fault cannot be inflicted now; None: it can."""
-    if kind not in FAULTS:
-        return "there is no such fault"
     if kind == "corrupt" and turn.config.health.compare_every == 0:
         return "nothing would find it: groups are not compared (health.compare_every=0)"
     if kind == "cancel" and turn.local:

@@ -302,7 +302,7 @@ def test_an_srun_that_handles_sigpipe_goes_on_when_its_controller_is_killed(role
     }
     command = replace(made[role], argv=[sys.executable, "-c", HANDLES_SIGPIPE, str(told)], env=dict(os.environ))
     children = Children(tmp_path, launcher)
-    assert children.launch(launch.id, [command], str(tmp_path), tmp_path / "step.log") is None
+    assert children.launch(launch.id, [command], tmp_path / "step.log") is None
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
     (child,) = children.by_pid.values()
     assert child.process.stdout is not None

@@ -336,7 +336,7 @@ def test_what_slurm_says_of_a_node_tells_whether_it_is_down(state: str, down: bo
     assert read_node_fates("slurm_load_node error: Unable to contact slurm controller") == []
     two = "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None\nNodeName=n3 State=MIXED+DRAIN Comment=State=IDLE "
     two += "Reason=bad disk | State=IDLE [x] [root@2026-11-25T22:10:00] Comment=x\n"
-    reason = "bad disk | State=IDLE [x] (root, 2026-11-25T22:10:00)"
+    reason = "bad disk | State=IDLE [x] [root@2026-11-25T22:10:00]"
     assert read_node_fates(two) == [
         NodeFate("n2", True, None, "Slurm says down"),
         NodeFate("n3", False, True, f"Slurm says mixed+drain: {reason}"),

@@ -96,7 +96,7 @@ def test_each_answer_is_read(version: str) -> None:
     assert all(str(job).isdecimal() for job in read("submit") | read("submit-in_words"))
     (fate,) = read("node_records")
     assert (fate.node, fate.down, fate.drained) == ("n4", False, True)
-    assert fate.why.partition(" (user, ")[0] == "Slurm says idle+drain: fan broken | see ticket 7"
+    assert fate.why.partition(" [user@")[0] == "Slurm says idle+drain: fan broken | see ticket 7"
     assert {found.code for found in read("srun-exit_code")} == {3}
     assert {found.signal for found in read("srun-segfault")} == {11}
     assert any(found.node_lost for found in read("srun-node_failure"))

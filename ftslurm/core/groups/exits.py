@@ -219,10 +219,10 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
     if finished:
         given_up(turn, unit, too_late(finished[0]))
         return
-    _blame(turn, unit)
-    if not _got_anywhere(turn) and _all_failed_alike(turn.state):
+    if not _got_anywhere(turn) and _all_failed_alike(turn.state):  # it is no node's fault
         turn.fail("every group failed before its first step, all in the same way")
         return
+    _blame(turn, unit)
     answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
         given_up(turn, unit, answer.reason)

@@ -280,6 +280,6 @@ def test_a_refused_launch_was_no_attempt(tmp_path: Path) -> None:
     ended = line("step_exited", unit="group-0001", group=1, attempt=1, cause="killed", noticed=7.0, away_since=5.0)
     past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, ended, *tries]))
     assert past is not None
-    assert (past.attempts["group-0001"], past.restarts) == (1, 0)
+    assert (past.attempts["group-0001"], past.restarts) == (1, 1)  # one that had been launched
     assert "group-0001" not in [step.unit for step in past.live.values()]
     assert tuple(past.scheduled.values()) == (Scheduled("group-0001", ex.START + 2, "start", 7.0, 5.0),)

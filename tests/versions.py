@@ -49,7 +49,7 @@ TESTS = (
 )
 _ON_SLURM = """
     cluster worker_on_slurm array ladder adoption topology step_manager chaos doctor controller_dies filters list
-    pilots_watched requeue_on_slurm steering_on_slurm time_limits
+    requeue_on_slurm steering_on_slurm time_limits
 """
 SLURM_TESTS = ("tests/sites/test_sites.py", *(f"tests/slurm/test_{name}.py" for name in _ON_SLURM.split()))
 # Packages of a root folder with another Slurm; python3-minimal's libraries serve the interpreter from outside.

@@ -147,7 +147,7 @@ def test_only_the_workers_are_given_them(local: bool, monkeypatch: pytest.Monkey
         others.append(launcher.attach(Attach(StepId("group-0000", 0), 0, place)))
         config.cluster.kind = "array"
         others += launcher.start(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
-    for env in (probe.env() or {}, *(command.env for command in others)):
+    for env in (probe.env or {}, *(command.env for command in others)):
         assert env["OTHER"] == "x"
         assert not {"MY_API_KEY", "FTSLURM_SECRETS"} & set(env)
     assert SECRET not in compose.dump(config)

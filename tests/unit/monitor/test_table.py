@@ -368,15 +368,6 @@ def test_what_failed_of_the_same_is_told_once_with_the_end_of_its_traceback() ->
     assert "  ValueError: boom" in drawn(summary(fold(status, ex.finished(3, "failed")), RunDir(Path("/x"))))
 
 
-def test_the_end_of_the_tracebacks_of_several_ranks_begins_with_the_name_of_a_rank() -> None:
-    trace = "\n".join(["rank 0:", "Traceback", *"abc", "ValueError: a", "rank 1:", "Traceback", *"de", "ValueError: b"])
-    fields: dict[str, Any] = {"cause": "user_error", "code": 1, "error": "ValueError: b", "node": "n1"}
-    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, traceback=trace, **fields)]
-    shown = failures(reduce(fold, lines, RunStatus()).groups)
-    assert shown is not None
-    assert drawn(shown)[1:-1] == ["  rank 1:", "  Traceback", "  d", "  e", "  ValueError: b"]
-
-
 def test_of_many_restarts_the_summary_lists_the_last() -> None:
     lines = [ex.started(1)]
     for n in range(50):

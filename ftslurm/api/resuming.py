@@ -13,8 +13,11 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.protocol.records import FullRestart, ReplicasDiffer
 from ftslurm.run import configuration, facts, stored_checkpoints
 from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import newest_checkpoint
 from ftslurm.submission import code_of_run, submit
 
@@ -78,7 +81,7 @@ def resume(
     if saved.step is None:  # the script's own format: only the script knows which files belong together
         config.checkpoint.dir = config.checkpoint.dir or source
         return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None, code)
-    step = f"step {saved.step}"
+    step = f"step {saved.step}{_in_doubt(parent, saved.step)}"
     if config.checkpoint.dir == source:
         positions = parent.checkpoints if stored_checkpoints.url(config) and parent.checkpoints.is_dir() else None
         return Resumption(config, f"{step}, checkpoint.dir={source} as before", positions, code)
@@ -92,6 +95,17 @@ def resume(
             f"checkpoint.dir={config.checkpoint.dir} has checkpoints already ({there.path}): name an empty folder"
         )
     return Resumption(config, f"{step} ({saved.path})", Path(source), code)
+
+
+def _in_doubt(run: RunDir, step: int) -> str:
+    """Return why nobody knows whether what was saved at a step is right: groups differed (health.compare_every)."""
+    found: ReplicasDiffer | None = None
+    for record in map(read, JournalReader(run.events).iter_new()):
+        if isinstance(record, ReplicasDiffer) and record.equal == 0:
+            found = found or record
+        elif isinstance(record, FullRestart) and found is not None and (record.checkpoint_step or 0) < found.step:
+            found = None  # what differed is undone
+    return f" (warning: {found.reason})" if found is not None and found.step <= step else ""
 
 
 def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:

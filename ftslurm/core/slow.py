@@ -56,14 +56,16 @@ def _judge(turn: Turn, unit: Unit, others_s: float) -> None:
     factor = EVEN if pace.told else SLOW
     slow = pace.own_s > factor * others_s and pace.own_s - others_s > max(MATTERS * pace.step_s, LEAST_S)
     since = (step if pace.since is None else pace.since) if slow else None
-    told = since is not None and (pace.told or step - since >= STEPS)
+    ratio, told = pace.own_s / max(others_s, LEAST_S), None
+    if since is not None and (pace.told or step - since >= STEPS):
+        told = ratio if pace.told is None or not pace.told / SLOW < ratio < pace.told * SLOW else pace.told
     if (since, told) != (pace.since, pace.told):  # else every group would be looked at once a second
         turn.attempt(unit, pace=replace(pace, since=since, told=told))
     if told != pace.told:
         line = records.GroupSlow(
             **unit.of_group,
             nodes=unit.place.nodes,
-            slow=told,
+            slow=told is not None,
             step=step,
             own_s=pace.own_s,
             others_s=round(others_s, 6),

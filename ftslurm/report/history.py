@@ -106,6 +106,7 @@ class History(Value):
     groups: tuple[GroupHistory, ...] = ()
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
     slow: tuple[Slow, ...] = ()  # in the order of time
+    differ: tuple[str, ...] = ()  # of which groups the weights differ, and nobody knows which are right
 
     @property
     def begun(self) -> bool:

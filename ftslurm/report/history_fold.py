@@ -49,6 +49,7 @@ class HistoryFold(Fold):
         self._answered: set[int] = set()  # indices of failures after which the unit was launched again
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
         self._slow: list[Slow] = []
+        self._differ: tuple[str, ...] = ()
         self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
         self._step, self._undone = 0, 0
         self._first_step: int | None = None
@@ -75,6 +76,7 @@ class HistoryFold(Fold):
             end=end,
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
+            differ=self._differ,
             slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
             steps=self._step,
             first_step=self._first_step,
@@ -287,6 +289,10 @@ class HistoryFold(Fold):
                     cause, node = failure.cause, failure.node
                 found.setdefault(group, []).append((time - gap + typical, time, cause, node))
         return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}
+
+    def replicas_differ(self, record: records.ReplicasDiffer) -> None:
+        if record.equal == 0:  # else groups have failed for it
+            self._differ += (record.reason,)
 
     def group_slow(self, record: records.GroupSlow) -> None:
         self._not_slow(record.group)

@@ -101,6 +101,7 @@ class ReportJson(TypedDict):
     failures: list[FailureJson]
     groups: list[GroupReportJson]
     slow: list[SlowJson]
+    differ: list[str]  # groups whose weights differ, without a majority that shows which are right
 
 
 def to_json(history: History, accounts: Accounts) -> ReportJson:

@@ -125,7 +125,8 @@ def _lines(history: History) -> list[str]:
         steps += f", {plural(history.starts, 'job start')}"
     if history.undone_steps:
         steps += f"; {plural(history.undone_steps, 'step')} undone by full restarts"
-    return [*([f"resumes {run_name(history.parent)}"] if history.parent is not None else []), steps]
+    parent = [] if history.parent is None else [f"resumes {run_name(history.parent)}"]
+    return [*parent, steps, *(f"warning: {reason}" for reason in history.differ)]
 
 
 def _facts(accounts: Accounts) -> list[Fact]:

@@ -252,7 +252,7 @@ class Pace(Value):
     own_s: float  # its own part of a step
     step_s: float  # the whole step
     since: int | None = None  # the step from which on it was found slow, in every comparison
-    told: bool = False  # the journal says so
+    told: float | None = None  # how many times as long as the others it needs, as the journal says; None: not slow
 
 
 class Attempt(Value):

@@ -40,6 +40,26 @@ def test_drills_of_the_parents_plan_are_not_repeated_unless_they_are_named(tmp_p
     assert len(resume(run, ["faults.plan=[{kind: term, group: 0, at: 3}]"]).config.faults.plan) == 1
 
 
+def test_a_checkpoint_that_was_saved_after_groups_differed_is_warned_of(tmp_path: Path) -> None:
+    def told(folder: str, *lines: ex.Line) -> bool:
+        run = parent(tmp_path / folder, *lines)
+        save(run.checkpoints, 10)
+        return "weights differ" in resume(run).begins
+
+    def differ(step: int, equal: int = 0) -> ex.Line:
+        fields = {"rank": 0, "groups": [0, 1], "nodes": ["n1", "n2"], "equal": equal, "reason": "weights differ"}
+        return ex.event(3, "replicas_differ", step=step, **fields)
+
+    def undone(step: int) -> ex.Line:
+        return ex.event(4, "full_restart", reason="x", step=20, checkpoint="x", checkpoint_step=step)
+
+    assert told("after", differ(6))
+    assert not told("before", differ(11))
+    assert not told("majority", differ(6, equal=2))
+    assert not told("undone", differ(6), undone(4))
+    assert told("not undone", differ(6), undone(8))
+
+
 def test_checkpoints_of_a_scripts_own_format_are_shared(tmp_path: Path) -> None:
     run = parent(tmp_path)
     (run.checkpoints / "model.pt").touch()

@@ -66,6 +66,11 @@ def test_what_costs_the_others_little_is_not_told(own: dict[StepId, float], step
     assert told(three(*steps(own, 60, 600, step_s))) == []
 
 
+def test_one_that_becomes_much_slower_is_told_again() -> None:
+    story = three(*steps(EVEN | {B0: 0.28}, 60, 200), *steps(EVEN | {B0: 0.44}, 200, 300))
+    assert [record["own_s"] for record in story.records("group_slow")] == [0.28, 0.44]
+
+
 def test_of_two_groups_the_slow_one_is_told() -> None:
     story = play(*RUNNING, *steps({A0: 0.3, B0: 0.2}, 60, 200))
     assert told(story) == [(0, True)]

@@ -14,7 +14,7 @@ from fuzz import numbers
 from ftslurm.report.accounting import account
 from ftslurm.report.history import PHASES, QUEUED, History
 from ftslurm.report.history_fold import fold_history
-from ftslurm.report.tables import who
+from ftslurm.report.tables import sheet, who
 from ftslurm.run.directory import RunDir
 from ftslurm.run.run_reader import RunReader
 
@@ -157,6 +157,16 @@ def test_lines_of_other_versions_are_ignored() -> None:
         ex.event(7, "progress"),
     ]
     assert account(fold_history([*ex.one_kill(), *odd])) == account(fold_history(ex.one_kill()))
+
+
+def test_the_report_warns_of_groups_that_differ_without_a_majority() -> None:
+    def differ(equal: int) -> ex.Line:
+        fields = {"rank": 0, "groups": [0, 1], "nodes": ["n1", "n2"], "equal": equal, "reason": f"of {equal}"}
+        return ex.event(5.3, "replicas_differ", step=5, **fields)
+
+    history = fold_history([*ex.one_kill(), differ(0), differ(2)])
+    assert history.differ == ("of 0",)
+    assert "warning: of 0" in sheet(history, account(history)).lines
 
 
 def test_what_a_slow_group_cost_the_run_is_told_with_its_node_until_its_attempt_ends() -> None:

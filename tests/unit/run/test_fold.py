@@ -35,7 +35,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
         *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangFound, records.HangLimit, records.QuorumRefused),
-        *(records.CheckpointFailed, records.CheckpointRestored, records.ReplicasDiffer, records.CheckpointsDistrusted),
+        *(records.CheckpointFailed, records.CheckpointRestored, records.CheckpointsDistrusted),
         *(records.CheckpointSaved,),
     },
     (Reading,): {

@@ -1,8 +1,8 @@
 """Writes the stacks of a worker to its log, also if it is stuck.
 
 The worker registers Python's faulthandler for a real-time signal: a handler in C, which needs neither the GIL nor the
-main thread. A stopped worker does not take it. The guard adds the kernel's view of each thread, which is available even
-if no signal reaches the worker.
+main thread. A stopped worker is continued for a moment. The guard adds the kernel's view of each thread, which is
+available even if no signal reaches the worker.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str = "the
         os.write(sink, f"{heading}\nftslurm: its threads, as the kernel sees them:\n{kernel}".encode())
         if letter is None or letter == "Z":
             return
-        if letter != "T" and _listens(pid, position.log, sink):
-            _ask(pid, sink)
+        if _listens(pid, position.log, sink):
+            _ask(pid, sink, stopped=letter == "T")
         else:
-            os.write(sink, b"ftslurm: no stacks: it is stopped, or does not take the signal for them\n")
+            os.write(sink, b"ftslurm: no stacks: it does not take the signal for them\n")
     os.close(sink)
 
 
@@ -71,10 +71,12 @@ def _listens(pid: int, descriptor: int, sink: int) -> bool:
         return False
 
 
-def _ask(pid: int, sink: int) -> None:
+def _ask(pid: int, sink: int, stopped: bool) -> None:
     """Send the signal and wait until the stacks are written."""
     size = os.fstat(sink).st_size
     os.kill(pid, SIGNAL)
+    if stopped:
+        os.kill(pid, signal.SIGCONT)
     start = changed = time.monotonic()
     last = size
     while (now := time.monotonic()) < start + PATIENCE_S:
@@ -84,5 +86,7 @@ def _ask(pid: int, sink: int) -> None:
         elif grown != size and now > changed + 0.03:
             break  # the stacks are complete
         time.sleep(0.002)
+    if stopped:
+        os.kill(pid, signal.SIGSTOP)  # it must not go on training before it is killed
     if last == size:
         os.write(sink, b"ftslurm: no stacks: it did not answer the signal\n")

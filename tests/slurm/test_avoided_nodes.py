@@ -30,7 +30,7 @@ def test_a_group_that_fails_leaves_a_node_that_is_being_drained(slurm_cluster: C
     told = {str(e["node"]): str(e["reason"]) for e in run.named("node_shunned")}
     assert set(told) == {bad, worse}
     assert "drain" in told[bad]
-    assert ": bad disk | ask Ann (" in told[bad]
+    assert ": bad disk | ask Ann [" in told[bad]
     assert f"{bad} ({told[bad]})" in run.ask("status")[1]
     slurm_cluster.run(["scontrol", "update", f"nodename={bad},{worse}", "state=resume"])
     run.kill(1)

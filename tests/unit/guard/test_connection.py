@@ -70,7 +70,7 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
         task.send("ping", reached=5)
         task.until("progress")
         with attached(folder) as there:
-            known = {"ready": True, "group": 0, "attempt": 0, "rank": 0, "lighthouse": "http://x:1", "begun": True}
+            known = {"ready": True, "group": 0, "attempt": 0, "lighthouse": "http://x:1", "begun": True}
             known |= {"store": ["127.0.0.1", 1], "floor": 0, "step": 0, "torchft": patch_fit.torchft()}
             assert adopted(there) == known
             late = [there.until("progress") for _ in range(20)]

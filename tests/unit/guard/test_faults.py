@@ -60,7 +60,6 @@ def test_a_bit_is_flipped_by_the_worker_itself(tmp_path: Path) -> None:
 def test_a_fault_that_cannot_be_is_refused_and_nobody_suffers(tmp_path: Path) -> None:
     with step(tmp_path / "run") as task:
         task.get_ready()
-        assert "no fault of a worker" in str(inject(task, "flood"))
         task.send("inject", fault="kill", task=1)  # of another task
         task.send("where")
         assert task.until("alive")["state"] in "RSD"

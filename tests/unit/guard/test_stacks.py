@@ -62,7 +62,7 @@ def dump(task: Step) -> str:
     """Ask for the stacks; check that the answer comes within a second; return the new text of the log."""
     before = len(task.log())
     asked = time.monotonic()
-    task.send("dump", by="a test")
+    task.send("dump")
     task.until("dumped")
     assert time.monotonic() - asked < 2.0  # one second, and the machine may be loaded
     return task.log()[before:]
@@ -76,7 +76,7 @@ def test_a_worker_shows_its_stacks_even_when_it_keeps_the_gil_in_c(script: str, 
         heading = f"ftslurm: stacks of rank 0, pid {task.pid}, state "
         assert heading in said
         assert "step 0, computing for " in said
-        assert "asked for by a test" in said
+        assert "asked for by the controller" in said
         assert "script.py" in said
         assert "in innermost" in said
         assert processes.state(task.pid) in ("R", "S")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from ftslurm.core.state.actions import CancelJobs
+from ftslurm.core.state.actions import CancelJobs, Exclude
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
 from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import records
@@ -21,6 +22,7 @@ SLOW = 20  # the poll interval is at least this many times the duration of the l
 RARE_S = 300.0  # the longest poll interval, however slow slurmctld is
 WARNS_EARLY_S = 60.0  # Slurm may send its warning before the time limit this much too early
 DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is used again after this long
+MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
 REFUSED_S = (15.0, 300.0)  # delay before sbatch is tried again after a refusal, which then doubles, and its maximum
 
 
@@ -71,6 +73,12 @@ def asking_of(turn: Turn, pool: int) -> Asking:
 def put_asking(turn: Turn, pool: int, asking: Asking) -> None:
     """Replace what asking_of returns for this pool."""
     turn.set_job_pool(asking=turn.state.job_pool.asking.set(pool, asking))
+
+
+def bad(state: RunState) -> tuple[str, ...]:
+    """Return the nodes that new jobs must not get."""
+    nodes = state.nodes.those(lambda node: node.out not in (None, Out.GONE) or node.drained)
+    return tuple(sorted(nodes))[:MOST_EXCLUDED]
 
 
 def poll_by(turn: Turn, time: float) -> None:
@@ -146,16 +154,19 @@ def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | No
 
 
 def _submitted(turn: Turn, event: Submitted) -> None:
+    old = asking_of(turn, event.pool)
     if event.error:
-        old = asking_of(turn, event.pool)
         wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
-        put_asking(turn, event.pool, Asking(0, old.refusals + 1, turn.now + wait, event.error))
+        refused = Asking(refusals=old.refusals + 1, again=turn.now + wait, error=event.error)
+        put_asking(turn, event.pool, refused)
         if event.error != old.error:
             turn.do(records.AllocationRefused(pool=event.pool, reason=event.error, again_s=wait))
         return
     known = turn.state.job_pool.by_name
     put(turn, [Job(name, event.pool, born=turn.now, since=turn.now) for name in event.names if name not in known])
     put_asking(turn, event.pool, Asking())
+    if old.count and (now := bad(turn.state)) != old.exclude:  # meanwhile a node was found bad, or is so no more
+        turn.do(*(Exclude(name, now) for name in event.names))
     poll_by(turn, turn.now + BUSY_S)
 
 

@@ -27,7 +27,6 @@ LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
 AGAIN_S = 20.0  # a command that had no effect is repeated after this long
 BETWEEN_S = 10.0  # an ending job may return to the queue for this long
-MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
 SAVES_S = 30.0  # time reserved for saving a checkpoint
 SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
 HANDOVER_S = 900.0  # the next job of a group is requested so long before the end of its job, at most half of its time
@@ -154,12 +153,6 @@ def _instead(turn: Turn, groups: int) -> int:
     return max(0, -(-missing // config.groups.nodes))
 
 
-def _bad(state: RunState) -> tuple[str, ...]:
-    """Return the nodes that new jobs must not get."""
-    bad = state.nodes.those(lambda node: node.out not in (None, Out.GONE) or node.drained)
-    return tuple(sorted(bad))[:MOST_EXCLUDED]
-
-
 def nodes_left(turn: Turn, event: NodesLeft) -> None:
     """Apply Slurm's list of the nodes that the controller's job still has.
 
@@ -182,7 +175,7 @@ def told_to_avoid(turn: Turn) -> None:
     """Keep the waiting jobs off the nodes that no job must get; these have changed."""
     for one in turn.jobs if may_ask(turn.config) else ():
         if one.alive and one.state == "PENDING":
-            turn.do(Exclude(one.name, _bad(turn.state)))
+            turn.do(Exclude(one.name, queue.bad(turn.state)))
 
 
 def _recover(turn: Turn) -> None:
@@ -238,8 +231,8 @@ def _balance(turn: Turn, pool: int) -> None:
     asking = asking_of(turn, pool)
     missing = -surplus
     if missing > 0 and asking.count == 0 and may_ask(turn.config) and turn.due(asking.again, JOBS):
-        bad = _bad(turn.state)
-        asking = replace(asking, count=missing, again=turn.now)
+        bad = queue.bad(turn.state)
+        asking = replace(asking, count=missing, exclude=bad, again=turn.now)
         queue.put_asking(turn, pool, asking)
         turn.do(records.AllocationRequested(pool=pool, count=missing, exclude=bad), RequestJobs(pool, missing, bad))
     out: dict[str, str] = {}

@@ -183,6 +183,7 @@ class Asking(Value):
     """A request to sbatch that is under way, or that sbatch has refused."""
 
     count: int = 0  # number of jobs; 0: no request is under way
+    exclude: tuple[str, ...] = ()  # nodes that they must not get
     refusals: int = 0  # in a row
     again: float = 0.0  # after a refusal: earliest time of the next request
     error: str = ""  # sbatch's message

@@ -505,6 +505,13 @@ def test_a_spare_node_that_was_used_up_is_asked_for_again() -> None:
     assert requests(spares(until=13.0)) == [act.RequestJobs(0, 1, ("n2",))]  # Slurm may not know that it is lost
 
 
+def test_a_job_that_was_just_asked_for_may_have_the_lost_node_too_once_slurm_knows_of_its_loss() -> None:
+    story = spares((12.5, TAKEN_OUT), (13, ev.Submitted(0, ("95",))), until=14)
+    assert requests(story) == [act.RequestJobs(0, 1, ("n2",))]
+    assert story.all(act.Exclude) == [act.Exclude("95", ())]
+    assert not spares((13, ev.Submitted(0, ("95",))), until=14).all(act.Exclude)  # nothing has changed
+
+
 def test_a_spare_is_asked_for_once_and_given_back_when_the_lost_node_returns() -> None:
     story = spares((73, ev.Submitted(0, ("95",))), (76, seen(75.9, queued("95"))), until=77)
     assert len(requests(story)) == 1

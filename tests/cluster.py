@@ -192,8 +192,10 @@ class Cluster:
     def without_slurmctld(self) -> Iterator[None]:
         """Stop slurmctld, and start it again at the end of the block."""
         self.stop_slurmctld()
-        yield
-        self.start_slurmctld()
+        try:
+            yield
+        finally:
+            self.start_slurmctld()
 
     def stop_slurmctld(self) -> None:
         """Stop slurmctld: until its start no job starts and no Slurm command is answered. (A kill -9 would lose the

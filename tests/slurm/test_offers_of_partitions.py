@@ -31,7 +31,7 @@ function slurm_job_modify(d, r, p, u) return slurm.SUCCESS end
 WITH_GPUS = """#!/bin/sh
 mount --make-rprivate / && mount --rbind /dev "$0.dev" && mount -t tmpfs tmpfs /dev || exit 1
 for file in "$0.dev"/*; do [ -e "/dev/${file##*/}" ] || ln -s "$file" /dev/; done
-for gpu in 0 1 2 3; do ln -s null /dev/nvidia$gpu; done
+for name in 0 1 2 3 ctl; do ln -s null /dev/nvidia$name; done
 exec "$@"
 """
 SHOWS_GPUS = "import os\nprint('GPUS', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)\n"

@@ -38,15 +38,15 @@ def _why_no_step(stuck: records.NoFirstStep) -> str:
     if stuck.aborted:
         return (
             f"{stuck.aborted} steps were tried and none was committed: an error inside the step (see the ranks' "
-            "lines), or the script's min_replica_size is above the number of groups"
+            "logs), or the script's min_replica_size is above the number of groups"
         )
     if running < stuck.least:
         return f"only {running} groups run, and no quorum comes with fewer than groups.min={stuck.least}"
     if stages.keys() <= {"script"}:
         return (
             "no script has asked for a quorum: it still loads its model or data or computes its first step (then raise "
-            "job.longest_step_s), it has caught an error, or it uses no Manager of torchft (ftslurm help "
-            "fault-tolerant)"
+            "job.longest_step_s), it has caught an error (see the ranks' logs), or it uses no Manager of torchft ("
+            "ftslurm help fault-tolerant)"
         )
     if stages.keys() >= {"script", "quorum"}:
         return f"{stages['quorum']} of {running} groups ask for a quorum and may wait for the others, which have not"

@@ -1,4 +1,4 @@
-"""A training that commits no step is reported, with the last lines of its ranks and a likely reason."""
+"""A training that commits no step is reported, with what its groups wait for and a likely reason."""
 
 from __future__ import annotations
 
@@ -60,12 +60,10 @@ def stop(run: Run) -> None:
 
 
 @pytest.mark.light
-def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -> None:
+def test_ranks_that_have_caught_their_error_are_told(backend: Backend) -> None:
     run = backend.start("groups.count=2", "job.longest_step_s=1", script=backend.script(CATCHES))
     record = told(run, "no script has asked for a quorum")
-    assert [(g["stage"], g["last"]) for g in record["groups"]] == [  # type: ignore[attr-defined]
-        ("script", "RuntimeError: no such method of torchft's\\x1b[2J")
-    ] * 2
+    assert [g["stage"] for g in record["groups"]] == ["script"] * 2  # type: ignore[attr-defined]
     run.until(lambda: len(run.named("no_first_step")) == 3, "it is told again")
     seconds = [float(str(e["seconds"])) for e in run.named("no_first_step")]
     assert seconds[0] >= 1

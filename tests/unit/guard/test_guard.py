@@ -78,7 +78,7 @@ time.sleep(1000)
         assert words.startswith("n1 cannot reach http://no-such-node.invalid:4711/lighthouse (")
         assert "cluster.interface=" in words
         assert words in task.step_log()
-        # What no_first_step quotes of each group.
+        # What a crash would quote.
         assert last_words.of_log(task.log_path).startswith("ftslurm: n1 cannot reach http://no-such-node.invalid:4711/")
 
 

@@ -123,6 +123,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_RUN_DIR": str(run.root),
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
+        "FTSLURM_LIGHTHOUSE": config.lighthouse.kind,
         # Our Lighthouse hears of each death from the controller: managers' heartbeats (worker/torchft_patches.py) are
         # as rare as those of the guards, five in config.silent_after_s or more.
         **({"FTSLURM_MANAGER_HEARTBEAT_MS": str(round(1000 * config.heartbeat_s))} if ours else {}),

@@ -57,9 +57,10 @@ class RunManager(Base):  # type: ignore[misc]
 
         def answered(quorum: Any) -> None:
             watchers.lineage.check(self, allow_heal, quorum)
-            # The ids of torchft's own Lighthouse begin anew when it is relaunched: what members of an earlier quorum of
-            # this id have left in the store is elsewhere.
-            quorum.store_address = f"{quorum.store_address}/{quorum.max_step}"
+            if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
+                # Its ids begin anew when it is relaunched: what members of an earlier quorum of this id have left in
+                # the store is elsewhere.
+                quorum.store_address = f"{quorum.store_address}/{quorum.max_step}"
             if (native := group_end.native_of(self._pg)) is not None:
                 native.address = f"{quorum.store_address}/torchft/{quorum.quorum_id}/{self._group_rank}"
 

@@ -24,8 +24,7 @@ import pytest
 import torch
 from old_kernel import on_an_old_kernel
 
-from ftslurm.guard import admission
-from ftslurm.guard.interfaces import Reach
+from ftslurm.guard.interfaces import Reach, family
 from ftslurm.security import handshake
 from ftslurm.worker import closed_transport
 
@@ -104,7 +103,9 @@ def test_a_server_at_all_addresses_is_reached_also_where_the_kernel_has_no_ipv6(
         install(Reach("localhost", ""))  # what cluster.interface=auto mostly leads to
         there, here = (http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=3) for _ in range(2))
         there.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5)}, timeout=TIMEOUT)
-        with admission.bind("", 0) as listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1]), 5):
+        both = family("") == socket.AF_INET6  # as guard/admission.py listens
+        listener = socket.create_server(("", 0), family=family(""), dualstack_ipv6=both)
+        with listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1]), 5):
             got = here.recv_checkpoint(0, there.metadata(), 7, TIMEOUT)
         for each in (there, here):
             each.shutdown()

@@ -169,6 +169,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_RUN_DIR": "/scratch/it's a run/ddp-1",
         "FTSLURM_RUN_ID": "ddp-1",
         "FTSLURM_STEP": "group-0001/2",
+        "FTSLURM_LIGHTHOUSE": "ftslurm",
         "FTSLURM_MANAGER_HEARTBEAT_MS": "1000",
         "FTSLURM_PROCESS_GROUP": "gloo",
         "FTSLURM_TRANSPORT": "http",

@@ -318,7 +318,7 @@ def test_the_last_holder_dies_or_finishes_before_a_fresh_group_has_healed(world,
 
 @BOTH
 def test_nothing_is_lost_if_the_donor_dies_after_the_fetch_and_before_the_commit(world, guarded):
-    (a,) = world.group(A)
+    (a,) = world.group(A, guard=guard_if(guarded, 0))
     a.train(3)
     (b,) = world.group(B, guard=guard_if(guarded, 2))
     world.meet(b, a)

@@ -196,7 +196,7 @@ def test_a_lost_node_is_replaced_by_a_job_and_one_that_never_starts_keeps_nobody
     run.finish()
     numbers = [int(s["step"]) for s in run.steps(0)]
     assert numbers == list(range(numbers[0], last + 1))
-    assert not {name: state for name, state in jobs(cluster).items() if state in ("PENDING", "RUNNING")}
+    run.until(lambda: {"PENDING", "RUNNING"}.isdisjoint(jobs(cluster).values()), "the jobs have ended", 10.0)
 
 
 @pytest.mark.nightly

@@ -166,9 +166,7 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     assert len(run.named("step_launched", group=0)) == 1
     report = ftslurm.Run(run.dir).report()
     assert {failure["cause"] for failure in report["failures"]} == {"killed", "node_lost"}, report["failures"]
-    on_it = [
-        failure["cause"] for failure in report["failures"] if failure["node"] == lost
-    ]  # a rank was killed there too
+    on_it = [failure["cause"] for failure in report["failures"] if failure["node"] == lost]  # a killed rank, too
     assert on_it.count("node_lost") == 1
     assert next(node for node in report["by_node"] if node["name"] == lost)["failures"] == len(on_it)
     parts = report["trained_s"], report["lost_s"], report["queued_s"], report["finished_s"]

@@ -1,6 +1,7 @@
 """Finds the run of a Slurm job, from every id that Slurm shows: of the controller, of a pilot, of an array or its task.
 
-The run's own files are asked first, so that a job that Slurm has forgotten is found too.
+The run's own files are asked first, so that a job that Slurm has forgotten is found too. They do not have the number by
+which Slurm itself calls a task of an array (SLURM_JOB_ID): squeue alone knows whose it is.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class Book:
             beats=self.beats,
             asking=self.asking,
             last=self.last,
-            gone=self.gone | self.aside.keys(),
+            gone=self.gone | self.aside.keys() | self._lost(),
             broken=self.last is not None and self.last.id == self.broken_id,
             expected=len(self.stores.keys() - self.known.values()),
             highest=self.highest,
@@ -276,14 +276,20 @@ class Book:
     def broken(self) -> int | None:
         """Return the id of the last quorum if one of its members was evicted or set aside, else None.
 
-        The other members cannot finish it, and it is never issued again. A successor is told of all live attempts
-        before it is told of any that is over: a member that it has not heard of by then died before it began.
+        The other members cannot finish it, and it is never issued again.
         """
         last = self.last
-        if last is None:
-            return None
-        gone = self.checked and any(member.store_address not in self.stores for member in last.members)
-        return last.id if gone or last.id == self.broken_id else None
+        return last.id if last is not None and (self._lost() or last.id == self.broken_id) else None
+
+    def _lost(self) -> set[str]:
+        """Return the members of the last quorum whose attempt is over.
+
+        A successor is told of all live attempts before it is told of any that is over, and before their managers can
+        reach it: a member that it has not heard of by then died before it began.
+        """
+        if self.last is None or not self.checked:
+            return set()
+        return {member.replica_id for member in self.last.members if member.store_address not in self.stores}
 
     def new_history(self, step: int) -> None:
         """Start a new history: all groups restart from the checkpoint of this step, 0 if there is none.

@@ -61,8 +61,7 @@ class World:
         self.serve()
 
     def serve(self, port: int = 0, min_replicas: int = 1) -> None:
-        from torchft.checkpointing import http_transport
-from torchft.coordination import LighthouseServer
+        from torchft.coordination import LighthouseServer
 
         self.lighthouse = LighthouseServer(
             f"127.0.0.1:{port}",
@@ -226,7 +225,9 @@ class Rank:
                 "heartbeat_interval": timedelta(milliseconds=30),
                 "timeout": timedelta(seconds=5),
                 # As many parts as RunManager's: some groups here have torchft's own Manager.
-                "checkpoint_transport": http_transport.HTTPTransport(timeout=timedelta(seconds=5), num_chunks=8),
+                "checkpoint_transport": torchft.checkpointing.http_transport.HTTPTransport(
+                    timeout=timedelta(seconds=5), num_chunks=8
+                ),
                 **options,
             },
         )

@@ -379,6 +379,21 @@ def test_a_member_that_the_controller_does_not_announce_any_more_has_broken_the_
     assert unknown(it.ask(m("c1", 10), 2.1))
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_the_survivors_do_not_wait_for_a_member_that_died_with_the_first_lighthouse(
+    file: LastQuorum, back: bool
+) -> None:
+    first = running("ab")
+    del first.stores["host:b1"]
+    it = killed_and_back(first, file, 2.0)
+    if back:  # its next attempt has a store already
+        it.announce(1, 1, "host:b2")
+    else:
+        it.evict(1, 0)
+    quorum = step(it, 2.1, m("a1", 11))
+    assert (quorum.id, quorum.ids) == (QUORUMS + 1, ("a1",))
+
+
 def test_nobody_is_let_in_before_the_controller_has_announced_it(file: LastQuorum) -> None:
     it = Book(RULES, 2.0, 1, 9, file.load())
     assert unknown(it.ask(m("a1", 11), 2.1))

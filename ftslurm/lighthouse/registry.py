@@ -64,6 +64,7 @@ class Book:
         self.highest = highest
         self.last = last
         self.checked = attempt > 0  # only attempts that the controller has announced are let in
+        self.told_all = True  # False: the controller is still telling a successor which attempts live
         self.stores: dict[str, tuple[int, int]] = {}  # of live attempts: store address -> group, attempt
         self.over: dict[int, int] = {}  # group -> its attempts up to this one are over
         self.fenced: set[str] = set()  # store addresses of attempts that are over
@@ -284,10 +285,10 @@ class Book:
     def _lost(self) -> set[str]:
         """Return the members of the last quorum whose attempt is over.
 
-        A successor is told of all live attempts before it is told of any that is over, and before their managers can
-        reach it: a member that it has not heard of by then died before it began.
+        A successor is told of all live attempts, one after the other: a member that it has not heard of when it has
+        been told of all died before it began.
         """
-        if self.last is None or not self.checked:
+        if self.last is None or not self.checked or not self.told_all:
             return set()
         return {member.replica_id for member in self.last.members if member.store_address not in self.stores}
 

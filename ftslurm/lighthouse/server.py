@@ -33,6 +33,7 @@ from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
+TOLD_S = 0.5  # after the first one, a successor has been announced all live attempts
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
 
@@ -50,6 +51,7 @@ class Server:
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
         self.told: set[str] = set()  # the stores whose refusal is reported
         self.strangers_told = 0
+        book.told_all = not book.checked
         self.decision_due = False
         self.evicted = False  # an attempt has been evicted since the last decision
         self.logged = 0  # the id of the last quorum in the log
@@ -175,7 +177,9 @@ class Server:
         match message:
             case messages.Member(group, attempt, store):
                 self.book.announce(group, attempt, store)
+                asyncio.get_running_loop().call_later(TOLD_S, self._has_been_told)
             case messages.Evict(group, attempt, evicted, finished):
+                self.book.told_all = True  # those that live come before those that are over
                 self.book.evict(group, attempt, evicted, finished)
                 self.evicted = True
                 if (broken := self.book.broken()) is not None:
@@ -187,6 +191,11 @@ class Server:
                 return
         log(f"order: {message}")
         self.decide_soon()
+
+    def _has_been_told(self) -> None:
+        if not self.book.told_all:
+            self.book.told_all = True
+            self.decide_soon()
 
     def _set_aside(self, moment: float) -> None:
         """Set silent attempts aside, or let them take part again; tell the controller."""

@@ -68,7 +68,7 @@ def test_a_store_that_cannot_be_used_ends_the_run_before_it_trains(local: Backen
     ("url", "words"),
     [
         ("s4://bucket/x", "s4://...: is neither a folder nor an object store (abfs, "),
-        ("s3://key:secret@bucket/x", "keys and other options belong into the environment"),
+        ("s3://key:secret@bucket/x", "must be SCHEME://BUCKET/FOLDER; keys: job.secrets"),
         ("s3:/bucket/x", "a URL has two slashes after the colon, as s3://bucket/folder"),
     ],
 )

@@ -119,11 +119,14 @@ def test_healing_that_the_script_forbids_is_none() -> None:
         watched(answer)._async_quorum(False)
 
 
-def test_a_quorum_whose_id_has_been_there_at_another_step_meets_elsewhere_in_the_store() -> None:
-    answer = {"max_step": 5, "heal": False, "max_world_size": 2, "replica_world_size": 2}
-    manager = watched(answer, step=5)
+@pytest.mark.parametrize(("kind", "place"), [("torchft", "n1:4711/5"), ("ftslurm", "n1:4711")])
+def test_a_quorum_of_torchfts_lighthouse_whose_ids_begin_anew_meets_elsewhere_in_the_store_at_each_step(
+    kind: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTSLURM_LIGHTHOUSE", kind)
+    manager = watched({"max_step": 5, "heal": False, "max_world_size": 2, "replica_world_size": 2}, step=5)
     manager._async_quorum(True)
-    assert manager.got.store_address == "n1:4711/5"
+    assert manager.got.store_address == place
 
 
 def test_the_client_is_wrapped_once_and_is_otherwise_as_before() -> None:

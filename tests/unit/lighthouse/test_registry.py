@@ -398,11 +398,11 @@ def test_a_member_counts_as_alive_until_the_controller_has_told_of_all_that_live
     it = killed_and_back(running("ab"), file, 2.0)
     del it.stores["host:b1"]
     it.told_all = False
-    assert isinstance(it.ask(m("a1", 12), 2.1), Ask)
+    assert isinstance(it.ask(m("a1", 11), 2.1), Ask)
     assert it.form(2.2) is None
     it.announce(1, 0, "host:b1")
     it.told_all = True
-    assert step(it, 2.3, m("a1", 12), m("b1", 12)).ids == ("a1", "b1")
+    assert step(it, 2.3, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
 
 
 def test_nobody_is_let_in_before_the_controller_has_announced_it(file: LastQuorum) -> None:

@@ -177,7 +177,8 @@ class Server:
         match message:
             case messages.Member(group, attempt, store):
                 self.book.announce(group, attempt, store)
-                asyncio.get_running_loop().call_later(TOLD_S, self._has_been_told)
+                if not self.book.told_all:
+                    asyncio.get_running_loop().call_later(TOLD_S, self._has_been_told)
             case messages.Evict(group, attempt, evicted, finished):
                 self.book.told_all = True  # those that live come before those that are over
                 self.book.evict(group, attempt, evicted, finished)
@@ -193,9 +194,8 @@ class Server:
         self.decide_soon()
 
     def _has_been_told(self) -> None:
-        if not self.book.told_all:
-            self.book.told_all = True
-            self.decide_soon()
+        self.book.told_all = True
+        self.decide_soon()
 
     def _set_aside(self, moment: float) -> None:
         """Set silent attempts aside, or let them take part again; tell the controller."""

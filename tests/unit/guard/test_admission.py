@@ -256,13 +256,14 @@ def test_whose_a_connection_is() -> None:
         port = listener.getsockname()[1]
         near = connect(port)
         far, peer = listener.accept()
-        whose = socket_owners.uid_of_client
-        assert whose(peer, far.getsockname()) == os.getuid()
-        assert whose(("127.0.0.1", 1), far.getsockname()) is None
-        assert whose(peer, ("127.0.0.1", port + 1)) is None
+        for whose in (socket_owners.uid_of_client, socket_owners.from_tables):
+            assert whose(peer, far.getsockname()) == os.getuid()
+            assert whose(("127.0.0.1", 1), far.getsockname()) is None
+            assert whose(peer, ("127.0.0.1", port + 1)) is None
         assert list(socket_owners.clients_of(port)) == [(peer, os.getuid())]
         near.close()
-        until(lambda: whose(peer, far.getsockname()) is None)  # no holder any more
+        until(lambda: socket_owners.uid_of_client(peer, far.getsockname()) is None)  # no holder any more
+        assert socket_owners.from_tables(peer, far.getsockname()) is None
         far.close()
 
 
@@ -374,6 +375,17 @@ def test_capital_letters_in_a_machines_name_keep_nobody_out(place: Place) -> Non
         with place.connect(f"{port.host_port}/store") as sock:
             sock.sendall(b"abc")
             assert sock.recv(3) == b"ABC"
+
+
+def test_where_the_kernel_knows_no_socket_at_all_its_tables_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert socket_owners.tells()
+    socket_owners.tells.cache_clear()
+    monkeypatch.setattr(socket_owners, "_look_up", lambda *_: None)  # what ENOENT comes to, without the module tcp_diag
+    with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
+        try:
+            assert socket_owners.uid_of_client(client.getsockname(), server.getsockname()) == os.getuid()
+        finally:
+            socket_owners.tells.cache_clear()
 
 
 def test_a_connection_whose_end_says_no_more_is_still_somebodys() -> None:

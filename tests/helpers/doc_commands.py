@@ -56,7 +56,7 @@ def block_of(page: Path, first: str) -> list[str]:
 
 
 def shape(line: str) -> re.Pattern[str]:
-    """Return the pattern of a line of output: any numbers, seconds that may be minutes, any space, any end of a name."""
+    """Return the pattern of a line of output: any numbers, seconds or minutes, any space, any end of a name."""
     words = [re.escape(word).replace(r"\.\.\.", r"\S+") for word in line.split()]
     numbers = [re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", word) for word in words]
     minutes = [r"(\d+\s+min\s+)?" if re.match(r"s\b", after) else "" for after in (*words[1:], "")]

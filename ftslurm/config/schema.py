@@ -280,7 +280,7 @@ class CheckpointConfig:
     # A folder that all nodes share, or an object store that fsspec knows, as s3://bucket/folder (`pip install
     # 'ftslurm[s3]'`). Default: checkpoints/ in the run directory.
     dir: str | None = path()
-    every: int = limited(0, 0)  # steps between two checkpoints; 0: none
+    every: int = limited(0, 0)  # steps between two checkpoints; 0: only when one is asked for
     keep: int = limited(3, 0)  # newest checkpoints to keep; 0: all
 
 

@@ -370,7 +370,7 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])
     if Says.ABORT in evidence.says and len(unit.place.nodes) == 1:
-        return  # silence.py decides whether its only node is lost
+        return  # node_health.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
     if evidence.node_lost and evidence.node is not None:

@@ -1,7 +1,7 @@
 """`python -m ftslurm.submission.controller_process RUN NUMBER PID [...]`: the controller as a child process.
 
 Who runs this: a keeper, or a candidate for the lead (lead.py). It has this PID, and has taken the lead for the
-controller under that NUMBER. The controller of a local run has no parent: entry.py calls `control`.
+controller under that NUMBER. The controller of a local run has no parent: ftslurm.entry calls `control`.
 """
 
 from __future__ import annotations

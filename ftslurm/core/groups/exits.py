@@ -168,7 +168,7 @@ def _alone(turn: Turn, verdict: Exit, unit: Unit) -> Exit:
 
 
 def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
-    """Relaunch the Lighthouse at once, on the same address; groups keep running. Only a failed start has a backoff."""
+    """Relaunch the Lighthouse at once; groups keep running. Only a failed start has a backoff."""
     if not turn.goes_on:
         give_up(turn, unit)
         return

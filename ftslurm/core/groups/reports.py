@@ -5,7 +5,7 @@ lines a second in total, or a journal of 64 groups would grow by 230,000 lines a
 controller has to read. An omitted report is added to the group's next line; nothing is lost when its attempt ends.
 
 What a group waits for before its first committed step is written if that lasts, and that no group commits one. Facts
-only: ftslurm/monitor makes the sentences of them, and adds the last lines of the logs. Nothing is ended: the first step
+only: ftslurm/monitor makes the sentences of them. Nothing is ended: the first step
 of a correct script may take any time.
 """
 

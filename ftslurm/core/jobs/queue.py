@@ -213,7 +213,7 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
 
 
 def slurm_answered(turn: Turn) -> None:
-    """Record that slurmctld has answered since the probes were sent (health/silence.py)."""
+    """Record that slurmctld has answered since the probes were sent (health/node_health.py)."""
     for node, look in turn.nodes.looks.items():
         turn.node(node, look=replace(look, slurm=True))
 

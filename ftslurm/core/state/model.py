@@ -293,9 +293,7 @@ class Attempt(Value):
     told: float | None = None  # when Slurm ordered its step to end; Slurm is asked why
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
-    looked: float | None = (
-        None  # when what it waits for before its first step was last looked at (before_first_step.py)
-    )
+    looked: float | None = None  # when what it waits for before its first step was last looked at (groups/reports.py)
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
 
@@ -548,7 +546,7 @@ class Standstill(Value):
 
     overtaken: tuple[Overtaken, ...] = ()
     looked: float = 0.0  # when all groups were compared last
-    longest_s: float = 0.0  # the longest time between two commits; see health/hang_limit.py
+    longest_s: float = 0.0  # the longest time between two commits; see health/hangs.py
     seen: int = 0  # such times
     learnt: float = -inf  # when the last one was added
     told_s: float = 0.0  # the limit inside a step that the journal has

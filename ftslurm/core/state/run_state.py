@@ -37,7 +37,7 @@ class RunState(Value):
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
-    paced: bool = False  # a group has reported how fast it is since all were compared (health/slow.py)
+    paced: bool = False  # a group has reported how fast it is since all were compared (slow.py)
     compared: float = -inf  # when they were
     drills: Drills = field(default=Drills())
     comparisons: Comparisons = field(default=Comparisons())

@@ -508,8 +508,8 @@ class Progress(OfGroup):
     step: Step
     quorum_id: int | None  # id of the quorum
     participants: int | None  # number of groups in the quorum
-    committed: int | None  # steps committed since the last line
-    aborted: int | None  # steps aborted since the last line
+    committed: int | None  # steps that this attempt has committed
+    aborted: int | None  # steps that it has tried and not committed
     gap_s: float | None  # longest time between two commits since the last line
     at: float | None = None  # when the group has reported it, if that was before `time`
 

@@ -424,7 +424,6 @@ class StepExited(OfUnit):
     away_since: float | None  # when the group was last at work
     evidence: tuple[str, ...]  # the signs by which the cause was decided
     traceback: str | None  # the end of the script's traceback in that rank
-    phases: Phases  # as in group_joined, of an attempt that never committed a step; else null
     log: str | None = None  # log of the rank that failed first
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from ftslurm.core.groups import fault_drills, placement, reports, restart
 from ftslurm.core.groups.launching import has_room
-from ftslurm.core.groups.reports import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
@@ -71,8 +70,7 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         noticed = turn.now
         failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
     failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
-    began = None if unit.marks.joined is not None else phases(unit.marks)
-    turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit), phases=began))
+    turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit)))
     return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 

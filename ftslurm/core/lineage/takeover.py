@@ -84,7 +84,7 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
     now, place = turn.now, step.place
     away = round(now, 3) if step.joined is not None or step.away is None else step.away
     exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error)
-    turn.do(exited(unit, exit_, now, with_job=True, away_since=away, evidence=(), phases=None))
+    turn.do(exited(unit, exit_, now, with_job=True, away_since=away, evidence=()))
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
     if step.diverged:
         distrust(turn, unit.group_id, step.attempt, 0)
@@ -158,7 +158,7 @@ def attach(turn: Turn) -> None:
 
 
 def _attach(turn: Turn, unit: Unit, adoption: Adoption, place: Place) -> None:
-    turn.do(Attach(unit.id, unit.group, place, adoption.slurm_step))
+    turn.do(Attach(unit.id, place, adoption.slurm_step))
     turn.attempt(unit, adoption=replace(adoption, asked=True))
 
 

@@ -30,7 +30,6 @@ class Attach(Value):
     """Connect to the guards of a step that an earlier controller has launched."""
 
     id: StepId
-    group: int | None
     place: Place
     slurm_step: str | None = None  # to end the step if the guards do not answer
 

@@ -144,7 +144,7 @@ def test_only_the_workers_are_given_them(local: bool, monkeypatch: pytest.Monkey
     others = launcher.start(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
     probe = launcher.request(Probe("n1"), 0.0)
     if isinstance(launcher, Slurm):
-        others.append(launcher.attach(Attach(StepId("group-0000", 0), 0, place)))
+        others.append(launcher.attach(Attach(StepId("group-0000", 0), place)))
         config.cluster.kind = "array"
         others += launcher.start(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
     for env in (probe.env or {}, *(command.env for command in others)):

@@ -197,11 +197,11 @@ def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
     if verdict.cause.row.blame is Blame.BROKEN:
         _blame(turn, unit)
     answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
-    if isinstance(answer, restart.GiveUp):
-        turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}"))
+    if isinstance(answer, str):
+        turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer}"))
         give_up(turn, unit)
         return
-    due = max(answer.time, verdict.time + 1.0)
+    due = max(answer, verdict.time + 1.0)
     wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
 
 
@@ -222,10 +222,10 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         return
     _blame(turn, unit)
     answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
-    if isinstance(answer, restart.GiveUp):
-        given_up(turn, unit, answer.reason)
+    if isinstance(answer, str):
+        given_up(turn, unit, answer)
         return
-    due, reason = answer.time, f"restart: {describe(verdict)}"
+    due, reason = answer, f"restart: {describe(verdict)}"
     if verdict.attempt == unit.attempt:  # else its launch was refused, and that record says when
         turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
     wait_for_next(turn, unit, due, reason)

@@ -267,7 +267,7 @@ class Controller:
                 self._ask(AskOwnState(signalled=True))
 
     def _ask(self, ask: Ask) -> None:
-        self.events += self.executor.ask(ask, self.now())
+        self.events += self.executor.ask(ask)
 
     def _heard(self, news: News) -> None:
         match news:
@@ -408,9 +408,9 @@ class Controller:
         self.scheduler.state = self.state
         for action in actions:
             if isinstance(action, Attach):
-                self.events += self.executor.carry_out(action, self.now())
+                self.events += self.executor.carry_out(action)
                 continue
             with self.errors.contain(f"an action ({type(action).__name__})", action):
-                self.events += self.executor.carry_out(action, self.now())
+                self.events += self.executor.carry_out(action)
                 continue
             self.events += self.executor.failed(action)

@@ -70,14 +70,14 @@ NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has ju
 log = logging.getLogger("ftslurm.controller.loop")
 
 
-def request(slurm: Slurm, ask: Ask, now: float) -> Request:
+def request(slurm: Slurm, ask: Ask) -> Request:
     """Return the command that asks this of Slurm, without the options of its own job and the user's defaults."""
     known = commands.scrubbed(os.environ)
     env = {name: value for name, value in known.items() if not name.startswith(client.DEFAULTS)}
     asked, job = partial(Request, ask, env=env), slurm.job or ""
     match ask:
-        case AskJobs():
-            return asked(commands.queue(), partial(_jobs_seen, slurm, now, time.monotonic()))
+        case AskJobs(when):
+            return asked(commands.queue(), partial(_jobs_seen, slurm, when, time.monotonic()))
         case RequestJobs(pool, count, exclude):
             argv = programs.module(SUBMITS, str(slurm.run.root), str(pool), str(count), ",".join(exclude))
             return asked(argv, partial(_submitted, slurm, pool), timeout_s=5 * PATIENCE_S)

@@ -107,8 +107,8 @@ class Slurm(Scheduler):
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def request(self, ask: Ask, now: float) -> Request:
-        return slurm_requests.request(self, ask, now)
+    def request(self, ask: Ask) -> Request:
+        return slurm_requests.request(self, ask)
 
     def id_of(self, allocation: str | None) -> str:
         """Return a job's id for srun --jobid: a task of an array has one of its own. None: the controller's job."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health.node_health import FRESH
-from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Standstill, Trait, Unit, replace
+from ftslurm.core.state.model import Evidence, Phase, Pulse, Standstill, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import independent
@@ -143,7 +143,7 @@ def _ask_where(turn: Turn) -> None:
 
 def _compare(turn: Turn) -> None:
     """Note the tasks that the same rank of another group has passed."""
-    turn.set(standstill=replace(turn.state.standstill, overtaken=tuple(overtaken(turn))))
+    turn.set(standstill=replace(turn.state.standstill, overtaken=dict(overtaken(turn))))
 
 
 def _condemn(turn: Turn, culprit: Culprit) -> None:
@@ -190,26 +190,27 @@ def hung(turn: Turn) -> tuple[Culprit, ...]:
     if not standstill.overtaken or _heals(turn, allowed.between_s):
         return ()
     changed, found = last_change(turn), list[Culprit]()
-    since = {(one.unit, one.task): max(one.since, changed) for one in standstill.overtaken}
     for peers in _ranks(turn):
         if any(turn.now - one.pulse.time > FRESH * turn.config.heartbeat_s for one in peers):
             continue  # the others may wait for the silent task
         for one in peers:
-            passed = since.get((one.unit.name, one.task), inf)
-            if one.pulse.time >= max(passed, one.pulse.moved) + allowed.at(one.pulse.stage):
+            passed = standstill.overtaken.get(_key(one), inf)
+            if one.pulse.time >= max(passed, changed, one.pulse.moved) + allowed.at(one.pulse.stage):
                 found.append(one)
     first = min(found, key=lambda one: one.pulse.moved, default=None)
     return () if first is None else (first,)
 
 
-def overtaken(turn: Turn) -> Iterator[Overtaken]:
+def overtaken(turn: Turn) -> Iterator[tuple[tuple[str, int, float], float]]:
     """Yield the tasks that the same rank of another group has passed, with the time at which that was first seen."""
     standstill = turn.state.standstill
-    known = {(one.unit, one.task, one.moved): one.since for one in standstill.overtaken}
     for peers in _ranks(turn):
         for one in _passed(peers, limits(standstill, turn.config)):
-            key = (one.unit.name, one.task, one.pulse.moved)
-            yield Overtaken(*key, known.get(key, turn.now))
+            yield _key(one), standstill.overtaken.get(_key(one), turn.now)
+
+
+def _key(one: Culprit) -> tuple[str, int, float]:
+    return one.unit.name, one.task, one.pulse.moved
 
 
 def _passed(peers: list[Culprit], allowed: Limits) -> Iterator[Culprit]:

@@ -222,7 +222,7 @@ def _judge(turn: Turn, silence: Silence, look: Look) -> Evidence | None:
     if task is None and (letters != "" or not turn.due(since + 2 * lost_after_s)):
         return None  # no hello yet: a container may start slowly, and health.start_timeout_s limits that
     if letters == "":
-        return gone(task, node, "something killed its slurmstepd")
+        return gone(task, node)
     if letters is not None and "T" in letters:
         error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
         return Evidence(task, node, error=error, cause=Cause.HANG)
@@ -236,8 +236,8 @@ def lost(task: int | None, node: str, error: str) -> Evidence:
     return Evidence(task, node, node_lost=True, error=error, stuck=True)
 
 
-def gone(task: int | None, node: str, why: str) -> Evidence:
-    error = f"its processes are gone from {node}, which answers: {why}"
+def gone(task: int | None, node: str) -> Evidence:
+    error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
     return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
 
 
@@ -332,7 +332,7 @@ def heard(turn: Turn, events: Iterable[Alive]) -> None:
             continue  # a late message of an attempt that has ended
         beating[unit.name] = beat(beating.get(unit.name, unit), event, turn.config)
     if beating:
-        turn.put_unnoticed(beating.values())
+        turn.set(table=turn.table.put_unnoticed(beating.values()))
 
 
 def beat(unit: Unit, event: Alive, config: Config) -> Unit:

@@ -5,6 +5,8 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from ftslurm.core.state.model import Place, RunOutcome, StepId
 from ftslurm.protocol.messages import Order, Rank
 from ftslurm.protocol.records import JournalRecord
@@ -100,6 +102,8 @@ class Dial(Ask):
 
 class AskJobs(Ask):
     """Ask about all jobs of this run at once. The answer is JobsSeen, or JobsUnknown."""
+
+    asked: float = field(default=0.0, compare=False)  # when; a request that is still open serves as well
 
 
 class RequestJobs(Ask):

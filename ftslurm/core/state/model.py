@@ -383,15 +383,6 @@ class Look(Value):
         return None if self.steps is None else dict(self.steps).get(str(step), "")
 
 
-class Overtaken(Value):
-    """A task that has not moved since `moved`, and since when another is known to have passed it."""
-
-    unit: str
-    task: int
-    moved: float
-    since: float
-
-
 class Ending(Value):
     """The run is being brought to an end."""
 
@@ -402,13 +393,6 @@ class Ending(Value):
     until: float = 0.0  # earliest end: Slurm has been asked for the reason
 
 
-class Asker(Value):
-    """A user who waits for the answer to a command."""
-
-    command: str  # the id of the command in the inbox
-    by: Requester
-
-
 class SaveAsked(Value):
     """A checkpoint that was requested from all groups; the group that leads saves it (rollover.py)."""
 
@@ -416,7 +400,7 @@ class SaveAsked(Value):
     until: float  # when the controller stops waiting for it
     error: str | None = None  # why it could not be saved
     saved: Saved | None = None  # it
-    askers: tuple[Asker, ...] = ()  # users who wait for it (`ftslurm save`)
+    askers: tuple[tuple[str, Requester], ...] = ()  # the commands and users that wait for it (`ftslurm save`)
 
 
 class Saved(Value):
@@ -546,7 +530,8 @@ class Nodes(Value):
 class Standstill(Value):
     """The tasks that stand still while others make progress; see health/hangs.py."""
 
-    overtaken: tuple[Overtaken, ...] = ()
+    # The unit, task and time of the last move of those that another has passed -> since when that is known.
+    overtaken: Mapping[tuple[str, int, float], float] = field(default_factory=dict)
     looked: float = 0.0  # when all groups were compared last
     longest_s: float = 0.0  # the longest time between two commits; see health/hang_limit.py
     seen: int = 0  # such times

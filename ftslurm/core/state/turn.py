@@ -166,10 +166,6 @@ class Turn:
             self.wake(ALL)
         return unit
 
-    def put_unnoticed(self, units: Iterable[Unit]) -> None:
-        """As UnitTable.put_unnoticed."""
-        self.set(table=self.table.put_unnoticed(units))
-
     def set(self, **fields: Any) -> None:
         """Change these fields of the run's state."""
         self.state = self._with(self.state, fields)

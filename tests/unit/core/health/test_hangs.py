@@ -50,7 +50,7 @@ def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | 
         )
     state = with_units(state, *units)
     turn = Turn(state, now, settings(len(groups)))
-    long_ago = tuple(replace(one, since=100.0) for one in overtaken(turn))
+    long_ago = {one: 100.0 for one, _ in overtaken(turn)}
     turn.set(standstill=replace(state.standstill, overtaken=long_ago))
     found = hung(turn) if len(groups) > 1 else ()
     return " ".join(f"{NAMES[one.unit.group or 0]}{one.task}" for one in found)

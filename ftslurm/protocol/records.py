@@ -553,17 +553,6 @@ class GroupHeardAgain(OfGroup):
     seconds: float | None  # how long it was set aside
 
 
-class HangFound(OfGroup):
-    """A rank makes no progress: its stacks are dumped, then its group is restarted."""
-
-    rank: int | None  # the rank
-    step: int | None  # its last committed step
-    # 0 computing, 1 asking for a quorum, 2 with its quorum, 3 in a collective, 4 voting on the commit
-    stage: int | None
-    silent_s: float | None  # for how long
-    reason: Reason
-
-
 class GroupSlow(OfGroup):
     """A group makes the others wait in each step, or does so no longer. The times are medians of 50 steps."""
 

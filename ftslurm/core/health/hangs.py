@@ -159,15 +159,6 @@ def _condemn(turn: Turn, culprit: Culprit) -> None:
         reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
     stop(turn, unit, Cause.HANG, evidence, due=turn.now + DUMP_S, detect_s=round(silent_s, 3))
-    found = records.HangFound(
-        **unit.of_group,
-        rank=task,
-        step=pulse.step,
-        stage=pulse.stage,
-        silent_s=round(silent_s, 3),
-        reason=reason,
-    )
-    turn.do(found)
     turn.send(unit, messages.Dump())
 
 

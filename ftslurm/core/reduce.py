@@ -198,7 +198,7 @@ def _granted(turn: Turn, event: Granted) -> None:
     granted = event.allocation
     if granted.nodes:
         turn.do(records.AllocationGranted(allocation=granted.name, nodes=granted.nodes, ends=None))
-    known = event.past is None and not supply.array(turn.config)  # no job has been submitted yet
+    known = event.past is None and not turn.config.array  # no job has been submitted yet
     turn.set(allocation=granted)
     turn.set_job_pool(had=len(granted.nodes), polled=known)
     turn.set_nodes(leaf_of=event.leaf_of)

@@ -35,7 +35,7 @@ from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.core.state.units import independent, pool_of, serves
+from ftslurm.core.state.units import pool_of, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import by_count
@@ -49,7 +49,7 @@ def begin(config: Config) -> RunState:
     """Return the initial state of a run."""
     groups = (Unit(group_unit(g), g) for g in range(config.groups.count))
     standbys = (Unit(standby_unit(i), None) for i in range(fixed_standbys(config)))
-    if independent(config):  # as if a Lighthouse had already ended
+    if config.independent:  # as if a Lighthouse had already ended
         over = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED)
         return RunState(UnitTable.of((over, *groups, *standbys)), lighthouse_url="")
     return RunState(UnitTable.of((Unit(LIGHTHOUSE, None), *groups, *standbys)))

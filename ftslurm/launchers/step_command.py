@@ -83,7 +83,7 @@ def bind(config: Config) -> int | None:
 
 def gpus(config: Config, group: int, slot: int) -> str:
     """Return the share of the GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
-    count, local = config.groups.gpus or 0, config.cluster.kind == "local"  # there all nodes are this machine
+    count, local = config.groups.gpus or 0, config.local  # there all nodes are this machine
     return f"{(group * config.groups.nodes if local else slot) * count}:{count}"
 
 

@@ -29,7 +29,7 @@ def home(turn: Turn, unit: Unit) -> Place | None:
         return _beside(turn, standby_number(unit.name))
     taken = places(turn.state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(turn.state.standbys, but=unit)
-    if turn.config.cluster.kind == "array":  # it has a job of its own, or waits for one
+    if turn.config.array:  # it has a job of its own, or waits for one
         return _place(turn, 1, [*taken, *others])
     used = frozenset(node for place in taken for node in place.nodes)
     spot = _place(turn, 1, others, used) or _place(turn, turn.config.groups.per_node, [*taken, *others])
@@ -148,5 +148,5 @@ NO_ROOM = "standby.count=auto: no memory to spare"
 def needs_mb(worker_mb: int, config: Config) -> int:
     """Return the memory that the standbys of all groups on one node take."""
     groups = config.groups
-    here = groups.nodes * most_groups(config) if config.cluster.kind == "local" else groups.per_node
+    here = groups.nodes * most_groups(config) if config.local else groups.per_node
     return int(worker_mb * WARM_RATIO * groups.workers * here)

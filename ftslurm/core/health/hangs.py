@@ -21,7 +21,6 @@ from ftslurm.core.health.node_health import FRESH
 from ftslurm.core.state.model import Evidence, Phase, Pulse, Standstill, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.units import independent
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -50,7 +49,7 @@ def limits(standstill: Standstill, config: Config) -> Limits:
     if health.hang_after_s != AUTO:
         fixed = health.hang_after_s or inf
         return Limits(fixed, fixed)
-    if independent(config):
+    if config.independent:
         return Limits(inf, inf)  # no steps are reported
     if standstill.seen < ENOUGH:
         return Limits(config.join_timeout_s, config.join_timeout_s)

@@ -33,14 +33,9 @@ HANDOVER_S = 900.0  # the next job of a group is requested so long before the en
 HOPELESS = 4  # consecutive refusals of sbatch after which a group without a place will get none
 
 
-def array(config: Config) -> bool:
-    """Return whether all nodes come from pilots."""
-    return config.cluster.kind == "array"
-
-
 def uses_jobs(config: Config) -> bool:
     """Return whether the run may have jobs beside the controller's."""
-    return array(config) or (config.cluster.kind == "slurm" and config.cluster.requeue)
+    return config.array or (config.cluster.kind == "slurm" and config.cluster.requeue)
 
 
 def may_come(turn: Turn, unit: Unit) -> bool:
@@ -90,7 +85,7 @@ def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
 
 def given_back(turn: Turn) -> frozenset[str]:
     """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
-    gives_back = array(turn.config) and may_ask(turn.config)
+    gives_back = turn.config.array and may_ask(turn.config)
     return turn.nodes.those(lambda node: node.shunned) if gives_back else frozenset()
 
 
@@ -101,14 +96,14 @@ def _requeues(one: Job, config: Config) -> bool:
 
 def may_ask(config: Config) -> bool:
     """Return whether jobs may be submitted; the tasks of an array submitted by hand can only be requeued."""
-    return (array(config) or config.cluster.requeue) and config.internal.pilots is None
+    return (config.array or config.cluster.requeue) and config.internal.pilots is None
 
 
 def wanted(turn: Turn, pool: int) -> int:
     """Return how many jobs a pool needs."""
     state, config = turn.state, turn.config
     groups = _open_groups(turn, pool)
-    if array(config):
+    if config.array:
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return groups + (standbys if groups else 0)
     there = (one.name for one in state.job_pool.by_name.values() if one.alive)
@@ -196,7 +191,7 @@ def supply(turn: Turn) -> None:
             _balance(turn, pool)
         _requeue(turn)
     known = turn.state.job_pool
-    busy = array(turn.config) or any(one.alive for one in turn.jobs) or not known.polled
+    busy = turn.config.array or any(one.alive for one in turn.jobs) or not known.polled
     doubtful = any(not look.slurm for look in turn.nodes.looks.values())  # no node is judged until Slurm answers
     if busy and (doubtful or turn.due(known.next_poll)):
         turn.do(AskJobs(turn.now))
@@ -315,7 +310,7 @@ def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:
         asking = asking_of(turn, pool)
         if asking.error:
             return f"a job that sbatch refuses: {asking.error}", None
-        return "a job of its own" if array(config) or asking.count else None, None
+        return "a job of its own" if config.array or asking.count else None, None
     if job.leaving is not None:
         return f"the requeue of Slurm job {job.name}", job.name
     why = f": {job.reason}" if job.reason not in ("", "None") else ""

@@ -16,7 +16,6 @@ from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.units import independent
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -71,7 +70,7 @@ def reached(state: RunState, config: Config) -> int:
     It is one less than the run has reached: each group commits a step by its own vote, so a survivor may be one step
     behind the group that reported the step and died.
     """
-    if independent(config) or state.lineage.step == 0 or state.lineage.lost is not None or state.lineage.resuming:
+    if config.independent or state.lineage.step == 0 or state.lineage.lost is not None or state.lineage.resuming:
         return 0
     return max(1, state.lineage.step - 1)
 

@@ -40,7 +40,7 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
         past: what the journal of the earlier controller shows.
         homes: where this controller runs, see Live.home.
     """
-    here = turn.config.cluster.kind == "array" or past.home in homes  # else everything ended with the job
+    here = turn.config.array or past.home in homes  # else everything ended with the job
     over = past.over if here else {}
     for unit in turn.state.units:
         step = past.live.get(unit.name)

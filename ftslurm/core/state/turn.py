@@ -15,7 +15,6 @@ from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import ALL, JOBS, RUN, Ending, Job, Lineage, Node, Nodes, RunOutcome, Trait, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.core.state.units import independent
 from ftslurm.protocol import records
 from ftslurm.protocol.messages import Order
 from ftslurm.protocol.value_class import Value
@@ -80,12 +79,12 @@ class Turn:
     @property
     def independent(self) -> bool:
         """Whether groups have no quorum: none waits for another, heals from it, or is too late once it finished."""
-        return independent(self.config)
+        return self.config.independent
 
     @property
     def local(self) -> bool:
         """Whether all nodes are this machine: none is lost, excluded or probed."""
-        return self.config.cluster.kind == "local"
+        return self.config.local
 
     def unit(self, name: str) -> Unit:
         return self.state.table.by_name[name]

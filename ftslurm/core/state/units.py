@@ -19,11 +19,6 @@ def step_tasks(unit: str, config: Config) -> int:
     return 1 if unit == LIGHTHOUSE else config.groups.nodes * config.groups.workers
 
 
-def independent(config: Config) -> bool:
-    """Return whether groups have no quorum: none waits for another, heals from it, or is too late once it finished."""
-    return config.lighthouse.kind == "none"
-
-
 def serves(group: int | None, config: Config) -> bool:
     """Return whether this group only serves the others (groups.serve)."""
     if group is None or not config.groups.serve:

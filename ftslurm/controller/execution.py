@@ -105,7 +105,7 @@ class Executor:
         return self._not_launched(action.id, error) if isinstance(action, act.Launch) else []
 
     def _not_launched(self, step: StepId, error: str) -> list[Event]:
-        failed = TaskFailed(step, Evidence(None, None, error=error, started=False))
+        failed = TaskFailed(step, Evidence(error=error, started=False))
         started = step in self.children.steps and self.children.steps[step].children
         return [failed] if started else [failed, Ended(step, code=None, error=error)]
 

@@ -6,7 +6,7 @@ group without another place stays there until there is one. Jobs are asked for a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ftslurm.core.groups import standby
 from ftslurm.core.groups.launching import has_room
@@ -16,12 +16,12 @@ from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, use
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Asked
-from ftslurm.core.state.model import JOBS, LIVE, Job, Out, Phase, Trait, Unit
+from ftslurm.core.state.model import JOBS, LIVE, RUNS, Job, Out, Phase, Trait, Unit
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.user_requests import RUNS, Refused, check_goes_on, recall, why_stuck
+from ftslurm.core.user_requests import Refused, check_goes_on, recall, why_stuck
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
@@ -152,7 +152,7 @@ def drain(turn: Turn, event: Asked) -> str:
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
     _leave_out(turn, [event.node], event.by)
-    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
+    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, [event.node])]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
     return f"{event.node} gets nothing any more; {moves}"
 
@@ -214,10 +214,9 @@ def _there(turn: Turn) -> list[Unit]:
     return found
 
 
-def _near(turn: Turn, nodes: frozenset[str]) -> list[Unit]:
+def _near(turn: Turn, nodes: Iterable[str]) -> list[Unit]:
     """Return the units with a step on these nodes."""
-    names = {unit.name for node in nodes for unit in turn.table.near(node)}
-    return [unit for unit in turn.table.named(names) if unit.phase in RUNS]
+    return [unit for unit in turn.table.near(*nodes) if unit.phase in RUNS]
 
 
 def _may_go(turn: Turn, unit: Unit) -> bool:

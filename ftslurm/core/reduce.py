@@ -327,7 +327,7 @@ def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     reached = max(unit.current.floor, turn.lineage.step)
     error = f"ended by ftslurm: it had begun a new history (step {said.step}, the run had reached {reached})"
     unit = turn.attempt(unit, intent=Cause.UNKNOWN)
-    _task_failed(turn, TaskFailed(unit.id, Evidence(None, None, error=error)), unit)
+    _task_failed(turn, TaskFailed(unit.id, Evidence(error=error)), unit)
 
 
 def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:

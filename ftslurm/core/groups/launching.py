@@ -91,7 +91,7 @@ def _to_check(turn: Turn, unit: Unit, place: Place) -> tuple[str, ...]:
     """
     if not turn.config.health.preflight or unit.is_lighthouse:
         return ()
-    near = (one for node in place.nodes for one in turn.table.near(node) if unit.is_standby)
+    near = turn.table.near(*place.nodes) if unit.is_standby else ()
     if any(one.phase in LIVE and one.name != unit.name and not one.is_lighthouse for one in near):
         return ()
     return tuple(node for node in place.nodes if node not in turn.nodes.passed)

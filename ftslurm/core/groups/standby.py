@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
 from ftslurm.core.groups.placement import FreePlaces
-from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit, replace
+from ftslurm.core.state.model import LIVE, OVER, RUNS, Phase, Place, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import group_unit, standby_number, standby_unit
@@ -57,7 +57,7 @@ def pick(turn: Turn, unit: Unit) -> tuple[Unit, Place] | None:
         place = standby.place
         if standby.phase is not Phase.RUNNING or standby.is_stopped or not avoid.isdisjoint(place.nodes):
             continue
-        near = {other.name: other for node in place.nodes for other in turn.table.near(node)}.values()
+        near = turn.table.near(*place.nodes)
         living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.name != unit.name]
         used = {spot.slot for spot in living if spot.allocation == place.allocation}
         slots = [slot for slot in range(config.groups.per_node) if slot not in used]
@@ -115,12 +115,12 @@ def _is_usable(turn: Turn, place: Place) -> bool:
 
 def _is_astray(turn: Turn, own: Unit, number: int) -> bool:
     """Return whether a standby's step is neither where its group is, nor where that wants to come back."""
-    if own.phase not in (Phase.STARTING, Phase.RUNNING) or own.current.adoption is not None:
+    if own.phase not in RUNS or own.current.adoption is not None:
         return False
     group = turn.table.by_name.get(group_unit(number))
     if group is None or group.retired or group.phase in OVER:
         return True
-    return group.phase in (Phase.STARTING, Phase.RUNNING) and group.place != own.place
+    return group.phase in RUNS and group.place != own.place
 
 
 def told_room(turn: Turn, said: messages.Room, unit: Unit) -> None:

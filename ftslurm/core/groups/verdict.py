@@ -30,7 +30,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     asked = unit.current.recalled if cause is Cause.REQUESTED else None
     launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # srun itself is the reason
     if best is None or cause in (Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
-        best = Evidence(None, None, code=ended.code, signal=ended.signal)
+        best = Evidence(code=ended.code, signal=ended.signal)
     return Exit(
         attempt=unit.attempt,
         time=now,

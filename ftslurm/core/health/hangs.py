@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health.node_health import FRESH
-from ftslurm.core.state.model import Evidence, Phase, Pulse, Standstill, Trait, Unit, replace
+from ftslurm.core.state.model import RUNS, Evidence, Phase, Pulse, Standstill, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
@@ -171,7 +171,7 @@ def hung(turn: Turn) -> tuple[Culprit, ...]:
     """
     standstill, allowed = turn.state.standstill, limits(turn.state.standstill, turn.config)
     stopped: dict[str, Culprit] = {}
-    for unit in turn.table.in_phase(Phase.STARTING, Phase.RUNNING):
+    for unit in turn.table.in_phase(*RUNS):
         for task, pulse in enumerate(unit.pulses):
             if pulse is not None and pulse.stopped is not None and pulse.time >= pulse.stopped + allowed.in_step_s:
                 stopped.setdefault(unit.name, Culprit(unit, task, pulse))

@@ -27,7 +27,7 @@ from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
-from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
+from ftslurm.core.state.model import RUNS, Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
@@ -56,7 +56,7 @@ class Silence(NamedTuple):
 
 def silences(unit: Unit) -> Iterator[Silence]:
     """Yield for each node of a unit that should send heartbeats when it last did."""
-    if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.marks.launched is not None:
+    if unit.phase in RUNS and unit.marks.launched is not None:
         for node in dict.fromkeys(unit.place.nodes):
             if unit.task_on(node) in unit.current.done:
                 continue  # the first task of a node reports for it, and has succeeded: the others may still end
@@ -102,7 +102,7 @@ def watch(turn: Turn) -> None:
         return
     for silence in late:
         unit, node = turn.unit(silence.unit.name), silence.node
-        if unit.phase not in (Phase.STARTING, Phase.RUNNING):
+        if unit.phase not in RUNS:
             continue
         words = f"nothing heard of {node} for {turn.now - silence.since:.0f} s, and its slurmd's port does not answer"
         evidence = lost(unit.task_on(node), node, words) if dead else _judge(turn, silence, looks[node])
@@ -174,7 +174,7 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     suspicious.
     """
     suspicious = turn.nodes.those(lambda node: node.look is not None or node.dialled)
-    known = {unit.name for node in suspicious for unit in turn.table.near(node)}
+    known = {unit.name for unit in turn.table.near(*suspicious)}
     limit, units = DIALLED * turn.config.health.lost_after_s, turn.table.named({*names, *known})
     found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)

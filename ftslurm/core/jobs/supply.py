@@ -126,7 +126,7 @@ def _is_open(unit: Unit) -> bool:
 def _stuck(turn: Turn) -> int:
     """Return how many groups on drained nodes of the controller's allocation find no other place in it."""
     state, groups, drained = turn.state, turn.config.groups, turn.nodes.drained
-    near = {unit.name: unit for node in drained for unit in turn.table.near(node)}.values()
+    near = turn.table.near(*drained)
     stay = sum(u.phase in LIVE and _is_open(u) and u.place.allocation is None for u in near)
     if stay == 0:
         return 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.events import Granted
-from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Trait, Unit
+from ftslurm.core.state.model import LIVE, RUNS, Comparisons, Phase, Saved, Trait, Unit
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
@@ -114,7 +114,7 @@ def guard(turn: Turn) -> None:
     lost = turn.lineage.lost
     if lost is None:
         return
-    for unit in turn.table.in_phase(Phase.STARTING, Phase.RUNNING):
+    for unit in turn.table.in_phase(*RUNS):
         stop(turn, unit, Cause.CANCELLED)
     if not turn.table.count(*LIVE):
         _restart_all(turn, lost)

@@ -167,7 +167,7 @@ def _job_gone(turn: Turn, unit: Unit, allocation: str, job: Job | None, moved: b
     words = f"job {allocation} has ended while no controller was there"
     now_is = None if job is None or moved else job.state
     cause = job_state(now_is or "").cause or Cause.PREEMPTED  # requeued, or unknown to Slurm
-    sign = Evidence(None, None, error=words, cause=cause)
+    sign = Evidence(error=words, cause=cause)
     unit = turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign))
     ended(turn, Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), unit)
     if not moved:

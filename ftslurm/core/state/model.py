@@ -58,6 +58,7 @@ class Phase(str, Enum):
 
 
 LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})  # phases in which a step exists
+RUNS = (Phase.STARTING, Phase.RUNNING)  # phases in which a step exists, and is not being brought down
 OVER = frozenset({Phase.SUCCEEDED, Phase.FAILED})  # phases in which no further step will exist
 
 
@@ -156,8 +157,8 @@ class Job(Value):
 class Evidence(Value):
     """One sign of how a task ended: the worker's error, its guard's report, srun's output, or the core's verdict."""
 
-    task: int | None
-    node: str | None
+    task: int | None = None
+    node: str | None = None
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False

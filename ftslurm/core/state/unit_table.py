@@ -106,9 +106,9 @@ class UnitTable(Value):
         units = (self.by_name.get(name) for name in names)
         return sorted((unit for unit in units if unit is not None), key=_place_in_order)
 
-    def near(self, node: str) -> list[Unit]:
-        """Return the units whose last place has this node, in order."""
-        return self.named(self.names((Trait.ON_NODE, node)))
+    def near(self, *nodes: str) -> list[Unit]:
+        """Return the units whose last place has one of these nodes, in order."""
+        return self.named({name for node in nodes for name in self.names((Trait.ON_NODE, node))})
 
     def of_job(self, job: str) -> list[Unit]:
         """Return the units whose last place is in this Slurm job, in order."""

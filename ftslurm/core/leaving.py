@@ -128,7 +128,7 @@ def _settled(unit: Unit) -> bool:
 def _others_are_settled(table: UnitTable, but: Unit) -> bool:
     """Return whether every other group takes part in the training, has no nodes for now, or is over."""
     moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
-    if table.count(Phase.RUNNING) > len(table.names(Trait.JOINED)):
+    if table.count(Phase.RUNNING) > table.count(Trait.JOINED):
         moving += table.in_phase(Phase.RUNNING)
     return all(_settled(unit) for unit in moving if unit.name != but.name)
 

@@ -92,9 +92,10 @@ def observe(turn: Turn, event: Event) -> None:
 
 def _of_step(turn: Turn, unit: Unit, event: StepEvent) -> None:
     if isinstance(event, TaskFailed):
-        _task_failed(turn, event, unit)
+        _task_failed(turn, event.evidence, unit)
     elif isinstance(event, Ended):
-        _ended(turn, event, unit)
+        if not takeover.not_reached(turn, event, unit):
+            ended(turn, event, unit)
     elif unit.group is not None or not isinstance(event.message, OF_GROUPS):  # the others do not train
         _heard(turn, event.message, unit)
 
@@ -249,9 +250,9 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
     if said.error is not None and said.unstarted:  # the setting may be wrong, and the node sound
         error = f"health.preflight cannot be run there: {said.error}"
         sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
-        _task_failed(turn, TaskFailed(unit.id, sign), unit)
+        _task_failed(turn, sign, unit)
     elif (why := node_health.checked(turn, said)) is not None:
-        _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
+        _task_failed(turn, Evidence(said.task, said.node, hardware=why), unit)
 
 
 def _step_up(turn: Turn, unit: Unit) -> None:
@@ -327,7 +328,7 @@ def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     reached = max(unit.current.floor, turn.lineage.step)
     error = f"ended by ftslurm: it had begun a new history (step {said.step}, the run had reached {reached})"
     unit = turn.attempt(unit, intent=Cause.UNKNOWN)
-    _task_failed(turn, TaskFailed(unit.id, Evidence(error=error)), unit)
+    _task_failed(turn, Evidence(error=error), unit)
 
 
 def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
@@ -360,8 +361,7 @@ def _injected(turn: Turn, said: messages.Injected, unit: Unit) -> None:
         turn.attempt(unit, drilled=None)
 
 
-def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
-    evidence = event.evidence
+def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
     if evidence.task in unit.current.over and evidence.signal in CRASHES:
         # Its script had ended without an error. Threads of libraries may crash the process while the interpreter shuts
         # down (seen with torch: "terminate called without an active exception").
@@ -385,8 +385,3 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
             return  # leaving.vacate brings it down
     unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
     lost_connections.failed(turn, unit)
-
-
-def _ended(turn: Turn, event: Ended, unit: Unit) -> None:
-    if not takeover.not_reached(turn, event, unit):
-        ended(turn, event, unit)

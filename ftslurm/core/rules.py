@@ -49,10 +49,9 @@ def begin(config: Config) -> RunState:
     """Return the initial state of a run."""
     groups = (Unit(group_unit(g), g) for g in range(config.groups.count))
     standbys = (Unit(standby_unit(i), None) for i in range(fixed_standbys(config)))
-    if config.independent:  # as if a Lighthouse had already ended
-        over = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED)
-        return RunState(UnitTable.of((over, *groups, *standbys)), lighthouse_url="")
-    return RunState(UnitTable.of((Unit(LIGHTHOUSE, None), *groups, *standbys)))
+    over = config.independent  # as if a Lighthouse had already ended
+    lighthouse = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED if over else Phase.PENDING)
+    return RunState(UnitTable.of((lighthouse, *groups, *standbys)), lighthouse_url="" if over else None)
 
 
 def decide(state: RunState, events: Sequence[Event], now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -98,7 +97,7 @@ def _holds(turn: Turn, event: Ended) -> bool:
 def _release(turn: Turn) -> None:
     """Give the verdicts that need not wait any longer."""
     for late in turn.state.held:
-        if isinstance(late, Ended) and not _holds(turn, late):
+        if not _holds(turn, late):
             turn.set(held=tuple(other for other in turn.state.held if other is not late))
             observe(turn, late)
 

@@ -34,7 +34,6 @@ from ftslurm.core.state.events import (
     Event,
     Explained,
     JobsSeen,
-    JobsUnknown,
     Looked,
     NodesLeft,
     RequeueRefused,
@@ -98,7 +97,7 @@ def request(slurm: Slurm, ask: Ask) -> Request:
         case Probe(node, allocation):
             srun = slurm.srun("look", Place((node,), allocation=allocation))
             argv = [*srun, *programs.module("ftslurm.guard.probe")]
-            return Request(ask, argv, partial(_probed, node), slurm.environ(), PROBE_S)
+            return Request(ask, argv, lambda answer: [read_probe(node, answer.text)], slurm.environ(), PROBE_S)
         case Dial(nodes):
             argv = programs.module("ftslurm.slurm.dial", *commands.slurmds(nodes))
             return asked(argv, partial(_dialled, nodes))
@@ -117,15 +116,14 @@ def request(slurm: Slurm, ask: Ask) -> Request:
 def _jobs_seen(slurm: Slurm, asked: float, began: float, answer: Answer) -> list[Event]:
     took_s = time.monotonic() - began
     if answer.code != 0:
-        return [JobsUnknown(took_s)]
+        return [JobsSeen((), asked, took_s, whole=False)]
     seen, unread = _jobs(slurm, answer.text)
     if unread and not slurm.unread:
         asked_with = shlex.join(commands.queue())
         log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
     slurm.unread = bool(unread)
     slurm.pools |= {job.name: job.pool for job in seen}
-    unknown = [JobsUnknown(took_s)] if unread else []
-    return [JobsSeen(tuple(seen), asked, took_s, whole=not unread), *unknown]
+    return [JobsSeen(tuple(seen), asked, took_s, whole=not unread)]
 
 
 def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:
@@ -196,10 +194,6 @@ def _node_fates(answer: Answer) -> list[Event]:
             reason = "".join(line.partition(" Reason=")[2].rpartition("]")[:2])  # it ends with [user@time]
             fates.append(node_fate(node, state, reason))
     return fates
-
-
-def _probed(node: str, answer: Answer) -> list[Event]:
-    return [read_probe(node, answer.text)]
 
 
 def _dialled(nodes: Sequence[str], answer: Answer) -> list[Event]:

@@ -239,7 +239,7 @@ def _got_anywhere(turn: Turn) -> bool:
 
 def _all_failed_alike(state: RunState) -> bool:
     """Return whether every group has failed with the same error, one that another attempt is not likely to mend."""
-    if len(state.table.names(Trait.HAS_FAILED)) < state.table.groups:
+    if state.table.count(Trait.HAS_FAILED) < state.table.groups:
         return False
     groups = state.groups
     ends = [unit.exits[-1] for unit in groups]

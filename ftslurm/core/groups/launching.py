@@ -195,9 +195,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
 
 def explain(turn: Turn) -> None:
     """Record what the groups without a place wait for, once a job has been requested; the others continue."""
-    if not turn.goes_on or turn.lineage.lost is not None or over_from(turn) is not None:
-        return
-    if not turn.awake:
+    if not turn.awake or not turn.goes_on or turn.lineage.lost is not None or over_from(turn) is not None:
         return
     coming = dict[int, tuple[str | None, str | None]]()  # by pool
     for unit in turn.having(Trait.WAITING):

@@ -195,7 +195,7 @@ def _mind_first_step(turn: Turn) -> None:
     if begun or turn.lineage.lost is not None or not turn.goes_on:
         turn.set(stepless=None)
     elif stepless is None:
-        pending = table.count(Phase.PENDING) - len(table.names(Trait.WAITING))
+        pending = table.count(Phase.PENDING) - table.count(Trait.WAITING)
         if table.count(Phase.RUNNING) and not table.count(Phase.STARTING) + pending:
             turn.set(stepless=(turn.now, 0.0))
     elif turn.due(stepless[0] + max(turn.config.first_step_s, 2 * stepless[1])):

@@ -48,7 +48,7 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
 
 
 def _all_have_reported(turn: Turn, compared: Compared) -> bool:
-    if len(compared.digests) < len(turn.table.names(Trait.JOINED)):
+    if len(compared.digests) < turn.table.count(Trait.JOINED):
         return False
     return all((unit.name, unit.attempt) in compared.digests for unit in turn.having(Trait.JOINED))
 

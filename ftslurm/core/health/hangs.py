@@ -65,7 +65,7 @@ def learn(turn: Turn, gap_s: float | None) -> None:
     due = now >= standstill.learnt + LOOK_S_PER_GROUP * table.groups
     if gap_s <= standstill.longest_s and not due:
         return  # the groups step together: one of them is enough
-    joining = table.count(Phase.RUNNING) != len(table.names(Trait.JOINED))
+    joining = table.count(Phase.RUNNING) != table.count(Trait.JOINED)
     if joining or last_change(turn) >= now - gap_s - REPORT_S:
         return
     longest_s = max(standstill.longest_s, gap_s)

@@ -21,7 +21,6 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.job_states import state as job_state
 
 LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for this long; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
@@ -46,7 +45,7 @@ def may_come(turn: Turn, unit: Unit) -> bool:
     pool = pool_of(unit.group, config)
     if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
-        free = (one for one in jobs if one.alive or job_state(one.state).between or not turn.due(one.since + BETWEEN_S))
+        free = (one for one in jobs if one.alive or one.row.between or not turn.due(one.since + BETWEEN_S))
         return not state.job_pool.polled or not jobs or any(not any(living(turn, one.name)) for one in free)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
@@ -66,7 +65,7 @@ def lasts(turn: Turn, one: Job) -> bool:
     state, config = turn.state, turn.config
     if one.dismissed is not None:
         return False
-    if job_state(one.state).between and not turn.due(one.since + BETWEEN_S, JOBS):
+    if one.row.between and not turn.due(one.since + BETWEEN_S, JOBS):
         return True
     bad = state.nodes.unusable if any(living(turn, one.name)) else state.nodes.unusable | given_back(turn)
     if not one.alive or not bad.isdisjoint(one.nodes):
@@ -293,7 +292,7 @@ def _requeue(turn: Turn) -> None:
 
 def over(state: RunState) -> tuple[str, ...]:
     """Return the jobs to cancel when the run ends."""
-    return tuple(one.name for one in state.job_pool.jobs if one.alive or job_state(one.state).between)
+    return tuple(one.name for one in state.job_pool.jobs if one.alive or one.row.between)
 
 
 def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:

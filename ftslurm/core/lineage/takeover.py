@@ -16,7 +16,20 @@ from ftslurm.core.groups.reports import recovery
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import LIVE, Adoption, Evidence, Exit, Job, Marks, Phase, Place, Pulse, Unit, replace
+from ftslurm.core.state.model import (
+    LIVE,
+    Adoption,
+    Evidence,
+    Exit,
+    Job,
+    Marks,
+    Phase,
+    Place,
+    Pulse,
+    StepId,
+    Unit,
+    replace,
+)
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.turn import Turn
@@ -128,7 +141,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         recalled=live.recalled,
         agreed=0 if live.diverged else None,
         evidence=(live.diverged,) if live.diverged else (),
-        ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
+        ran_as=None if live.id == StepId(unit.name, live.attempt) else live.id,
         hosts=hosts,
         ready=Map({0: ""} if unit.is_lighthouse else {}),
         adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
@@ -150,10 +163,7 @@ def attach(turn: Turn) -> None:
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
         if job is not None and job.id and job.state == "RUNNING" and not moved:
             _attach(turn, unit, adoption, place)
-        elif moved or (
-            turn.state.job_pool.polled
-            and (job is None or not (job_state(job.state).runs or job_state(job.state).between))
-        ):
+        elif moved or (turn.state.job_pool.polled and (job is None or not (job.row.runs or job.row.between))):
             _job_gone(turn, unit, place.allocation, job, moved)
 
 

@@ -101,7 +101,7 @@ class Dial(Ask):
 
 
 class AskJobs(Ask):
-    """Ask about all jobs of this run at once. The answer is JobsSeen, or JobsUnknown."""
+    """Ask about all jobs of this run at once. The answer is JobsSeen."""
 
     asked: float = field(default=0.0, compare=False)  # when; a request that is still open serves as well
 

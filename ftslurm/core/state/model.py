@@ -16,6 +16,7 @@ from immutables import Map
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause, Says
+from ftslurm.protocol.job_states import JobState
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
@@ -144,9 +145,14 @@ class Job(Value):
     began: float | None = None  # when it was first seen running, since it was last requeued
 
     @property
+    def row(self) -> JobState:
+        """What follows from its state."""
+        return job_state(self.state)
+
+    @property
     def alive(self) -> bool:
         """Whether the job provides nodes, now or later."""
-        return self.dismissed is None and job_state(self.state).provides
+        return self.dismissed is None and self.row.provides
 
     @property
     def usable(self) -> bool:

@@ -87,9 +87,9 @@ class UnitTable(Value):
         """Return the names of the units with a property: of groups, if it is a phase or a trait."""
         return self.index.get(key, NOBODY)
 
-    def count(self, *phases: Phase) -> int:
-        """Return the number of groups in one of these phases."""
-        return sum(len(self.names(phase)) for phase in phases)
+    def count(self, *keys: Key) -> int:
+        """Return the number of groups in one of these phases, or with a trait."""
+        return sum(len(self.names(key)) for key in keys)
 
     def in_phase(self, *phases: Phase) -> list[Unit]:
         """Return the groups in one of these phases, in order."""

@@ -24,7 +24,7 @@ from ftslurm.core.state.actions import (
     RequeueJob,
     StartNow,
 )
-from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, RequeueRefused
+from ftslurm.core.state.events import Explained, JobsSeen, Looked, RequeueRefused
 from ftslurm.core.state.model import Job, replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep
@@ -145,7 +145,7 @@ def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
 
 
 ANSWERS = {
-    AskJobs(): [JobsUnknown],
+    AskJobs(): [JobsSeen],
     AskNodes(("n1",)): [],
     Probe("n1"): [Looked],
     Exclude("6", ("n1",)): [],

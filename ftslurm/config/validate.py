@@ -245,7 +245,7 @@ def _check_faults(config: Config) -> Iterator[str]:
 
 
 _RULES = (
-    *(_check_notation, _check_times, _check_groups, _check_roles, _check_array),
-    *(_check_job, _check_places, _check_container, _check_comparison, _check_faults),
-    *(check_receivers, check_preflight),
-)
+    _check_notation, _check_times, _check_groups, _check_roles, _check_array,
+    _check_job, _check_places, _check_container, _check_comparison, _check_faults,
+    check_receivers, check_preflight,
+)  # fmt: skip

@@ -90,8 +90,11 @@ def gpus(config: Config, group: int, slot: int) -> str:
 def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:
     """Return the argument list of one task that attaches a new controller to a running step (ftslurm.guard.attach)."""
     return programs.module(
-        *("ftslurm.guard.attach", f"--log-dir={log_dir}", f"--step={step}"),
-        *(f"--orphan-after-s={config.orphan_after_s}", f"--patience-s={patience_s}"),
+        "ftslurm.guard.attach",
+        f"--log-dir={log_dir}",
+        f"--step={step}",
+        f"--orphan-after-s={config.orphan_after_s}",
+        f"--patience-s={patience_s}",
     )
 
 

@@ -14,7 +14,7 @@ from ftslurm.core.state.model import LIVE, OVER, RUNS, Phase, Place, Unit, repla
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import group_unit, standby_number, standby_unit
-from ftslurm.core.state.units import places, pool_of
+from ftslurm.core.state.units import pool_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
@@ -27,8 +27,8 @@ def home(turn: Turn, unit: Unit) -> Place | None:
     """Return the place of a standby: on spare nodes, else on a free share of a node, else beside a group."""
     if standby_each(turn.config):
         return _beside(turn, standby_number(unit.name))
-    taken = places(turn.state.groups, but=unit, phases=LIVE | {Phase.PENDING})
-    others = places(turn.state.standbys, but=unit)
+    taken = [group.place for group in turn.table.in_phase(*LIVE, Phase.PENDING) if group.place.nodes]
+    others = [standby.place for standby in turn.state.standbys if standby.phase in LIVE]
     if turn.config.array:  # it has a job of its own, or waits for one
         return _place(turn, 1, [*taken, *others])
     used = frozenset(node for place in taken for node in place.nodes)

@@ -19,7 +19,7 @@ on. A node that fails its check (health.preflight) is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
@@ -315,10 +315,9 @@ def looked(turn: Turn, answer: Looked) -> None:
     if answer.silent:
         turn.node(name, no_answer=node.dialled > 0)
         return
-    known: dict[str, Any] = {"answered": now, "reachable": answer.reachable, "steps": answer.steps}
-    known = {"again": now + REFUSED_AGAIN_S} if answer.refused else known
-    if node.look is not None:
-        turn.node(name, look=replace(node.look, **known))
+    if (look := node.look) is not None:
+        known = replace(look, answered=now, reachable=answer.reachable, steps=answer.steps)
+        turn.node(name, look=replace(look, again=now + REFUSED_AGAIN_S) if answer.refused else known)
     if answer.reachable and node.out is Out.LOST:
         turn.take_back(name, "a step can be started there again")
 

@@ -55,7 +55,7 @@ def _must(turn: Turn, one: Job) -> bool:
     if one.ends is None or not one.usable or not turn.due(one.ends - config.cluster.signal_s, JOBS):
         return False
     end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn, one.name))
-    if any(u.current.adoption is not None for u in units) and not turn.due(end, JOBS):
+    if any(u.adopting for u in units) and not turn.due(end, JOBS):
         return False
     if _joined_elsewhere(turn, one) or not any(u.joined for u in units):
         return True
@@ -103,7 +103,7 @@ def _moves(turn: Turn, one: Job, elsewhere: dict[int, tuple[bool, bool]]) -> boo
     if limit is None or one.ends is None or not turn.due(limit, JOBS):
         return False
     unit = next(living(turn, one.name), None)
-    if unit is None or unit.phase is Phase.STOPPING or unit.current.adoption is not None:
+    if unit is None or unit.phase is Phase.STOPPING or unit.adopting:
         return False
     if unit.is_standby:
         return True
@@ -208,7 +208,7 @@ def _there(turn: Turn) -> list[Unit]:
     """Return the units with a step on drained nodes that may move; the Lighthouse only if the job has another node."""
     drained, found = turn.nodes.drained, []
     for unit in _near(turn, drained):
-        free = unit.current.recalled is None and unit.current.adoption is None
+        free = unit.current.recalled is None and not unit.adopting
         if free and not (unit.is_lighthouse and drained.issuperset(turn.state.allocation.nodes)):
             found.append(unit)
     return found

@@ -292,7 +292,7 @@ def _step_ready(turn: Turn, unit: Unit, url: str | None = None, hosts: tuple[str
 
 def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     # An adopted attempt may have joined before: takeover.guard_reported writes its line.
-    joins = unit.current.step is None and said.committed > 0 and unit.current.adoption is None
+    joins = unit.current.step is None and said.committed > 0 and not unit.adopting
     if joins and not turn.independent and continuity.is_new_history(turn, said, unit):
         _began_new_history(turn, said, unit)
         return
@@ -367,8 +367,8 @@ def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
         # down (seen with torch: "terminate called without an active exception").
         turn.attempt(unit, done=unit.current.done | {evidence.task})
         return
-    if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
-        evidence = replace(evidence, node=unit.current.hosts[evidence.task])
+    if evidence.node is None and evidence.task is not None:
+        evidence = replace(evidence, node=unit.node_of(evidence.task))
     if Says.ABORT in evidence.says and len(unit.place.nodes) == 1:
         return  # silence.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
@@ -378,10 +378,9 @@ def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
     if unit.phase is Phase.STOPPING:
         return  # rules._bring_down kills it when it is due
     if queue.is_told(unit, evidence) and turn.goes_on:
-        job = unit.place.allocation
-        queue.doubt(turn, job)  # Slurm is asked why
+        queue.doubt(turn, unit)  # Slurm is asked why
         unit = turn.attempt(unit, told=unit.current.told or turn.now)
-        if job is not None:
+        if unit.place.allocation is not None:
             return  # leaving.vacate brings it down
     unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
     lost_connections.failed(turn, unit)

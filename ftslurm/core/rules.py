@@ -181,7 +181,7 @@ def _expire(turn: Turn) -> None:
         if (why := _late(turn, unit)) is not None:
             sign = Evidence(error=why, cause=Cause.START_TIMEOUT)
             stop(turn, unit, Cause.START_TIMEOUT, sign)
-        elif not over or unit.group is None or unit.joined or unit.current.adoption is not None:
+        elif not over or unit.group is None or unit.joined or unit.adopting:
             continue
         elif unit.phase is Phase.PENDING:
             given_up(turn, unit, too_late(turn.table.in_phase(Phase.SUCCEEDED)[0].group_id))

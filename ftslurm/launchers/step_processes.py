@@ -6,7 +6,6 @@ Every call of `listen` checks all pipes and children, whatever woke the selector
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import selectors
 import signal
@@ -267,9 +266,7 @@ class Children:
                 del child.unsent[: os.write(pipe.fileno(), child.unsent)]
         except BlockingIOError:
             pass
-        except OSError as error:
-            if error.errno != errno.EPIPE:
-                raise
+        except BrokenPipeError:
             child.unsent.clear()  # the process has ended; `_reap` handles it
         registered = pipe.fileno() in self.selector.get_map()
         if child.unsent and not registered:

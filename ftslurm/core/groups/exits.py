@@ -40,7 +40,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
         distrust(turn, unit.group_id, unit.attempt, unit.current.agreed)
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
     if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job):
-        queue.doubt(turn, unit.place.allocation)
+        queue.doubt(turn, unit)
     _follows(turn, unit, verdict, event)
 
 
@@ -114,7 +114,7 @@ def _follows(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
 def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
     """Return whether srun failed before there was a step: slurmctld was away, or has just restarted and refuses."""
     heard = any(host is not None for host in unit.current.hosts) or bool(unit.current.evidence)
-    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.current.adoption is None
+    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and not unit.adopting
 
 
 def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
@@ -123,7 +123,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     marks = replace(unit.marks, launched=None)
     unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
-    queue.doubt(turn, unit.place.allocation)
+    queue.doubt(turn, unit)
     before = len(turn.actions)
     _follows(turn, unit, verdict, event)
     after = turn.change(unit, reason=reason)

@@ -120,7 +120,7 @@ def tell_waiting(turn: Turn) -> None:
     for unit in turn.attended() if turn.goes_on else ():
         since = unit.marks.launched if unit.current.looked is None else unit.current.looked
         starts = unit.phase is Phase.STARTING or (unit.phase is Phase.RUNNING and not turn.independent)
-        if unit.group is None or unit.joined or unit.current.adoption is not None or since is None or not starts:
+        if unit.group is None or unit.joined or unit.adopting or since is None or not starts:
             continue
         if not turn.due(since + max(TOLD_S, every_s(turn.table.groups)), unit.name):
             continue

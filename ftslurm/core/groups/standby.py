@@ -115,7 +115,7 @@ def _is_usable(turn: Turn, place: Place) -> bool:
 
 def _is_astray(turn: Turn, own: Unit, number: int) -> bool:
     """Return whether a standby's step is neither where its group is, nor where that wants to come back."""
-    if own.phase not in RUNS or own.current.adoption is not None:
+    if own.phase not in RUNS or own.adopting:
         return False
     group = turn.table.by_name.get(group_unit(number))
     if group is None or group.retired or group.phase in OVER:
@@ -133,7 +133,7 @@ def told_room(turn: Turn, said: messages.Room, unit: Unit) -> None:
         return
     if NO_ROOM in turn.state.warnings:
         return
-    node = unit.current.hosts[said.task] if said.task < len(unit.current.hosts) else None
+    node = unit.node_of(said.task)
     reason = (
         f"{node} has {said.available_mb / 1024:.1f} GiB of memory left beside group {unit.group}, and warm processes "
         f"there would take {need / 1024:.1f} GiB, more than half: standby.count=each starts them all the same"

@@ -103,9 +103,9 @@ def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
     return records.AllocationLeaving(allocation=one.name, cause=cause.value, reason=why)
 
 
-def doubt(turn: Turn, name: str | None) -> None:
-    """Poll Slurm at once whether a job still runs, because a step in it was ended from outside."""
-    known = job(turn, name)
+def doubt(turn: Turn, unit: Unit) -> None:
+    """Poll Slurm at once whether the job of a unit still runs, because its step was ended from outside."""
+    known = job(turn, unit.place.allocation)
     if known is not None and known.state == "RUNNING":
         update(turn, known.name, doubted=turn.now)
         poll_by(turn, turn.now)

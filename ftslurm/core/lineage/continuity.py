@@ -38,7 +38,7 @@ def opened(turn: Turn, event: Granted) -> None:
         return
     if past is not None:
         _continued(turn, past, event.homes)
-        if any(unit.current.adoption for unit in turn.state.groups):
+        if any(unit.adopting for unit in turn.state.groups):
             return
         if past.step > 0 and not turn.independent:
             lost = f"the job was requeued at step {past.step}, with all groups"

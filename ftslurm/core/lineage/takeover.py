@@ -67,7 +67,7 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
             turn.put(_left_behind(unit, step, turn.now))
         elif step is not None:
             _gone(turn, unit, step, past)
-    if any(unit.current.adoption for unit in turn.state.groups):
+    if any(unit.adopting for unit in turn.state.groups):
         _went_on(turn, past)
 
 
@@ -192,7 +192,7 @@ def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
     late = turn.now >= adoption.since + turn.config.orphan_after_s  # by now the step has ended itself
     if late or event.no_job:
         return False
-    queue.doubt(turn, unit.place.allocation)
+    queue.doubt(turn, unit)
     turn.attempt(unit, adoption=replace(adoption, asked=False, again=turn.now + AGAIN_S))
     return True
 

@@ -358,6 +358,15 @@ class Unit(Value):
         """Whether this attempt has committed a step, so that it holds the state of the training."""
         return self.phase is Phase.RUNNING and self.current.step is not None
 
+    @property
+    def adopting(self) -> bool:
+        """Whether an earlier controller has launched its step, and not all guards have reported to this one."""
+        return self.current.adoption is not None
+
+    def node_of(self, task: int) -> str | None:
+        """Return the node that a task has reported; None: it has not."""
+        return self.current.hosts[task] if task < len(self.current.hosts) else None
+
     def task_on(self, node: str) -> int | None:
         """Return the first task that has reported this node; None: none has."""
         return next((task for task, host in enumerate(self.current.hosts) if host == node), None)

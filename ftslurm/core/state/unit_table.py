@@ -34,11 +34,11 @@ def _keys(unit: Unit | None) -> frozenset[Key]:
     if current.ran_as is not None:
         keys.add(current.ran_as)
     if unit.is_standby:
-        keys.add((Trait.STANDBY, unit.phase, current.adoption is not None))
+        keys.add((Trait.STANDBY, unit.phase, unit.adopting))
     if unit.group is not None:
         traits = {
             Trait.JOINED: unit.joined,
-            Trait.ADOPTING: current.adoption is not None,
+            Trait.ADOPTING: unit.adopting,
             Trait.WAITING: unit.waits_for is not None,
             Trait.HAS_FAILED: unit.exits,
             Trait.RETIRED: unit.retired,

@@ -6,8 +6,6 @@ summary.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
@@ -15,7 +13,7 @@ from ftslurm.monitor import starting
 from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause, cause_of, is_failure
+from ftslurm.protocol.causes import cause_of, is_failure
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
 from ftslurm.words import about, by_count, every, few, plural, seconds
@@ -275,8 +273,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
         return f"{what} {left}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
-    told = replace(record, error=None) if cause_of(cause) is Cause.HANG else record  # the line of hang_found
-    return f"{what} attempt {record.attempt} died{where}: {verdict(told)}{log}"
+    return f"{what} attempt {record.attempt} died{where}: {verdict(record)}{log}"
 
 
 def _slow(record: records.GroupSlow) -> str:
@@ -312,8 +309,6 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
             return f"group {record.group} is not heard{long}: the others go on without it for now"
         case records.GroupHeardAgain():
             return f"group {record.group} is heard again after {seconds(record.seconds)}: it takes part again"
-        case records.HangFound():
-            return f"group {record.group} hangs{_because(record.reason)}"
         case records.GroupSlow():
             return _slow(record)
         case records.ReplicasDiffer():

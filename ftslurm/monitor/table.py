@@ -38,7 +38,6 @@ _STYLES = {
         records.StepExited,
         records.NodeExcluded,
         records.NodeCheckFailed,
-        records.HangFound,
         records.ReplicasDiffer,
     ),
     "bold red": (records.GroupGivenUp,),

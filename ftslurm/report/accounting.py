@@ -100,7 +100,7 @@ def _split(
     lost: Iterable[Span],
     name: Callable[[Span], str],
     failures: Iterable[Failure] = (),
-    failed: Callable[[Failure], str] = lambda failure: failure.cause,
+    failed: Callable[[Failure], str] = str,
 ) -> tuple[Account, ...]:
     """Return the lost time and the failures under each name, the most time first."""
     seconds, counts = defaultdict[str, float](float), Counter(map(failed, failures))

@@ -24,7 +24,7 @@ from ftslurm.report.history import (
     History,
     Slow,
 )
-from ftslurm.report.timeline import Timeline, stalled
+from ftslurm.report.timeline import Stall, Timeline, stalled
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import Fold
 
@@ -65,7 +65,12 @@ class HistoryFold(Fold):
         end = self._ended if self._ended is not None else max(self._last, now or 0.0)
         stalls = self._stalls()
         groups = tuple(
-            GroupHistory(n, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted)
+            GroupHistory(
+                n,
+                tuple(stalled(list(line.close(end)), stalls.get(n, []))),
+                line.committed.total(),
+                line.aborted.total(),
+            )
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
@@ -187,8 +192,7 @@ class HistoryFold(Fold):
 
     def _group_exited(self, record: records.StepExited, line: Timeline, noticed: float) -> None:
         time = self.now
-        if record.group is not None:
-            self._not_slow(record.group)
+        self._not_slow(record.group)
         if line.trains:
             self._training -= 1
         if record.cause == "ok":
@@ -196,8 +200,7 @@ class HistoryFold(Fold):
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
         node = node if is_failure(record.cause) else None  # which is not to blame
-        silent_since = self._silent_since if record.with_job else None
-        line.failed(noticed, time, record.cause or "unknown", node, silent_since)
+        line.failed(noticed, time, record.cause or "unknown", node, self._silent_since if record.with_job else None)
         if record.group in self._leaving:
             line.leave(time, FINISHED)
 
@@ -223,8 +226,8 @@ class HistoryFold(Fold):
         line, time = self._current(record), self.now if record.at is None else record.at
         if line is None or record.step is None:
             return
-        line.committed += record.committed or 0
-        line.aborted += record.aborted or 0
+        line.committed[record.attempt] = record.committed or 0
+        line.aborted[record.attempt] = record.aborted or 0
         if not line.trains:
             return  # it has a quorum, but has not committed a step itself
         if record.step > self._step and self._quorums:
@@ -270,7 +273,7 @@ class HistoryFold(Fold):
         for line in self._lines:
             line.undo(since)
 
-    def _stalls(self) -> dict[int, list[tuple[float, float, str, str | None]]]:
+    def _stalls(self) -> dict[int, list[Stall]]:
         """Return the stalls of each group, with their causes."""
         if not self._gaps[1]:
             return {}
@@ -279,7 +282,7 @@ class HistoryFold(Fold):
         moments = sorted(
             (moment, n) for n, f in enumerate(self._failures) for moment in (f.time, f.back) if moment is not None
         )
-        found: dict[int, list[tuple[float, float, str, str | None]]] = {}
+        found = dict[int, list[Stall]]()
         for time, gap, group in zip(*self._gaps, strict=True):
             if gap > least:
                 at = bisect_left(moments, (time - gap - slack, 0))
@@ -300,7 +303,7 @@ class HistoryFold(Fold):
             times = (record.own_s or 0.0, record.others_s or 0.0, record.step_s or 0.0)
             self._slow.append(Slow(record.group, record.nodes, self.now, *times))
 
-    def _not_slow(self, group: int) -> None:
+    def _not_slow(self, group: int | None) -> None:
         self._slow = [replace(s, end=min(s.end, self.now)) if s.group == group else s for s in self._slow]
 
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import TypeAlias
 
 from ftslurm.report.history import (
     EARLIER,
@@ -18,6 +20,7 @@ from ftslurm.report.history import (
     Span,
 )
 
+Stall: TypeAlias = tuple[float, float, str, str | None]  # begin, end, cause and node
 LAUNCHED = ("start", "import", "assign", "join", "commit")  # the phases from the launch to the first step, in order
 
 
@@ -30,7 +33,7 @@ class Timeline:
         self.cause = FIRST_START  # of the outage, while it lasts
         self.node: str | None = None  # the node that caused it
         self.attempt, self.nodes = -1, tuple[str, ...]()
-        self.committed = self.aborted = 0  # steps, over all attempts
+        self.committed, self.aborted = Counter[int](), Counter[int]()  # steps of each attempt
         self._trained: int | None = None  # index of the span of training that the outage has ended
 
     @property
@@ -99,7 +102,7 @@ class Timeline:
 
     def undo(self, since: float) -> None:
         """Mark the training since `since` as undone; the outage has begun after it."""
-        for n in range(len(self.spans) - 1, -1, -1):
+        for n in reversed(range(len(self.spans))):
             span = self.spans[n]
             if span.end <= since:
                 break
@@ -116,7 +119,7 @@ class Timeline:
 
     def stopped(self) -> None:
         """Name the end of the run as the cause of what it has ended."""
-        for n in range(len(self.spans) - 1, -1, -1):
+        for n in reversed(range(len(self.spans))):
             if self.spans[n].phase == TRAINING:
                 return
             if self.spans[n].cause == "cancelled":
@@ -141,12 +144,12 @@ class Timeline:
         self.spans[at : at + 1] = [one for one in (span._replace(end=middle), late) if one.seconds > 0]
 
 
-def stalled(spans: list[Span], stalls: list[tuple[float, float, str, str | None]]) -> list[Span]:
+def stalled(spans: list[Span], stalls: list[Stall]) -> list[Span]:
     """Cut stalls out of spans of training.
 
     Args:
         spans: of one group, in order.
-        stalls: begin, end, cause and node of each, in the order of their ends.
+        stalls: in the order of their ends.
     """
     out: list[Span] = []
     at = 0

@@ -9,6 +9,7 @@ from math import inf
 from immutables import Map
 
 from ftslurm.core.state.actions import Send
+from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import (
     ALL,
     Allocation,
@@ -31,7 +32,7 @@ class RunState(Value):
 
     table: UnitTable
     allocation: Allocation = Allocation("", ())  # the controller's own; without nodes in array mode: jobs provide all
-    held: tuple[object, ...] = ()  # Ended events whose verdict waits (rules._holds)
+    held: tuple[Ended, ...] = ()  # ended steps whose verdict waits (rules._holds)
     parked: Map[str, int] = Map()  # the last attempts of groups that `ftslurm scale` has removed
     lineage: Lineage = field(default=Lineage())
     job_pool: JobPool = field(default=JobPool())

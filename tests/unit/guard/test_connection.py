@@ -34,7 +34,7 @@ import sys, time
 from ftslurm.protocol import messages, outbox as tell
 print("now", flush=True)
 while True:
-    tell.say(messages.Progress(7, 0, 0, 6, 0, 0, gap_s=time.time()))
+    tell.say(messages.Progress(7, 0, 0, 6, 0, gap_s=time.time()))
     time.sleep(0.01)
 """
 

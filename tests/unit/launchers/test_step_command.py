@@ -299,7 +299,7 @@ def test_an_srun_that_handles_sigpipe_goes_on_when_its_controller_is_killed(role
     launcher, launch, told = Slurm(config(), RUN), group(), tmp_path / "told"
     made = {
         "launches": launcher.start(launch, tmp_path)[0],
-        "adopts": launcher.attach(Attach(launch.id, launch.group, launch.place, "77.1")),
+        "adopts": launcher.attach(Attach(launch.id, launch.place, "77.1")),
     }
     command = replace(made[role], argv=[sys.executable, "-c", HANDLES_SIGPIPE, str(told)], env=dict(os.environ))
     children = Children(tmp_path, launcher)

@@ -247,7 +247,6 @@ def test_a_journal_of_an_older_version_is_read_as_before(journal: list[ex.Line])
         {"event": "group_joined", "group": 1, "attempt": 0, "phases": "quick"},
         {"event": "group_waits"},
         {"event": "node_silent"},
-        {"event": "hang_found", "stage": 9},
         {"event": "fault_injected"},
         {"event": "fault_refused", "kind": 3},
         {"event": "group_joined", "group": 77, "attempt": 3},

@@ -16,21 +16,19 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ftslurm.guard.gateway import Gateway, listener_at, publish
-from ftslurm.lighthouse import endpoint
 from ftslurm.protocol import addresses, messages
 from ftslurm.worker import patch_fit
 
 Report = Callable[[messages.Report], None]
 
 
-async def serve(options: dict[str, Any], _orders: int, report: Report, gateway: Gateway) -> NoReturn:
+async def serve(options: dict[str, Any], _orders: int, report: Report, gateway: Gateway, url: str) -> NoReturn:
     """Serve on loopback until killed, in threads of its own. It has no authentication; its guard lets only the run in.
 
     Args:
-        options, gateway: as for server.serve; it takes no orders.
+        options, gateway, url: as for server.serve; it takes no orders.
     """
     os.environ.setdefault("RUST_LOG", "warn")
-    url = endpoint.reserve(gateway)
     times = {name: options[name] for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms")}
     server = load_native().LighthouseServer(bind="127.0.0.1:0", min_replicas=options["min_replicas"], **times)
     port = int(server.address().rpartition(":")[2])

@@ -63,7 +63,7 @@ def step(folder: Path, kind: str) -> str:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "ftslurm.lighthouse", f"--log-dir={folder}", "--heartbeat-s=1"),
-            *("--orphan-after-s=3600", "--eof-ends", f"--lighthouse={json.dumps(settings)}"),
+            *("--orphan-after-s=3600", f"--lighthouse={json.dumps(settings)}"),
         ],
         env=os.environ | {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_STEP": "lighthouse/0", "FTSLURM_CLUSTER": "local"},
         stdin=subprocess.PIPE,

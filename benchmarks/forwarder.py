@@ -95,7 +95,8 @@ def keep_store(pipe: Connection) -> None:
         )
 
     async def serve() -> None:
-        admission = Admission("127.0.0.1", lambda: KEY, Refusals())
+        admission = Admission(lambda: KEY, Refusals())
+        admission.announce("127.0.0.1", "127.0.0.1")
         pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{admission.open()}/store"))
         admission.offer("store", FilteredListener(stores[1][0]))
         await asyncio.Event().wait()

@@ -178,8 +178,7 @@ class Guard:
         self.channel = ControlChannel(self, reports, end)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
-        local = os.environ.get("FTSLURM_CLUSTER") == "local"
-        self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
+        self.network = Network(requests)
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended, kill its remaining processes, and exit as it did."""

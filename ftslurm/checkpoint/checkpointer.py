@@ -46,7 +46,6 @@ OWN = "torchft"  # the entry of the manager's state; those of what was registere
 SAME_AS_GIVEN = ("default", "set_state_dict_fns")  # the keys under which torchft registers the script's own state
 MOST_LISTED = 5  # damaged checkpoints that a message lists
 TRIM_EVERY = 1000  # steps between trims of the positions in the data when `every` is 0
-_INSTANCES = itertools.count()  # numbers the checkpointers of this process
 
 
 class CheckpointError(FtslurmError):
@@ -132,9 +131,9 @@ class Checkpointer:
                 "for the ranks of this replica group only"
             )
         self._writers = RankGroup()  # for the thread that writes
-        self._requested = AgreedStep(self._ranks, f"save-{next(_INSTANCES)}")  # for what the controller asks for
+        self._requested = AgreedStep(self._ranks)  # for what the controller asks for
         self._positions = None if data is None else self._data_positions(folder, data)
-        self._stage: snapshot.Stage | None = None
+        self._buffers: dict[str, Any] = {}  # of the copies of the state
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ftslurm_checkpoint")
         self._last_step = manager.current_step()  # the last committed step
         self._was_saver = False  # whether this group was the one that saves at that step
@@ -251,8 +250,7 @@ class Checkpointer:
         started = time.monotonic()
         staged: Future[snapshot.Snapshot] = Future()
         try:
-            self._stage = self._stage or _snapshot().Stage()
-            staged.set_result(self._stage.copy(self._tree()))
+            staged.set_result(_snapshot().copy(self._tree(), self._buffers))
         except Exception as error:  # reported to the other ranks by the thread
             staged.set_exception(error)
         self._saving = self._thread.submit(on_this_device(self._save), now, staged, started)

@@ -212,7 +212,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
             "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
         )
     secret_variables.check_worker(os.environ)
-    code = running.of_run(os.environ)
+    code = running.RunCode(os.environ["FTSLURM_RUN_DIR"])
     code.enter(os.environ)
     choose_gpus(task.options.gpus)
     node_check.pass_or_end(task, channel.say)

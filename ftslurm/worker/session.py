@@ -38,7 +38,6 @@ from ftslurm.worker import (
     script,
     torchft_patches,
 )
-from ftslurm.worker.arguments import fill
 from ftslurm.worker.lineage_guard import LineageGuard
 from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.private_names import Patch
@@ -134,7 +133,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
     ours = descriptors()
-    args = fill(assign.args, os.environ)
+    args = script.fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
 
 

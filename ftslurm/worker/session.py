@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from ftslurm.code import node_copy, running
 from ftslurm.errors import complain
 from ftslurm.guard import gpus, interfaces, node_check, rank_log, stacks
-from ftslurm.guard.gateway import Gateway, publish
+from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.exit_codes import ExitCode
@@ -496,11 +496,10 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
 
     host, _, port = gateway.reserve().rpartition(":")
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    here, mine = os.dup(listener.fileno()), listener.getsockname()[1]
+    mine = listener.getsockname()[1]
     store = TCPStore("127.0.0.1", mine, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     _kept.append(store)
-    publish(gateway, addresses.STORE, here, mine)
-    os.close(here)
+    gateway.publish(addresses.STORE, mine)
     empty(store)
     return host, int(port)
 

@@ -294,7 +294,7 @@ def test_what_a_worker_asks_its_guard() -> None:
         way = gateway.forwarder(f"http://{place}/store")
         assert gateway.forwarder(f"{place}/store") == way
         with socket.create_server(("127.0.0.1", 0), backlog=50) as listener, echo(listener):
-            gateway.publish("store", listener.fileno())
+            gateway.publish("store", listener.getsockname()[1])
             with connect(int(way.rpartition(":")[2])) as sock:
                 sock.sendall(b"abc")
                 assert sock.recv(10) == b"ABC"

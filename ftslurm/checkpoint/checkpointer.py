@@ -257,27 +257,27 @@ class Checkpointer:
 
     def _save(self, step: int, staged: Future[snapshot.Snapshot], started: float) -> None:
         """Write a checkpoint and report the outcome. Runs in the thread; no error here may stop the training."""
-        saved = error = None
+        name = error = None
         try:
-            saved = self._publish(step, staged)
+            name = self._publish(step, staged)
         except Exception as failure:
             error = describe(failure)
         if self._writers.rank != 0:
             return
         seconds = round(time.monotonic() - started, 3)
-        if saved is None:
+        if name is None:
             complain(f"checkpoint of step {step} failed in {self._store.name}, training goes on: {error}")
         else:
-            complain(f"checkpoint of step {step} saved in {seconds:.2f} s: {saved.name}")
-        outbox.say(messages.Checkpointed(step, saved.name if saved else self._store.name, seconds, error))
-        if saved is not None:
+            complain(f"checkpoint of step {step} saved in {seconds:.2f} s: {name}")
+        outbox.say(messages.Checkpointed(step, name or self._store.name, seconds, error))
+        if name is not None:
             try:
                 self._store.prune(step, self._keep, self._me)
             except OSError as trouble:
                 complain(f"old checkpoints could not be removed: {trouble}")
 
-    def _publish(self, step: int, staged: Future[snapshot.Snapshot]) -> Checkpoint:
-        """Write a checkpoint beside the others, and have the store make it one of them when it is complete.
+    def _publish(self, step: int, staged: Future[snapshot.Snapshot]) -> str:
+        """Write a checkpoint beside the others, have the store make it one of them, and return its name.
 
         Raises:
             GroupFailed: there is no new checkpoint.
@@ -287,7 +287,7 @@ class Checkpointer:
         part = ranks.agree(layout.part_name(step, self._me, time.time_ns()), min)
         try:
             files = _snapshot().write(copied, store, part, ranks)
-            return Checkpoint(*ranks.run_on_first(lambda: store.finish(step, part, self._me, files)))
+            return str(ranks.run_on_first(lambda: store.finish(step, part, self._me, files)))
         except BaseException:
             if ranks.rank == 0:
                 with suppress(OSError):

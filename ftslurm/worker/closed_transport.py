@@ -32,13 +32,13 @@ CONNECT_S = 10.0  # a node that does not answer for so long is gone
 GONE_S = 15  # the same while a state is sent: the healer and its donor would wait for torchft's time-out of 60 s
 
 
-def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
+def install(gateway: Gateway, reach: Reach) -> None:
     """Close the transports that scripts create from now on.
 
     Args:
         reach: how other nodes reach this one.
     """
-    module = module or importlib.import_module("torchft.checkpointing.http_transport")
+    module: Any = importlib.import_module("torchft.checkpointing.http_transport")
     base: Any = module._IPv6HTTPServer
     module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: reach.host}))
 

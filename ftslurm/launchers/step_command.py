@@ -45,7 +45,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
         f"--log-max-mb={config.logs.max_mb}",
         f"--heartbeat-s={config.heartbeat_s}",
         f"--orphan-after-s={config.orphan_after_s}",
-        "--eof-ends" if local else "--adoptable",
+        f"--adoptable={int(not local)}",
         *(["--ends-job"] if (config.cluster.kind, config.cluster.controller) == ("slurm", "job") else []),
     ]
     if launch.id.unit == LIGHTHOUSE:

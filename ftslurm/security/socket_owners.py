@@ -92,27 +92,17 @@ def clients_of(port: int) -> Iterator[tuple[Address, int]]:
 
     The uid is -1 if the client's process has closed its end.
     """
-    there = _hex(("127.0.0.1", port))
+    there = b"%08X:%04X" % (struct.unpack("=I", socket.inet_aton("127.0.0.1"))[0], port)
     for line in _lines(there):
         words = line.split()
         if words[2].endswith(there) and words[3] in _OPEN:
-            yield _address(words[1][-13:]), int(words[7]) if int(words[9]) else -1
+            host, theirs = words[1][-13:].split(b":")
+            client = socket.inet_ntoa(struct.pack("=I", int(host, 16))), int(theirs, 16)
+            yield client, int(words[7]) if int(words[9]) else -1
 
 
 def _lines(address: bytes) -> Iterator[bytes]:
     """Yield the rows with an address. An IPv4 address in tcp6 ends in the same eight digits."""
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(f"/proc/net/{name}", "rb") as table:
-            text, at = table.read(), -1
-            while (at := text.find(address, at + 1)) >= 0:
-                yield text[text.rfind(b"\n", 0, at) + 1 : text.find(b"\n", at)]
-
-
-def _hex(address: Address) -> bytes:
-    number = struct.unpack("=I", socket.inet_aton(address[0]))[0]
-    return b"%08X:%04X" % (number, address[1])
-
-
-def _address(text: bytes) -> Address:
-    number, port = text.split(b":")
-    return socket.inet_ntoa(struct.pack("=I", int(number, 16))), int(port, 16)
+            yield from (line for line in table if address in line)

@@ -64,7 +64,6 @@ class Observer(Onlooker):
         self._clock = clock
         self._every_s = every_s
         self._managers: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
-        self.step: int | None = None  # after the latest commit of this process; None: there was none
         self._committed = 0
         self._aborted = 0
         self._aborting = False  # the last step was not committed
@@ -132,7 +131,6 @@ class Observer(Onlooker):
             self._aborting = True
             return
         self._aborting = False
-        self.step = seen.step
         self._committed += 1
         if seen.committed_at is not None:
             self._gap_s = max(self._gap_s or 0.0, now - seen.committed_at)

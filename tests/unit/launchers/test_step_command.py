@@ -77,7 +77,7 @@ def test_a_worker_understands_its_command_line(here: bool) -> None:
     assert argv[:4] == programs.module("ftslurm.worker")
     got = understood(argv)
     assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 1.0, 60.0, None)
-    assert got.eof_ends is here  # through srun an end-of-file has no meaning
+    assert got.adoptable == (not here)  # through srun an end-of-file has no meaning
     assert got.lighthouse is None
 
 

@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
     else:
         console = table.console()
         text = report_text.render(report.sheet)
-        console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.begun)
+        console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.groups)
     if not args.json:
         try:
             report.write_page(run.files.report)

@@ -240,7 +240,7 @@ class Groups(Watching[_Run]):
     def _problem(self) -> str | None:
         """Return why the run has not started, or what is wrong with its controller."""
         found = self._watcher.look()
-        return None if found.over and found.never is None else found.note
+        return None if found.over and not found.never else found.note
 
     def draw(self) -> None:
         if self.seen is None:

@@ -149,7 +149,7 @@ def test_any_bytes_are_a_journal_and_another_can_be_written_after_them(
     run.events.write_bytes(b"\n".join(data))
     before = list(JournalReader(run.events).iter_new())
     last_line(run.events)
-    with Journal(run) as journal:
+    with contextlib.closing(Journal(run)) as journal:
         journal.append(RawRecord("warning", text="the next"))
     after = list(JournalReader(run.events).iter_new())
     assert after[-1]["text"] == "the next"

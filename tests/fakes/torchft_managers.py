@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import torch  # noqa: F401  else the first one to import it does so below, where it is forgotten again
+
 
 def run_manager(torchft: Any, watchers: Any) -> Any:
     """Return RunManager over a fake."""

@@ -67,6 +67,8 @@ def _check_groups(config: Config) -> Iterator[str]:
         yield f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it"
     if most_groups(config) > groups.count and groups.roles:
         yield "groups.max with groups.roles: groups that have roles cannot become more; leave one of them out"
+    if groups.mem is not None and not re.fullmatch(r"\d+[KMGTkmgt]?", groups.mem):
+        yield f"groups.mem={groups.mem!r}: must be a whole number with K, M, G or T, as 64G; without one it is of M"
 
 
 def _check_roles(config: Config) -> Iterator[str]:

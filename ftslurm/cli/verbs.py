@@ -522,14 +522,3 @@ VERBS_BY_PURPOSE = {
     "check, try out, tidy up": REST,
 }
 VERBS = {verb.name: verb for verbs in VERBS_BY_PURPOSE.values() for verb in verbs}
-
-
-def options(verb: Verb) -> dict[str, argparse.Action]:
-    """Return the options of a verb, each by its names."""
-    actions = parser_of(verb)._actions
-    return {name: action for action in actions for name in action.option_strings}
-
-
-def positionals(verb: Verb) -> list[argparse.Action]:
-    """Return the arguments of a verb that are no options."""
-    return [action for action in parser_of(verb)._actions if not action.option_strings]

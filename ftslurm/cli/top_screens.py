@@ -7,7 +7,6 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -16,7 +15,6 @@ from rich.text import Text
 from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
@@ -29,11 +27,10 @@ from ftslurm.monitor import group_rows, table
 from ftslurm.monitor.group_rows import ORDERS, Rows
 from ftslurm.monitor.log_tail import log_of, tail
 from ftslurm.monitor.sentences import short_log
-from ftslurm.monitor.status import RunStatus, aged
+from ftslurm.monitor.status import RunStatus, aged, with_hooks
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol.run_states import STATES
-from ftslurm.run import deliveries, liveness
-from ftslurm.run.deliveries import Delivery
+from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
 from ftslurm.run.facts import QUEUE_S, Queue, Watcher
@@ -89,13 +86,6 @@ class Watching(Screen[None], Generic[Seen]):
     orders: ClassVar[Iterable[str]]  # in which rows can be sorted
     BINDINGS: ClassVar[list[BindingType]] = [("s", "sort", "sort"), ("q", "app.quit", "leave")]
 
-    class Looked(Message):
-        """The thread has looked."""
-
-        def __init__(self, seen: object) -> None:
-            super().__init__()
-            self.seen = seen
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: Seen | None = None
@@ -114,14 +104,14 @@ class Watching(Screen[None], Generic[Seen]):
         while not self._over.wait(pause):
             began = time.monotonic()
             try:
-                self.post_message(self.Looked(self.look()))
+                self.call_later(self._show, self.look())
                 pause = max(self.every_s, time.monotonic() - began)
             except (FtslurmError, OSError) as error:
                 self.app.notify(visible(str(error)), severity="error", markup=False)
                 pause = _AFTER_ERROR_S
 
-    def on_watching_looked(self, message: Looked) -> None:
-        self.seen = message.seen  # type: ignore[assignment]
+    def _show(self, seen: Seen) -> None:
+        self.seen = seen
         self.draw()
 
     def action_sort(self) -> None:
@@ -213,7 +203,6 @@ class Groups(Watching[_Run]):
         self._events = self._reader.up_to_now
         self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
         self._note: str | None = None
-        self._hooks: tuple[Delivery, ...] = ()
         self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
         self._named, self._shown = "", ""  # the log in the pane, and its text
@@ -231,8 +220,8 @@ class Groups(Watching[_Run]):
             self._folding.apply(event)
         self._events = self._reader.iter_new
         if time.monotonic() >= self._noted + table.NOTE_S:
-            self._noted, self._note, self._hooks = time.monotonic(), self._problem(), deliveries.read(self._run)
-        status = replace(aged(self._folding.status, time.time()), hooks=self._hooks)
+            self._noted, self._note = time.monotonic(), self._problem()
+        status = with_hooks(aged(self._folding.status, time.time()), self._run)
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
         return _Run(status, self._note, log, tail(log) if log is not None else "")
@@ -257,10 +246,7 @@ class Groups(Watching[_Run]):
 
     def _draw_log(self, seen: _Run) -> None:
         """Show the end of the log, unless the user has scrolled up in it."""
-        pane, title = (
-            self.query_one(RichLog),
-            visible(short_log(str(seen.log)) if seen.log is not None else "no log yet"),
-        )
+        pane, title = self.query_one(RichLog), visible("no log yet" if seen.log is None else short_log(str(seen.log)))
         if title != self._named or (seen.text != self._shown and pane.is_vertical_scroll_end):
             self._named, self._shown = title, seen.text
             pane.border_title = Text(title)

@@ -187,7 +187,7 @@ def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
             os.kill(child, signal.SIGINT)
 
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; touch {tmp_path}/ended"
-    monkeypatch.setattr(submit, "command", lambda *_: f"sh -c '{waits}'")
+    monkeypatch.setattr(submit, "batch_command", lambda *_: f"exec sh -c '{waits}'")
     (tmp_path / "submitit").mkdir()
     before = signal.signal(signal.SIGINT, heeded)
     sys.addaudithook(lambda event, args: at_worst(event, args) if starting else None)

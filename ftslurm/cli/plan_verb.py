@@ -70,11 +70,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _print_plan(config: Config) -> int:
     settle(config, preview=True)
-    owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
-    if config.cluster.kind != "local" and config.cluster.controller == "job":
-        pilot_jobs.try_out(config, RunDir(Path(config.run.dir or config.run.root)), lead=True)
-    for line in plan(config, None if config.cluster.kind == "local" else client.kill_wait_s()):
-        print(line)
+    place, local = Path(config.run.dir or config.run.root), config.cluster.kind == "local"
+    owned_files.check_way(place, config.run.trust)
+    if not local and config.cluster.controller == "job":
+        pilot_jobs.try_out(config, RunDir(place), lead=True)
+    print(*plan(config, None if local else client.kill_wait_s()), sep="\n")
     return 0
 
 

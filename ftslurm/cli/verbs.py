@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ftslurm.cli import option_types
+from ftslurm.cli.option_types import count, pattern, since
 from ftslurm.cli.parser import Parser
 from ftslurm.protocol.run_states import FAULTS
 
@@ -84,7 +84,9 @@ ROOT = arg("--root", default="runs", metavar="DIR", help="where run directories 
 JSON = flag("--json", help="print it as JSON")
 GROUP = arg("--group", type=int, required=True, metavar="N", help="of this group")
 RANK = arg("--rank", type=int, default=0, metavar="R", help="this rank of the group (default: 0)")
-SINCE = "since: 10m, 14:30, 2026-11-23T14:30"
+FOLLOW = flag("-f", "--follow", help="go on until the run is over")
+SINCE = arg("--since", type=since, default=0.0, metavar="TIME", help="only since: 10m, 14:30, 2026-11-23T14:30")
+YES = flag("--yes", help="do not ask")
 HYDRA = (
     arg("overrides", nargs="*", metavar="SETTING", help="section.name=value or section=preset: ftslurm help settings"),
     flag("-m", "--multirun", help="a sweep: one run for each combination of values"),
@@ -209,21 +211,10 @@ With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before
             flag("--lighthouse", help="the Lighthouse's log"),
             flag("--controller", help="the controller's log"),
             flag("--failure", help="the evidence of the last failure: its signs, traceback, stacks, log"),
-            flag("-f", "--follow", help="go on until the run ends"),
-            arg("--tail", type=option_types.count, metavar="N", help="only the last N lines there are"),
-            arg(
-                "--since",
-                type=option_types.since,
-                default=0.0,
-                metavar="TIME",
-                help=f"only what is {SINCE}",
-            ),
-            arg(
-                "--grep",
-                type=option_types.pattern,
-                metavar="PATTERN",
-                help="only lines that match (regex)",
-            ),
+            FOLLOW,
+            arg("--tail", type=count, metavar="N", help="only the last N lines there are"),
+            SINCE,
+            arg("--grep", type=pattern, metavar="PATTERN", help="only lines that match (regex)"),
             flag("--raw", help="also the known noise of torch, torchft, Gloo and NCCL"),
             flag("--time", help="the time before each line"),
         ),
@@ -242,12 +233,7 @@ example
 The lines are those of the job's output file: failures with their causes, restarts, moves, checkpoints, and how far the
 run is once a minute. RUN/events.jsonl has every event with all its fields.
 """,
-        args=(
-            flag("-f", "--follow", help="go on until the run is over"),
-            arg(
-                "--since", type=option_types.since, default=0.0, metavar="TIME", help=f"only what has happened {SINCE}"
-            ),
-        ),
+        args=(FOLLOW, SINCE),
         run=NEWEST,
     ),
     Verb(
@@ -446,7 +432,7 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
             ),
             arg(
                 "--wait",
-                type=option_types.count,
+                type=count,
                 default=300,
                 metavar="S",
                 help="for the job to start (default: 300)",
@@ -464,7 +450,7 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
             arg("fault", metavar="FAULT", help="one of those below"),
             arg("--group", type=int, metavar="N", help="of this group (default: the lowest one that runs)"),
             arg("--rank", type=int, metavar="R", help="this rank of the group, or its node (default: 0)"),
-            flag("--yes", help="do not ask"),
+            YES,
         ),
         run=ONLY,
     ),
@@ -484,10 +470,10 @@ is not yours. Checkpoints in a checkpoint.dir outside of the run directory stay.
 Exit code: 0 it is done, 1 you have said no, or something could not be removed, 2 it could not be asked.""",
         args=(
             arg("root", nargs="?", default="runs", metavar="DIR", help="where run directories lie; default: runs"),
-            arg("--older-than", type=option_types.since, metavar="TIME", help="that ended before: 7d, 2026-11-23"),
+            arg("--older-than", type=since, metavar="TIME", help="that ended before: 7d, 2026-11-23"),
             arg("--keep", type=int, default=0, metavar="N", help="the newest N of those that are over stay"),
             flag("--keep-logs", help="remove checkpoints and code only"),
-            flag("--yes", help="do not ask"),
+            YES,
         ),
     ),
     Verb(

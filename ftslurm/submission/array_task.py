@@ -24,10 +24,12 @@ from ftslurm.submission import pilots, submit
 
 
 def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
-    """Return the job array of this process if the run's groups are to run in its tasks, else None."""
-    wanted = config.cluster.kind == "array" and config.cluster.controller == "here"
-    task = environ.get("SLURM_ARRAY_TASK_ID")
-    return environ.get("SLURM_ARRAY_JOB_ID") if wanted and task is not None else None
+    """Return the job array of this process if the run's groups are to run in its tasks, else None.
+
+    The controller of the run is to run here.
+    """
+    is_task = config.cluster.kind == "array" and "SLURM_ARRAY_TASK_ID" in environ
+    return environ.get("SLURM_ARRAY_JOB_ID") if is_task else None
 
 
 def take_part(config: Config) -> int:

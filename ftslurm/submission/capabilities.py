@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -158,14 +157,10 @@ def _is_old() -> bool:
     return not (has("torch", 2, 14) and (has("torchft", 0, 3) or has("torchft-nightly", 2026, 10)))
 
 
-def _asked(place: Place) -> dict[str, Any]:
-    """Return the options of sbatch that a place of the settings asks for."""
-    return {key: value for key, value in sbatch_options(place).items() if value is not None and value is not False}
-
-
 def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
     """Set groups.gpus, and refuse what the partition of a place never has. Return lines about what is not certain."""
-    options = _asked(config.cluster) | _asked(place)
+    told = [item for one in (config.cluster, place) for item in sbatch_options(one).items()]
+    options = {key: value for key, value in told if value is not None and value is not False}
     choosers = [name for name in options if name not in _NEUTRAL]
     wanted = str(options.get("partition", "")) if "clusters" not in options else ""  # of others nothing is known here
     offer = offers.meant(rows, wanted, choosers)
@@ -173,8 +168,8 @@ def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
         key = f"cluster.ranges: groups={place.groups}, " if isinstance(place, Range) else "cluster."
         there = f"there is no such partition; there are: {partition_names(rows)}"
         raise EnvironmentProblem(f"{key}partition={wanted}: {there}")
-    name, told = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
-    notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], told)
+    name, tell = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
+    notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], tell)
     if why := _too_much(config, offer):
         if offer.certain:
             raise EnvironmentProblem(why)

@@ -77,7 +77,7 @@ def _dispatch(words: list[str]) -> int:
         command_line.refuse(rest)
     if verb is None and "=" not in words[0] and not words[0].startswith(("-", "~", "+")):
         raise EnvironmentProblem(f"there is no verb {words[0]!r}; {offer(words[0], VERBS)} (ftslurm --help)")
-    return _do(VERBS[name], parser_of(VERBS[name]).read(rest, VERBS[name].settings))
+    return _do(VERBS[name], parser_of(VERBS[name]).read(rest))
 
 
 def _do(verb: Verb, args: Any) -> int:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.cli.run_verb import each, settle
+from ftslurm.api import submitting
+from ftslurm.cli.run_verb import each, tell
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import ladder
@@ -69,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _print_plan(config: Config) -> int:
-    settle(config, preview=True)
+    tell(submitting.settle(config, preview=True))
     place, local = Path(config.run.dir or config.run.root), config.cluster.kind == "local"
     owned_files.check_way(place, config.run.trust)
     if not local and config.cluster.controller == "job":

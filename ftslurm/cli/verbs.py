@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,7 @@ DONE = (
 SHELLS = ("bash", "zsh", "fish")
 
 
-@dataclass(frozen=True)
-class Arg:
-    """One argument of a verb."""
-
-    names: tuple[str, ...]
-    options: Mapping[str, Any]  # of add_argument
+Arg = Callable[[Any], object]  # adds one argument of a verb to its parser
 
 
 @dataclass(frozen=True)
@@ -45,12 +40,11 @@ class Verb:
     args: tuple[Arg | tuple[Arg, ...], ...] = ()  # inner ones exclude each other
     run: str = ""  # it takes RUN; without RUN it is about this one
     method: str = ""  # of Run, which does it all: it gets the arguments and returns what is printed
-    settings: bool = False  # it takes settings, as key=value
 
 
 def arg(*names: str, **options: Any) -> Arg:
     """Return an argument, as add_argument has it."""
-    return Arg(names, options)
+    return lambda parser: parser.add_argument(*names, **options)
 
 
 def flag(*names: str, help: str) -> Arg:
@@ -73,9 +67,9 @@ def parser_of(verb: Verb) -> Parser:
     for one in verb.args:
         among: Any = parser.add_mutually_exclusive_group() if isinstance(one, tuple) else parser
         for each in one if isinstance(one, tuple) else (one,):
-            among.add_argument(*each.names, **each.options)
+            each(among)
     if verb.run:
-        parser.add_argument(*ROOT.names, **ROOT.options)
+        ROOT(parser)
         parser.set_defaults(only=verb.run == ONLY)
     return parser
 
@@ -101,7 +95,6 @@ START = (
         "check the settings, submit, follow; the default verb",
         "Check the settings, submit the run and follow it. ftslurm job=ddp is ftslurm run job=ddp.",
         args=(*HYDRA, arg("--config", metavar="FILE", help="repeat a run with its config.yaml; takes no settings")),
-        settings=True,
     ),
     Verb(
         "plan",
@@ -109,7 +102,6 @@ START = (
         "show what run would do: nodes, ranks, sbatch, srun",
         "Show what run would do with the same words: nodes, ranks, sbatch, srun. Nothing is submitted.",
         args=HYDRA,
-        settings=True,
     ),
     Verb(
         "resume",
@@ -138,7 +130,6 @@ present code with --new-code. Drills of faults.plan are not repeated: name them 
             flag("--new-code", help="take the code as it is now, not the run's own copy"),
         ),
         run=NEWEST,
-        settings=True,
     ),
     Verb(
         "templates",

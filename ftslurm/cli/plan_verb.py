@@ -133,7 +133,7 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
         yield "python", f"{staging.environment(config).sentence()}; unpacked once on each node (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
-        yield "saved", f"nothing: {preflight.if_all_fail()}"
+        yield "saved", f"nothing: {preflight.IF_ALL_FAIL}"
     yield from _allocation(config, run, jobs, nodes)
 
 

@@ -202,7 +202,7 @@ class Groups(Watching[_Run]):
         self._reader = RunReader(run)
         self._events = self._reader.up_to_now
         self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
-        self._note: str | None = None
+        self._note: str | None = None  # why the run has not started, or what is wrong with its controller
         self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
         self._named, self._shown = "", ""  # the log in the pane, and its text
@@ -220,16 +220,12 @@ class Groups(Watching[_Run]):
             self._folding.apply(event)
         self._events = self._reader.iter_new
         if time.monotonic() >= self._noted + table.NOTE_S:
-            self._noted, self._note = time.monotonic(), self._problem()
+            found = self._watcher.look()
+            self._noted, self._note = time.monotonic(), None if found.over and found.never is None else found.note
         status = with_hooks(aged(self._folding.status, time.time()), self._run)
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
         return _Run(status, self._note, log, tail(log) if log is not None else "")
-
-    def _problem(self) -> str | None:
-        """Return why the run has not started, or what is wrong with its controller."""
-        found = self._watcher.look()
-        return None if found.over and found.never is None else found.note
 
     def draw(self) -> None:
         if self.seen is None:

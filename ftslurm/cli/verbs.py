@@ -52,6 +52,11 @@ def flag(*names: str, help: str) -> Arg:
     return arg(*names, action="store_true", help=help)
 
 
+def number(*names: str, **options: Any) -> Arg:
+    """Return an argument that is a whole number."""
+    return arg(*names, **{"type": int, "metavar": "N"} | options)
+
+
 def parser_of(verb: Verb) -> Parser:
     """Return the parser of a verb."""
     parser = Parser(
@@ -76,8 +81,8 @@ def parser_of(verb: Verb) -> Parser:
 
 ROOT = arg("--root", default="runs", metavar="DIR", help="where run directories lie (run.root; default: runs)")
 JSON = flag("--json", help="print it as JSON")
-GROUP = arg("--group", type=int, required=True, metavar="N", help="of this group")
-RANK = arg("--rank", type=int, default=0, metavar="R", help="this rank of the group (default: 0)")
+GROUP = number("--group", required=True, help="of this group")
+RANK = number("--rank", default=0, metavar="R", help="this rank of the group (default: 0)")
 FOLLOW = flag("-f", "--follow", help="go on until the run is over")
 SINCE = arg("--since", type=since, default=0.0, metavar="TIME", help="only since: 10m, 14:30, 2026-11-23T14:30")
 YES = flag("--yes", help="do not ask")
@@ -196,9 +201,9 @@ With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before
   ftslurm logs --since 10m --time --grep 'loss|lr'
 """,
         args=(
-            arg("--group", type=int, metavar="N", help="only this group, all its ranks"),
-            arg("--rank", type=int, metavar="N", help="only this rank of each group"),
-            arg("--attempt", type=int, metavar="N", help="only this attempt of each group (default: all)"),
+            number("--group", help="only this group, all its ranks"),
+            number("--rank", help="only this rank of each group"),
+            number("--attempt", help="only this attempt of each group (default: all)"),
             flag("--lighthouse", help="the Lighthouse's log"),
             flag("--controller", help="the controller's log"),
             flag("--failure", help="the evidence of the last failure: its signs, traceback, stacks, log"),
@@ -386,7 +391,7 @@ Groups are numbered 0 to groups.max - 1 for the whole run, which scripts see as 
 when the run starts. The last groups leave first, and never so many that fewer than groups.min are left.
 Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 this run can never have so many groups.
 """,
-        args=(arg("groups", type=int, metavar="N", help="how many groups the run is to have from now on"),),
+        args=(number("groups", help="how many groups the run is to have from now on"),),
         run=ONLY,
         method="scale",
     ),
@@ -439,8 +444,8 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
         "faults\n" + "\n".join(f"  {name:<11} {harm}" for name, harm in FAULTS.items()),
         args=(
             arg("fault", metavar="FAULT", help="one of those below"),
-            arg("--group", type=int, metavar="N", help="of this group (default: the lowest one that runs)"),
-            arg("--rank", type=int, metavar="R", help="this rank of the group, or its node (default: 0)"),
+            number("--group", help="of this group (default: the lowest one that runs)"),
+            number("--rank", metavar="R", help="this rank of the group, or its node (default: 0)"),
             YES,
         ),
         run=ONLY,
@@ -462,7 +467,7 @@ Exit code: 0 it is done, 1 you have said no, or something could not be removed, 
         args=(
             arg("root", nargs="?", default="runs", metavar="DIR", help="where run directories lie; default: runs"),
             arg("--older-than", type=since, metavar="TIME", help="that ended before: 7d, 2026-11-23"),
-            arg("--keep", type=int, default=0, metavar="N", help="the newest N of those that are over stay"),
+            number("--keep", default=0, help="the newest N of those that are over stay"),
             flag("--keep-logs", help="remove checkpoints and code only"),
             YES,
         ),

@@ -39,7 +39,6 @@ ASK_S = 10.0  # for srun --help
 # Other options than these, as a constraint or one of a plugin of the site, may choose a partition.
 _NEUTRAL = {"partition", "time", "exclude", "exclusive", "mem", "mem-per-cpu", "mem-per-gpu", "network", "switches"}
 SHARE = "let more groups share a node (groups.per_node)"
-SLURM_ONLY = (*OWN_OPTIONS, "sbatch", "srun", "container_image")
 
 
 def resolve(config: Config, preview: bool = False) -> list[str]:
@@ -91,7 +90,7 @@ def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, l
     """Set cluster.kind. Return the cluster's partitions, why there are none, and lines about it."""
     notes, cluster = list[str](), config.cluster
     partitions, why_not = ([], "") if cluster.kind == "local" else client.partitions()
-    asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
+    asked = [f"cluster.{key}" for key in (*OWN_OPTIONS, "sbatch", "srun", "container_image") if getattr(cluster, key)]
     if cluster.kind == "local" and asked:
         notes.append(f"cluster=local ignores {', '.join(asked)}")
     silent = client.installed() if cluster.kind == "auto" else why_not != client.SHOWS_NONE and not preview

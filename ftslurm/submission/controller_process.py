@@ -28,7 +28,7 @@ from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
 from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, last_event
+from ftslurm.run.journal import Event
 from ftslurm.run.replay import Reading
 from ftslurm.security import process_title
 from ftslurm.submission import observing
@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
     except FtslurmError as error:
         complain(error)
         return BAD_INPUT
-    if last_event(run.events) == "run_finished":
+    if leadership.is_over(run):
         output.show_end(run)
     return code
 
@@ -154,7 +154,7 @@ def control(
             return 0
         logger.error("%s", why_not)
         tell(requeue.end_journal(run, why_not))
-    if last_event(run.events) == RunFinished.event:
+    if leadership.is_over(run):
         _write_report(config, run, logger)
     elif outcome in ("failed", "stopped"):
         return UNWRITTEN

@@ -192,7 +192,7 @@ class Candidate(Lead):
         """Wait until the controller here has tidied up or handed over: it ends with this process."""
         if not self.leads or self.process is None:
             return
-        over = last_event(self.run.events) == "run_finished"
+        over = leadership.is_over(self.run)
         if not over:
             self.make_way()
         with suppress(subprocess.TimeoutExpired):

@@ -1,17 +1,17 @@
-"""`python -m ftslurm.submission.controller_process RUN NUMBER PID [...]`: the controller as a child process.
+"""`python -m ftslurm.submission.controller_process JSON`: the controller as a child process.
 
-Who runs this: a keeper, or a candidate for the lead (lead.py). It has this PID, and has taken the lead for the
-controller under that NUMBER. The controller of a local run has no parent: entry.py calls `control`.
+Who runs this: a keeper, or a candidate for the lead (lead.py), which has taken the lead for the controller. The
+controller of a local run has no parent: entry.py calls `control`.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,34 +38,33 @@ if TYPE_CHECKING:
     from ftslurm.monitor.table import Lines
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the controller to its end, or until another one takes over. Return the exit code of `control`."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("run", type=Path)
-    parser.add_argument("number", type=int)
-    parser.add_argument("pid", type=int)
-    parser.add_argument("--signals", type=int)  # the pipe through which the keeper passes on its signals
-    parser.add_argument("--after", default="")  # how the controller before has crashed
-    parser.add_argument("--pilot", action="store_true")  # the parent is one that may be told to requeue itself
-    args = parser.parse_args(words)
-    if args.signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over
-        for number in (*SIGNALS, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)
+def main(root: str, number: int, pid: int, signals: int | None, pilot: bool, after: str) -> int:
+    """Run the controller to its end, or until another one takes over. Return the exit code of `control`.
+
+    Args:
+        root: the run directory.
+        number, signals, after: as for `control`.
+        pid: the parent.
+        pilot: the parent is one that may be told to requeue itself.
+    """
+    if signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over
+        for one in (*SIGNALS, signal.SIGUSR1):
+            signal.signal(one, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     full_disk.outlive()
-    process_title.of_run("controller", args.run.name)
+    run = RunDir(Path(root))
+    process_title.of_run("controller", run.root.name)
 
     from ftslurm.launchers.slurm_requests import PILOT
 
-    run = RunDir(args.run)
-    if os.getppid() != args.pid:
-        return 1  # the parent died before the line above took effect
-    if args.pilot:
-        os.environ[PILOT] = str(args.pid)
+    if os.getppid() != pid:
+        return 1  # the parent died before prctl took effect
+    if pilot:
+        os.environ[PILOT] = str(pid)
     try:
         output = _Output()
-        code = control(configuration.of_run(run), run, output.tell, output.know, args.number, args.signals, args.after)
+        code = control(configuration.of_run(run), run, output.tell, output.know, number, signals, after)
     except FtslurmError as error:
         complain(error)
         return BAD_INPUT
@@ -172,4 +171,4 @@ def _write_report(config: Config, run: RunDir, logger: logging.Logger) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(**json.loads(sys.argv[1])))

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +63,7 @@ def main(root: str, number: int, pid: int, signals: int | None, pilot: bool, aft
         os.environ[PILOT] = str(pid)
     try:
         output = _Output()
-        code = control(configuration.of_run(run), run, output.tell, output.know, number, signals, after)
+        code = control(configuration.of_run(run), run, output, number, signals, after)
     except FtslurmError as error:
         complain(error)
         return BAD_INPUT
@@ -79,18 +78,13 @@ class _Output:
     What formats them is imported with the first event: the first steps have been started then.
     """
 
-    def __init__(self) -> None:
-        self._known: RunStatus | None = None
+    known: RunStatus | None = None  # that of the run as earlier controllers have left it, from which it continues
 
     @cached_property
     def _lines(self) -> Lines:
         from ftslurm.monitor import table
 
-        return table.Lines(table.console(), known=self._known)
-
-    def know(self, status: RunStatus) -> None:
-        """Continue from this status, which earlier controllers have left."""
-        self._known = status
+        return table.Lines(table.console(), known=self.known)
 
     def tell(self, event: Event) -> None:
         """Show one event; the end of the run is in the summary."""
@@ -106,8 +100,7 @@ class _Output:
 def control(
     config: Config,
     run: RunDir,
-    tell: Callable[[Event], None] = lambda _: None,
-    known: Callable[[RunStatus], None] = lambda _: None,
+    output: _Output | None = None,
     number: int | None = None,
     signals: int | None = None,
     after: str = "",
@@ -115,8 +108,7 @@ def control(
     """Run the controller in this process. If the run is to go on in another job, submit or requeue that job.
 
     Args:
-        tell: called with every event once it is in the journal.
-        known: called first, with the status of the run that earlier controllers have left.
+        output: where every event is told once it is in the journal.
         number: this controller's leader number; None: a local run, which has one controller only.
         signals: the pipe through which the keeper passes on its signals, a byte each.
         after: how the previous controller crashed.
@@ -124,7 +116,7 @@ def control(
     Returns:
         The exit code of the run: 0 if it has succeeded or goes on with another controller, else 1.
     """
-    logger = logging.getLogger("ftslurm")
+    logger, tell = logging.getLogger("ftslurm"), output.tell if output is not None else lambda _: None
     log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
     try:
         scheduler: Scheduler = ThisMachine(config, run) if config.cluster.kind == "local" else Slurm(config, run)
@@ -133,7 +125,8 @@ def control(
             story = Story(run, also=reading)
             if reading.outcome in ("succeeded", "failed"):
                 return int(reading.outcome == "failed")
-            known(story.status)
+            if output is not None:
+                output.known = story.status
             from ftslurm.controller.loop import Controller
 
             recent, past = story.recent, reading.past

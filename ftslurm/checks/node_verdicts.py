@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -132,10 +132,9 @@ _CHRONY = f"{ADMIN} for chrony or ntpd on the node"
 def space(check: str, path: str) -> Finding:
     """Return whether a folder has enough room for this user."""
     try:
-        found = os.statvfs(path)
+        free = shutil.disk_usage(path).free / GB
     except OSError as error:
         return fail(check, f"{path}: {error.strerror or error}", "mount it, or name another folder")
-    free = found.f_bavail * found.f_frsize / GB
     what = f"{path} has {free:.3g} GB free"
     if free < LEAST_GB:
         return fail(check, f"{what}, less than {LEAST_GB:g}", "remove what earlier jobs have left there")

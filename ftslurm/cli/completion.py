@@ -61,10 +61,10 @@ def complete(prefix: str, action: argparse.Action, parsed_args: argparse.Namespa
 
 def settings(prefix: str, own: str | None) -> Iterator[str]:
     """Generate key=, or the values of the key that is typed already. `own`: a folder with presets of the user's."""
-    from ftslurm.config.described import described
+    from ftslurm.config.setting_names import declared
 
     key, given, text = prefix.partition("=")
-    known = {one.key: one for one in described()}
+    known = {one.key: one for one in declared()}
     sections = {name.partition(".")[0] for name in known if "." in name}
     if not given:
         yield from (f"{name}=" for name in sections if _presets(name, own))

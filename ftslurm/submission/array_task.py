@@ -85,7 +85,7 @@ def join(config: Config) -> RunDir:
         Distrusted: other users could replace it, or have.
     """
     array = config.internal.pilots
-    root = Path(config.run.dir or Path(config.run.root) / f"{config.run.name}-{array}")
+    root = Path(config.run.dir or f"{config.run.root}/{config.run.name}-{array}")
     run = RunDir(root)
     owned_files.check_way(root, config.run.trust)
     if not run.config.exists():

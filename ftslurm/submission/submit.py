@@ -64,8 +64,7 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take, p
         Distrusted: other users could replace it.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    default = Path(config.run.root) / f"{config.run.name}-{stamp}-{secrets.token_hex(2)}"
-    root = Path(config.run.dir) if config.run.dir else default
+    root = Path(config.run.dir or f"{config.run.root}/{config.run.name}-{stamp}-{secrets.token_hex(2)}")
     run = RunDir(place or root)
     owned_files.check_way(run.root, config.run.trust)
     group, steer = (None, False) if config.run.share is None else sharing.parse(config.run.share)

@@ -44,6 +44,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
+from ftslurm.launchers.job_command import JobRole
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import Scheduler
 from ftslurm.launchers.srun import Slurm
@@ -55,7 +56,7 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
-from ftslurm.submission.submit import sbatch_script
+from ftslurm.submission.submit import batch_role, sbatch_parameters, sbatch_script
 from ftslurm.words import few, plural
 
 WITHOUT_CONTROLLER = (
@@ -167,10 +168,11 @@ def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
 
 def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[list[str]]:
     """Yield the sbatch script of the controller, and in array mode one for each pool of pilots."""
-    yield _script("sbatch script" + (" of the controller" if jobs else ""), sbatch_script(config, run))
+    script = sbatch_script(config, run, batch_role(config), sbatch_parameters(config, run))
+    yield _script("sbatch script" + (" of the controller" if jobs else ""), script)
     for pool, count in Counter(job.pool for job in jobs).items():
         whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
-        script = pilot_jobs.sbatch_script(config, run, pool, count)
+        script = sbatch_script(config, run, JobRole.PILOT, pilot_jobs.parameters(config, run, pool), count)
         yield _script(f"sbatch script {whom}, submitted by the controller", script)
 
 

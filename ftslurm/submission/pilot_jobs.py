@@ -4,7 +4,7 @@ In array mode these jobs are the pilots, tasks of a job array; in steps mode the
 `ftslurm.entry pilot`; the controller starts a group's step in it with `srun --jobid`.
 
 The controller runs `python -m ftslurm.submission.pilot_jobs` in the background, because sbatch may be slow;
-`ftslurm run` and `ftslurm plan` call `try_out` and `sbatch_script` in the user's process.
+`ftslurm run` and `ftslurm plan` call `try_out` in the user's process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ftslurm.slurm import client, commands
 from ftslurm.submission import submitit_adapter
 from ftslurm.submission.submit import (
     NOT_AVAILABLE,
-    batch_command,
     explained,
     sbatch_parameters,
     submit_batch,
@@ -77,12 +76,6 @@ def submit(
             names += submit(config, run, pool, count - count // 2, exclude)[0]
         return names, noted
     return ([f"{job}_{task}" for task in range(count)] if count > 1 else [job]), noted
-
-
-def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
-    """Return the sbatch script of `count` jobs of a pool, for `ftslurm plan`."""
-    told = parameters(config, run, pool)
-    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
 
 
 def try_out(config: Config, run: RunDir, lead: bool = False) -> None:

@@ -231,10 +231,10 @@ def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in {**ours, **more}.items() if value is not None and value is not False}
 
 
-def sbatch_script(config: Config, run: RunDir) -> str:
-    """Return the sbatch script of the controller's job, for `ftslurm plan`."""
-    told = without(exclude_file.read(config, run)[0], sbatch_parameters(config, run))
-    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, batch_role(config)), told)
+def sbatch_script(config: Config, run: RunDir, role: JobRole, parameters: Mapping[str, Any], tasks: int = 1) -> str:
+    """Return the sbatch script that `submit_batch` would submit, for `ftslurm plan`."""
+    told = without(exclude_file.read(config, run)[0], parameters)
+    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, role), told, tasks)
 
 
 def batch_role(config: Config) -> JobRole:

@@ -63,7 +63,7 @@ def step(folder: Path, kind: str) -> str:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "ftslurm.lighthouse", f"--log-dir={folder}", "--heartbeat-s=1"),
-            *("--orphan-after-s=3600", "--eof-ends", f"--lighthouse={json.dumps(settings)}"),
+            *("--orphan-after-s=3600", f"--lighthouse={json.dumps(settings)}"),
         ],
         env=os.environ | {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_STEP": "lighthouse/0", "FTSLURM_CLUSTER": "local"},
         stdin=subprocess.PIPE,
@@ -95,7 +95,8 @@ def keep_store(pipe: Connection) -> None:
         )
 
     async def serve() -> None:
-        admission = Admission("127.0.0.1", lambda: KEY, Refusals())
+        admission = Admission(lambda: KEY, Refusals())
+        admission.announce("127.0.0.1", "127.0.0.1")
         pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{admission.open()}/store"))
         admission.offer("store", FilteredListener(stores[1][0]))
         await asyncio.Event().wait()

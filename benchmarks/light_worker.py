@@ -29,7 +29,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from ftslurm.guard import guard
-from ftslurm.guard.gateway import Gateway, listener_at, publish
+from ftslurm.guard.gateway import Gateway
 from ftslurm.lighthouse.stock import load_native
 from ftslurm.protocol import addresses
 from ftslurm.worker import closed_servers, lineage_guard, progress, session, warmup
@@ -50,8 +50,7 @@ class Manager:
         self._client = self._native.ManagerClient(address, connect_timeout=TIMEOUT)
         if self._rank == 0:  # before the guard lets nobody in but itself
             port = int(address.rpartition(":")[2])
-            with listener_at(port) as listener:
-                publish(_worker.gateway, addresses.manager(port), listener.fileno(), port)
+            _worker.gateway.publish(addresses.manager(port), port)
             leave("manager", self._server.address())
         since_0_3 = hasattr(self._native.QuorumResult, "reconfigure_handles")  # of the process group: there is none
         self._handle = {"reconfigure_handle": ""} if since_0_3 else {}
@@ -197,7 +196,7 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
     """Publish a port as the group's store. Nobody asks it anything."""
     host, _, port = gateway.reserve().rpartition(":")
     _worker.store = socket.create_server(("127.0.0.1", 0))
-    publish(gateway, addresses.STORE, _worker.store.fileno(), _worker.store.getsockname()[1])
+    gateway.publish(addresses.STORE, _worker.store.getsockname()[1])
     return host, int(port)
 
 

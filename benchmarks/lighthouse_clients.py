@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import manager_requests
 from hpack import Encoder, HeaderTuple, NeverIndexedHeaderTuple
 
 from ftslurm.lighthouse import protobuf
@@ -88,14 +89,14 @@ class _Manager:
             + _frame(_WINDOW_UPDATE, 0, 0, (_WINDOW - 65535).to_bytes(4, "big"))
         )
         connection.setblocking(False)
-        self.heartbeat_message = _message(protobuf.write_heartbeat(self.name))
+        self.heartbeat_message = _message(manager_requests.heartbeat(self.name))
         self.heartbeat()
 
     def heartbeat(self) -> None:
         self._request("Heartbeat", self.heartbeat_message)
 
     def ask(self, step: int) -> None:
-        self.asked = self._request("Quorum", _message(protobuf.write_request(member(self.number, step))))
+        self.asked = self._request("Quorum", _message(manager_requests.quorum(member(self.number, step))))
         self.head, self.size = b"", 0
 
     def _request(self, method: str, message: bytes) -> int:

@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import manager_requests
+
 from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Member, Quorum, Rules
@@ -74,7 +76,7 @@ def rules_alone(count: int) -> dict[str, float]:
 
 def wire(count: int) -> dict[str, float]:
     """Measure the time to read all requests and to encode an answer, and the size of the answer."""
-    requests = [protobuf.write_request(member(number)) for number in range(count)]
+    requests = [manager_requests.quorum(member(number)) for number in range(count)]
     read: list[Member] = []
     reading = timed_ms(lambda: read.extend(map(protobuf.read_request, requests)))
     answers: list[bytes] = []
@@ -99,7 +101,7 @@ async def server_alone(count: int) -> dict[str, float]:
             server.order(message(number, 0, member(number).store_address))
 
         async def join(step: int) -> float:
-            requests = [protobuf.write_request(member(number, step)) for number in range(count)]
+            requests = [manager_requests.quorum(member(number, step)) for number in range(count)]
             tasks: list[asyncio.Task[bytes]] = []
             start = time.process_time()
             await feed((lambda r=r: tasks.append(asyncio.create_task(server.quorum(r)))) for r in requests)  # type: ignore[misc]

@@ -122,7 +122,7 @@ def serving(arm: Arm, members: int, folder: Path) -> Iterator[Served]:
             key = os.urandom(32)
             words = [
                 *(sys.executable, "-m", "ftslurm.lighthouse", f"--log-dir={folder}", "--heartbeat-s=2"),
-                *("--orphan-after-s=3600", "--eof-ends", f"--lighthouse={json.dumps(settings)}"),
+                *("--orphan-after-s=3600", f"--lighthouse={json.dumps(settings)}"),
             ]
             environ |= {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_STEP": "lighthouse/0", "FTSLURM_CLUSTER": "local"}
             send = messages.encode(messages.RunKey(key.hex()))

@@ -26,10 +26,10 @@ def without_controller(config: Config, run: RunDir, found: Standing) -> str | No
         return f"{name} was waiting in the queue: Slurm job {job} is cancelled"
     if found.over:
         return f"{name} is over already: {found.state}"
-    if found.never is not None:
+    if found.never:
         inbox.put(run.inbox, "stop")  # Slurm may know the job after all: that of another cluster, or one it requeues
-        requeue.end_journal(run, found.never.reason, found.never.outcome)
-        return f"{name} never started: {found.never.reason}"
+        requeue.end_journal(run, found.why or "", found.state)
+        return f"{name} never started: {found.why}"
     if (found.state == "lost" or (found.state == "silent" and local)) and run.events.exists():
         past, _ = read_past(run)
         left = past.live.values() if past is not None else ()

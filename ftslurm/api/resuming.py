@@ -144,6 +144,6 @@ def _check_saved(config: Config, run: RunDir, saved: Saved | None, anew: str) ->
     if saved is not None and saved.damaged is None:
         return
     why = "has saved no checkpoint" if saved is None else f"has no complete checkpoint ({saved.path}: {saved.damaged})"
-    if saved is None and (found := facts.look(config, run)).never is not None:
+    if saved is None and (found := facts.look(config, run)).never:
         why = f"never started ({found.why}), so nothing is lost"
     raise EnvironmentProblem(f"{run.root.name} {why}; this begins the same training at step 0: {anew}")

@@ -11,12 +11,12 @@ from ftslurm.errors import EnvironmentProblem, RunNotFound
 from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
-from ftslurm.monitor.status import RunStatus, with_hooks, without_controller
+from ftslurm.monitor.status import RunStatus, without_controller
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
 from ftslurm.protocol.run_states import State
 from ftslurm.report.run_report import Report, read_report
-from ftslurm.run import facts, liveness
+from ftslurm.run import deliveries, facts, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.standing import Facts, standing
 
@@ -44,8 +44,8 @@ def look(config: Config, run: RunDir, raw: bool = False) -> Look:
         EnvironmentProblem: the journal cannot be read.
     """
     found = facts.look(config, run)  # before the journal: what a controller writes while it ends is read
-    status = with_hooks(Story(run, raw).status, run)
-    status = replace(status, run_id=status.run_id or run.root.name)
+    status = Story(run, raw).status
+    status = replace(status, run_id=status.run_id or run.root.name, hooks=deliveries.read(run))
     if status.outcome != "running":
         end = RunFinished(outcome=status.outcome, reason=status.reason, steps=None, restarts=None)
         found = standing(Facts(begun=True, end=end))
@@ -86,7 +86,7 @@ def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: 
 
 def check_started(config: Config, run: RunDir) -> None:
     """Raise RunNotFound for a run that never started, with why: it has no logs, and nothing in it has failed."""
-    if (found := facts.look(config, run)).never is not None:
+    if (found := facts.look(config, run)).never:
         raise RunNotFound(f"run {run.root.name} has no logs, it never started: {found.why}")
 
 

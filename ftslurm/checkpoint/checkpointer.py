@@ -46,7 +46,6 @@ OWN = "torchft"  # the entry of the manager's state; those of what was registere
 SAME_AS_GIVEN = ("default", "set_state_dict_fns")  # the keys under which torchft registers the script's own state
 MOST_LISTED = 5  # damaged checkpoints that a message lists
 TRIM_EVERY = 1000  # steps between trims of the positions in the data when `every` is 0
-_INSTANCES = itertools.count()  # numbers the checkpointers of this process
 
 
 class CheckpointError(FtslurmError):
@@ -132,9 +131,9 @@ class Checkpointer:
                 "for the ranks of this replica group only"
             )
         self._writers = RankGroup()  # for the thread that writes
-        self._requested = AgreedStep(self._ranks, f"save-{next(_INSTANCES)}")  # for what the controller asks for
+        self._requested = AgreedStep(self._ranks)  # for what the controller asks for
         self._positions = None if data is None else self._data_positions(folder, data)
-        self._stage: snapshot.Stage | None = None
+        self._buffers: dict[str, Any] = {}  # of the copies of the state
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ftslurm_checkpoint")
         self._last_step = manager.current_step()  # the last committed step
         self._was_saver = False  # whether this group was the one that saves at that step
@@ -251,35 +250,34 @@ class Checkpointer:
         started = time.monotonic()
         staged: Future[snapshot.Snapshot] = Future()
         try:
-            self._stage = self._stage or _snapshot().Stage()
-            staged.set_result(self._stage.copy(self._tree()))
+            staged.set_result(_snapshot().copy(self._tree(), self._buffers))
         except Exception as error:  # reported to the other ranks by the thread
             staged.set_exception(error)
         self._saving = self._thread.submit(on_this_device(self._save), now, staged, started)
 
     def _save(self, step: int, staged: Future[snapshot.Snapshot], started: float) -> None:
         """Write a checkpoint and report the outcome. Runs in the thread; no error here may stop the training."""
-        saved = error = None
+        name = error = None
         try:
-            saved = self._publish(step, staged)
+            name = self._publish(step, staged)
         except Exception as failure:
             error = describe(failure)
         if self._writers.rank != 0:
             return
         seconds = round(time.monotonic() - started, 3)
-        if saved is None:
+        if name is None:
             complain(f"checkpoint of step {step} failed in {self._store.name}, training goes on: {error}")
         else:
-            complain(f"checkpoint of step {step} saved in {seconds:.2f} s: {saved.name}")
-        outbox.say(messages.Checkpointed(step, saved.name if saved else self._store.name, seconds, error))
-        if saved is not None:
+            complain(f"checkpoint of step {step} saved in {seconds:.2f} s: {name}")
+        outbox.say(messages.Checkpointed(step, name or self._store.name, seconds, error))
+        if name is not None:
             try:
                 self._store.prune(step, self._keep, self._me)
             except OSError as trouble:
                 complain(f"old checkpoints could not be removed: {trouble}")
 
-    def _publish(self, step: int, staged: Future[snapshot.Snapshot]) -> Checkpoint:
-        """Write a checkpoint beside the others, and have the store make it one of them when it is complete.
+    def _publish(self, step: int, staged: Future[snapshot.Snapshot]) -> str:
+        """Write a checkpoint beside the others, have the store make it one of them, and return its name.
 
         Raises:
             GroupFailed: there is no new checkpoint.
@@ -289,7 +287,7 @@ class Checkpointer:
         part = ranks.agree(layout.part_name(step, self._me, time.time_ns()), min)
         try:
             files = _snapshot().write(copied, store, part, ranks)
-            return Checkpoint(*ranks.run_on_first(lambda: store.finish(step, part, self._me, files)))
+            return str(ranks.run_on_first(lambda: store.finish(step, part, self._me, files)))
         except BaseException:
             if ranks.rank == 0:
                 with suppress(OSError):

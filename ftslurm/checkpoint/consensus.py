@@ -35,14 +35,14 @@ class RankGroup:
         self.store = dist.distributed_c10d._get_default_store() if together else None
         self.rank = dist.get_rank() if together else 0
         self.size = dist.get_world_size() if together else 1
-        self._name, self._round = f"ftslurm/ranks-{next(_INSTANCES)}", 0
+        self.name, self._round = f"ftslurm/ranks-{next(_INSTANCES)}", 0
 
     def agree(self, value: Any, merge: Callable[[list[Any]], Any]) -> Any:
         """Return on every rank what rank 0 makes of the values of all ranks; `merge` must not raise."""
         if self.store is None:
             return merge([value])
         self._round += 1
-        there, back = (f"{self._name}/{self._round}/{way}-" for way in ("there", "back"))
+        there, back = (f"{self.name}/{self._round}/{way}-" for way in ("there", "back"))
         if self.rank:
             self.store.set(f"{there}{self.rank}", json.dumps(value))
             return self._take(f"{back}{self.rank}")
@@ -102,11 +102,8 @@ class AgreedStep:
     rank 0 votes after it has stored its step.
     """
 
-    def __init__(self, group: RankGroup, name: str) -> None:
-        """Args:
-        name: part of the keys in the store; the same on all ranks.
-        """
-        self._group, self._name = group, name
+    def __init__(self, group: RankGroup) -> None:
+        self._group = group
         self._round = 0
         self._counted = False
 
@@ -122,7 +119,7 @@ class AgreedStep:
         store = self._group.store
         if not (wanted or self._counted) or store is None:
             return wanted
-        ranks, agreed = (f"ftslurm/{self._name}/{self._round}/{key}" for key in ("ranks", "seen"))
+        ranks, agreed = (f"{self._group.name}/{self._round}/{key}" for key in ("ranks", "seen"))
         if not self._counted:
             store.add(ranks, 1)
             self._counted = True

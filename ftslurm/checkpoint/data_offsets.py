@@ -105,8 +105,11 @@ class DataPositions:
         self._remember(step, record)
         if self._file is None:
             self.trim([])  # also drops an incomplete record at the end
-        else:
-            self._write(self._file, record)
+            return
+        before = os.fstat(self._file).st_size
+        if os.write(self._file, record) < len(record):  # the disk is full
+            os.ftruncate(self._file, before)
+            raise OSError("no space left for the whole record")
 
     def trim(self, checkpoints: Sequence[int]) -> None:
         """Rewrite the file with the positions that belong to these steps, and those after the last of them.
@@ -128,12 +131,6 @@ class DataPositions:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-    def _write(self, file: int, record: bytes) -> None:
-        before = os.fstat(file).st_size
-        if os.write(file, record) < len(record):  # the disk is full
-            os.ftruncate(file, before)
-            raise OSError("no space left for the whole record")
 
     def _remember(self, step: int, record: bytes) -> None:
         while self.records and next(reversed(self.records)) >= step:

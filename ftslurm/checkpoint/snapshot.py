@@ -68,47 +68,41 @@ class Snapshot:
     pieces: dict[str, Piece]  # by path in the tree
 
 
-class Stage:
-    """Host memory that is kept from one save to the next: pinning it anew would take longer than copying."""
+def copy(tree: Tree, buffers: dict[str, torch.Tensor]) -> Snapshot:
+    """Copy the state, overwriting the copy before. When this returns, the training may change its tensors.
 
-    def __init__(self) -> None:
-        self._buffers: dict[str, torch.Tensor] = {}
+    Args:
+        buffers: host memory that is kept from one save to the next: pinning it anew would take longer than copying.
+    """
+    tensors = tensors_by_path(tree)
+    pieces: dict[str, Piece] = {}
+    on_accelerator = False
+    for path, tensor in tensors.items():
+        local, offsets, placements, first = tensor, torch.Size([0] * tensor.dim()), None, True
+        if isinstance(tensor, DTensor):
+            placements = tuple(tensor.placements)
+            at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
+            local, offsets = tensor.to_local(), torch.Size(at)
+            along = zip(placements, tensor.device_mesh.get_coordinate() or (), strict=False)
+            first = not any(at for one, at in along if one.is_replicate() or one.is_partial())
+        on_accelerator |= local.device.type != "cpu"
+        buffer = buffers.get(path)
+        if buffer is None or (buffer.size(), buffer.dtype) != (local.size(), local.dtype):
+            pinned = local.device.type == "cuda"
+            buffer = buffers[path] = torch.empty(local.size(), dtype=local.dtype, pin_memory=pinned)
+        buffer.copy_(local.detach(), non_blocking=True)
+        pieces[path] = Piece(buffer, tensor.size(), offsets, first, placements)
+    paths = {id(tensor): path for path, tensor in tensors.items()}
 
-    def copy(self, tree: Tree) -> Snapshot:
-        """Copy the state, overwriting the copy before. When this returns, the training may change its tensors."""
-        tensors = tensors_by_path(tree)
-        pieces: dict[str, Piece] = {}
-        on_accelerator = False
-        for path, tensor in tensors.items():
-            local, offsets, placements, first = tensor, torch.Size([0] * tensor.dim()), None, True
-            if isinstance(tensor, DTensor):
-                placements = tuple(tensor.placements)
-                at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
-                local, offsets = tensor.to_local(), torch.Size(at)
-                along = zip(placements, tensor.device_mesh.get_coordinate() or (), strict=False)
-                first = not any(at for one, at in along if one.is_replicate() or one.is_partial())
-            on_accelerator |= local.device.type != "cpu"
-            buffer = self._buffer(path, local)
-            buffer.copy_(local.detach(), non_blocking=True)
-            pieces[path] = Piece(buffer, tensor.size(), offsets, first, placements)
-        paths = {id(tensor): path for path, tensor in tensors.items()}
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, leaf: object) -> str | None:
+            return paths.get(id(leaf))
 
-        class Pickler(pickle.Pickler):
-            def persistent_id(self, leaf: object) -> str | None:
-                return paths.get(id(leaf))
-
-        out = io.BytesIO()
-        Pickler(out).dump(tree)
-        if on_accelerator:
-            torch.accelerator.synchronize()
-        return Snapshot(out.getvalue(), pieces)
-
-    def _buffer(self, path: str, like: torch.Tensor) -> torch.Tensor:
-        buffer = self._buffers.get(path)
-        if buffer is None or (buffer.size(), buffer.dtype) != (like.size(), like.dtype):
-            buffer = torch.empty(like.size(), dtype=like.dtype, pin_memory=like.device.type == "cuda")
-            self._buffers[path] = buffer
-        return buffer
+    out = io.BytesIO()
+    Pickler(out).dump(tree)
+    if on_accelerator:
+        torch.accelerator.synchronize()
+    return Snapshot(out.getvalue(), pieces)
 
 
 def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:

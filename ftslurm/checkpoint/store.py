@@ -143,10 +143,10 @@ class Store:
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
-    def finish(self, step: int, part: str, me: Writer, files: layout.Files) -> Checkpoint:
-        """Make a checkpoint of what has been written. It takes the place of an earlier one of the same step.
+    def finish(self, step: int, part: str, me: Writer, files: layout.Files) -> str:
+        """Make a checkpoint of what has been written; return its name.
 
-        That one's history has been undone by a full restart.
+        It takes the place of an earlier one of the same step. That one's history has been undone by a full restart.
 
         Raises:
             OSError: it cannot be one, or a manifest that is not ours is in its place.
@@ -162,7 +162,7 @@ class Store:
         self.files.pipe_file(self.path(name), layout.manifest(step, me, part, files))
         if before is not None:
             self.remove(before)
-        return Checkpoint(step, f"{self.name}/{name}", None, part, me.run)
+        return f"{self.name}/{name}"
 
     def remove(self, part: str) -> None:
         """Remove a part, if it is there."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ftslurm.checks.slurm_verdicts import SlurmFacts, read_nodes, read_records, read_settings
+from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_nodes, read_records, read_settings
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import Partition, read_gpus
 from ftslurm.words import offer
+
+ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
 
 def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
@@ -31,6 +35,7 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     return SlurmFacts(
         *(config, nodes, chosen[0] if chosen else None, rows, took),
         read_records(client.call(commands.records("reservation")).out),
+        _accounts(config),
     )
 
 
@@ -68,3 +73,12 @@ def _answer(*command: str) -> str:
     if not answer.ok:
         raise EnvironmentProblem(f"{' '.join(command)}: {answer.text}")
     return answer.out
+
+
+def _accounts(config: Mapping[str, str]) -> list[dict[str, str]]:
+    if config.get("AccountingStorageType") != "accounting_storage/slurmdbd" or not shutil.which("sacctmgr"):
+        return []
+    fields = f"format={','.join(f'{name}%200' for name in ACCOUNT)}"
+    command = f"sacctmgr --parsable2 --noheader show association where user={getpass.getuser()} {fields}"
+    answer = client.call(command.split())
+    return read_accounts(answer.out, ACCOUNT) if answer.ok else []

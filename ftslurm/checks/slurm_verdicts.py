@@ -39,6 +39,7 @@ class SlurmFacts:
     rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
     reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
+    accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
 
     @property
     def one_machine(self) -> bool:
@@ -65,6 +66,11 @@ def read_records(text: str) -> list[dict[str, str]]:
 def read_nodes(text: str) -> list[Node]:
     """Parse `sinfo --Node --format=%N|%R|%T|%G|%n`."""
     return [Node(*row) for row in read_rows(text, len(Node._fields))[0]]
+
+
+def read_accounts(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Parse `sacctmgr --parsable2 --noheader show association` with these fields."""
+    return [dict(zip(fields, row, strict=True)) for row in read_rows(text, len(fields))[0]]
 
 
 def check_slurm(facts: SlurmFacts) -> list[Finding]:
@@ -125,6 +131,12 @@ def _limits(facts: SlurmFacts) -> Iterator[Finding]:
         yield fail("limits", few, f"{ADMIN} for Slurm's default, 40000; until then set cluster=array")
     elif steps is not None:
         yield ok("limits", f"MaxStepCount={steps} steps a job; MaxArraySize={tasks} (cluster=array: groups a run)")
+    for one in facts.accounts:
+        said = ", ".join(f"{key} {value}" for key, value in one.items() if value and key != "Account")
+        yield ok("limits", f"account {one.get('Account')}: {said or 'no limit of its own'}")
+        if (_number(one.get("MaxSubmit", "")) or 99) < 3:
+            few = f"account {one['Account']}: MaxSubmitJobs={one['MaxSubmit']}, so no job can replace a lost node"
+            yield warn("limits", few, f"{ADMIN} for more, or set cluster.spare_nodes=1")
     if ports := re.fullmatch(r"([1-9]\d{0,4})-(\d{1,5})", facts.value("SrunPortRange")):
         most = (int(ports[2]) - int(ports[1]) + 1) // PORTS_OF_SRUN
         if most < 50:

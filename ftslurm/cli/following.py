@@ -50,7 +50,7 @@ def follow(config: Config, run: RunDir, **options: Any) -> RunStatus:
 
     def note() -> str | None:
         starts, found = config.cluster.kind == "local" and not run.events.exists(), watcher.look()
-        return None if starts or found.never is not None else found.note  # that it starts is no problem
+        return None if starts or found.never else found.note  # that it starts is no problem
 
     return table.follow(run, until=lambda: not watcher.there(), note=note, **options)
 

@@ -21,7 +21,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if not shown:
         where = f"under {Path(args.root).absolute()}" if args.user is None else f"in the Slurm jobs of {args.user}"
-        print(f"there is no such run {where}")
+        sweep = "" if args.sweep is None else f" of the sweep {args.sweep}"
+        print(f"there is no run{sweep} {where}")
         return 0
     console = table.console()
     console.print(list_table.render(shown, console.width))

@@ -27,7 +27,7 @@ from ftslurm.config.schema import (
     role_of,
 )
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.jobs.supply import array, uses_jobs
+from ftslurm.core.jobs.supply import uses_jobs
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.events import (
@@ -43,7 +43,7 @@ from ftslurm.core.state.model import Allocation, Evidence, Job, Phase
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.core.state.units import independent, pool_of
+from ftslurm.core.state.units import pool_of
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import Scheduler
@@ -88,7 +88,7 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     """
     run = RunDir(Path(config.run.dir or f"{config.run.root}/{config.run.name}-TIME-RANDOM"))
     here = config.cluster.kind == "local"
-    jobs = pretend_jobs(config) if array(config) else ()
+    jobs = pretend_jobs(config) if config.array else ()
     names = tuple(f"node{i + 1}" for i in range(nodes_needed(config)))
     scheduler: Scheduler = ThisMachine(config, run) if here else Slurm(config, run)
     if not here:
@@ -247,7 +247,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
 
 
 def _without_controller(config: Config) -> str:
-    who = "the controller is" if independent(config) else "the controller and the Lighthouse are"
+    who = "the controller is" if config.independent else "the controller and the Lighthouse are"
     return (
         f"{who} there: all ends after {config.orphan_after_s:g} s (from health.lost_after_s). It goes on from its "
         "newest checkpoint after ftslurm resume, or if Slurm finds the node lost before and requeues the job"

@@ -13,6 +13,7 @@ from ftslurm.api import pruning
 from ftslurm.cli.run_argument import agreed
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.security.terminal import visible
+from ftslurm.words import plural
 
 
 def main(args: argparse.Namespace) -> int:
@@ -33,8 +34,8 @@ def main(args: argparse.Namespace) -> int:
     if not shown:
         print(f"nothing to remove under {root}")
         return 0
-    what = "checkpoints and code" if only else "run directories, with checkpoints, code and logs"
-    print(f"{len(shown)} {what}: frees {size(pruning.size(shown, only))}")
+    what = "checkpoints and code" if only else "checkpoints, code and logs"
+    print(f"{plural(len(shown), 'run')}, {what}: frees {size(pruning.size(shown, only))}")
     if not args.yes:
         if not sys.stdin.isatty():
             raise EnvironmentProblem(

@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     console = table.console()
     text = report_text.render(report.sheet)
-    console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.begun)
+    console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.groups)
     try:
         report.write_page(run.files.report)
         print(f"\npage: {run.files.report}")

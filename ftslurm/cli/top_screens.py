@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -27,10 +28,11 @@ from ftslurm.monitor import group_rows, table
 from ftslurm.monitor.group_rows import ORDERS, Rows
 from ftslurm.monitor.log_tail import log_of, tail
 from ftslurm.monitor.sentences import short_log
-from ftslurm.monitor.status import RunStatus, aged, with_hooks
+from ftslurm.monitor.status import RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol.run_states import STATES
-from ftslurm.run import liveness
+from ftslurm.run import deliveries, liveness
+from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
 from ftslurm.run.facts import QUEUE_S, Queue, Watcher
@@ -203,6 +205,7 @@ class Groups(Watching[_Run]):
         self._events = self._reader.up_to_now
         self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
         self._note: str | None = None  # why the run has not started, or what is wrong with its controller
+        self._hooks: tuple[Delivery, ...] = ()
         self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
         self._named, self._shown = "", ""  # the log in the pane, and its text
@@ -221,8 +224,9 @@ class Groups(Watching[_Run]):
         self._events = self._reader.iter_new
         if time.monotonic() >= self._noted + table.NOTE_S:
             found = self._watcher.look()
-            self._noted, self._note = time.monotonic(), None if found.over and found.never is None else found.note
-        status = with_hooks(aged(self._folding.status, time.time()), self._run)
+            self._noted, self._note = time.monotonic(), None if found.over and not found.never else found.note
+            self._hooks = deliveries.read(self._run)
+        status = replace(aged(self._folding.status, time.time()), hooks=self._hooks)
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
         return _Run(status, self._note, log, tail(log) if log is not None else "")

@@ -286,8 +286,8 @@ example
 
 The shell has the variables that the rank's script began with (RANK, MASTER_ADDR, CUDA_VISIBLE_DEVICES, secrets, ...)
 and its working directory. On Slurm it is a step of its own in the same job (srun --overlap --pty); it takes no
-resources from the rank. When the rank ends, the shell says so and goes on; it ends with the job. It is in the
-rank's container, if it may be entered.
+resources from the rank. The shell outlives the rank and ends with the job. It is in the rank's container, if it
+may be entered.
 Exit code: that of the shell; 1 the group does not run, 2 there is no such group or rank, or the run is over.
 """,
         args=(GROUP, RANK, flag("--print", help="print the command instead of running it")),

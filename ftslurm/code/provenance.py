@@ -114,11 +114,7 @@ def freeze(found: Iterable[tuple[str | None, str | None, str | None]]) -> list[s
     lines: dict[str, str] = {}
     for name, version, direct in found:
         if name:  # the first of two wins, as for an import
-            lines.setdefault(name.lower().replace("_", "-"), _requirement(name, version or "?", direct))
+            origin = " ".join((direct or "").split())  # of one that is of no index, as pip noted it
+            line = f"{name}=={version or '?'}" + (f"  # {origin}" if origin else "")
+            lines.setdefault(name.lower().replace("_", "-"), line)
     return [lines[key] for key in sorted(lines)]
-
-
-def _requirement(name: str, version: str, direct: str | None) -> str:
-    """Return one line; of a package that is of no index, with where it was installed from, as pip noted it."""
-    origin = " ".join((direct or "").split())
-    return f"{name}=={version}" + (f"  # {origin}" if origin else "")

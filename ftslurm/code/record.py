@@ -6,7 +6,6 @@ Standard library and ftslurm/security alone: every worker reads it before it imp
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,13 +57,3 @@ def read(run: str | Path, own: bool = True) -> CodeRecord:
     except (ValueError, TypeError, RecursionError) as error:
         raise OSError(f"{path} is damaged ({error}): the run does not know its code") from error
     return record
-
-
-def counterpart(path: str, root: str, copy: str) -> str | None:
-    """Return where a path lies in the copy; None: outside, or not copied (links lead back to the original)."""
-    real = os.path.realpath(path) if os.path.isabs(path) else ""
-    if real != root and not real.startswith(root.rstrip("/") + "/"):
-        return None
-    found = os.path.normpath(os.path.join(copy, os.path.relpath(real, root)))
-    inside = (os.path.realpath(found) + "/").startswith(os.path.realpath(copy) + "/")
-    return found if inside and os.path.exists(found) else None

@@ -15,20 +15,33 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from ftslurm.code import record
-from ftslurm.code.record import CodeRecord
 
 
 class RunCode:
-    """The code of this worker's run."""
+    """The code of this worker's run; a finder that asks all others and redirects what lies in the copied tree."""
 
-    def __init__(self, run: str, of: CodeRecord) -> None:
-        """Arguments: the run directory, and its record."""
-        self._of = of
+    def __init__(self, run: str) -> None:
+        """Read what the run directory says of it.
+
+        Raises:
+            OSError: its record is damaged, or another user can have written it.
+        """
+        self._of = record.read(run)
         self._copy = os.path.join(run, record.FOLDER) if self._of.kind == record.COPY else None
 
     def place(self, path: str) -> str:
-        """Return where the code at a path is taken from: from the copy, or from the path itself."""
-        return path if self._copy is None else record.counterpart(path, self._of.root, self._copy) or path
+        """Return where the code at a path is taken from: from the copy, or from the path itself.
+
+        From itself: it is outside, or not copied (links lead back to the original).
+        """
+        if self._copy is None:
+            return path
+        root, real = self._of.root, os.path.realpath(path) if os.path.isabs(path) else ""
+        if real != root and not real.startswith(root.rstrip("/") + "/"):
+            return path
+        found = os.path.normpath(os.path.join(self._copy, os.path.relpath(real, root)))
+        inside = (os.path.realpath(found) + "/").startswith(os.path.realpath(self._copy) + "/")
+        return found if inside and os.path.exists(found) else path
 
     def script(self, script: str | None) -> str | None:
         """Return the script that is run instead of job.script."""
@@ -44,24 +57,7 @@ class RunCode:
         if environ.get("PYTHONPATH"):
             parts = environ["PYTHONPATH"].split(os.pathsep)
             environ["PYTHONPATH"] = os.pathsep.join(self.place(part) for part in parts)
-        sys.meta_path.insert(0, _Redirection(self))
-
-
-def of_run(environ: MutableMapping[str, str]) -> RunCode:
-    """Return the code of the run that this worker is part of.
-
-    Raises:
-        OSError: its record is damaged, or another user can have written it.
-    """
-    run = environ["FTSLURM_RUN_DIR"]
-    return RunCode(run, record.read(run))
-
-
-class _Redirection:
-    """Finder that asks all others and redirects what lies in the copied tree."""
-
-    def __init__(self, code: RunCode) -> None:
-        self._code = code
+        sys.meta_path.insert(0, self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -79,8 +75,8 @@ class _Redirection:
     def _redirected(self, spec: ModuleSpec) -> ModuleSpec:
         folders = spec.submodule_search_locations
         origin = spec.origin if spec.has_location else None
-        new = self._code.place(origin) if origin else None
-        places = [self._code.place(folder) for folder in folders] if folders is not None else None
+        new = self.place(origin) if origin else None
+        places = [self.place(folder) for folder in folders] if folders is not None else None
         if new is not None and new != origin:
             above = os.path.dirname(os.path.dirname(new) if places is not None else new)
             if above not in sys.path:

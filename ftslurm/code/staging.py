@@ -104,7 +104,7 @@ def stage(config: Config) -> str:
     """
     config.internal.staged_python = None
     found, begun = environment(config), time.monotonic()
-    folder = archives(config)
+    folder = (Path(config.run.dir).parent if config.run.dir else Path(config.run.root)) / FOLDER
     try:
         owned_files.make_folders(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -122,11 +122,6 @@ def stage(config: Config) -> str:
     config.internal.staged_python = f"{archive}:{found.name}"
     took = f"archived in {archive} ({time.monotonic() - begun:.1f} s); later runs use it again"
     return f"Python environment {found.sentence()}, {took}" if new else ""
-
-
-def archives(config: Config) -> Path:
-    """Return the folder of the archives."""
-    return (Path(config.run.dir).parent if config.run.dir else Path(config.run.root)) / FOLDER
 
 
 def _write(found: Environment, archive: Path) -> None:

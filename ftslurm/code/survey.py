@@ -76,7 +76,8 @@ def _of_tree(config: Config, main: str) -> Survey:
         root = git_tree.top(os.path.dirname(main))
         if root is not None:
             root = os.path.realpath(root)
-            kept, others = git_tree.files(root, list(_inside(_of_runs(config), root)), config.job.snapshot_include)
+            runs = [os.path.relpath(one, root) for one in _of_runs(config) if one.startswith(root + "/")]
+            kept, others = git_tree.files(root, runs, config.job.snapshot_include)
             sizes = _sizes(root, kept + _outside_runs(others))
             return _of_files(config, main, root, sizes, frozenset(kept), git=True)
     except git_tree.GitError as error:
@@ -135,10 +136,6 @@ def package_root(path: str) -> str:
 def _of_runs(config: Config) -> Iterator[str]:
     """Yield the folders of runs and checkpoints."""
     return (os.path.realpath(one) for one in (config.run.root, config.run.dir, config.checkpoint.dir) if one)
-
-
-def _inside(folders: Iterator[str], root: str) -> Iterator[str]:
-    return (os.path.relpath(folder, root) for folder in folders if folder.startswith(root + "/"))
 
 
 def _outside_runs(paths: list[str]) -> list[str]:

@@ -41,7 +41,7 @@ def rungs(config: Config, kill_wait_s: float | None = None) -> list[Rung]:
         found.append(
             Rung(f"health.hang_after_s={written(hang_s)}{least}", limit_s, "a group that stands still restarts")
         )
-    if config.lighthouse.kind != "none":
+    if not config.independent:
         found.append(Rung(f"silent, {LOST}", config.silent_after_s, "a quorum forms without a silent group"))
         found.append(Rung(f"late, {STEP}", config.late_after_s, "a quorum forms without a late group"))
     if config.groups.gpus:  # then workers may use NCCL
@@ -49,7 +49,7 @@ def rungs(config: Config, kill_wait_s: float | None = None) -> list[Rung]:
         monitor_s = float(told) if told.isdecimal() else HEARTBEAT_S  # torch, too, refuses what is no number
         found.append(Rung(f"{HEARTBEAT}={monitor_s:g}", monitor_s, "torch kills a worker whose watchdog is stuck"))
         found.append(Rung("NCCL's watchdog", WATCHDOG_S, "torch kills a worker in a collective of its group"))
-    if config.cluster.kind != "local":
+    if not config.local:
         found.append(Rung(f"cluster.signal_s={signal_s}", signal_s, "before the time limit: save"))
         if kill_wait_s is not None:
             found.append(Rung("Slurm's KillWait", kill_wait_s, "Slurm kills the steps of a job that it ends"))

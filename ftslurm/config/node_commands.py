@@ -43,4 +43,4 @@ def wrong(setting: str, command: Sequence[str], runs_here: bool) -> Iterator[str
 def check_preflight(config: Config) -> Iterator[str]:
     """Yield why commands cannot be run. What a compute node has installed is not known before it is checked."""
     for command in map(words, config.health.preflight):
-        yield from wrong(PREFLIGHT, command, config.cluster.kind == "local" and command[:1] != [SHIPPED])
+        yield from wrong(PREFLIGHT, command, config.local and command[:1] != [SHIPPED])

@@ -280,7 +280,7 @@ class CheckpointConfig:
     # A folder that all nodes share, or an object store that fsspec knows, as s3://bucket/folder (`pip install
     # 'ftslurm[s3]'`). Default: checkpoints/ in the run directory.
     dir: str | None = path()
-    every: int = limited(0, 0)  # steps between two checkpoints; 0: none
+    every: int = limited(0, 0)  # steps between two checkpoints; 0: only when one is asked for
     keep: int = limited(3, 0)  # newest checkpoints to keep; 0: all
 
 
@@ -391,6 +391,21 @@ class Config:
     stop: StopConfig = field(default_factory=StopConfig)
     internal: Internal = field(default_factory=Internal)
     follow: bool | None = None  # show the run until it ends; default: on a terminal, and always for a local run
+
+    @property
+    def local(self) -> bool:
+        """Whether all nodes are this machine."""
+        return self.cluster.kind == "local"
+
+    @property
+    def array(self) -> bool:
+        """Whether all nodes come from pilots, jobs of the groups' own."""
+        return self.cluster.kind == "array"
+
+    @property
+    def independent(self) -> bool:
+        """Whether groups have no quorum: none waits for another, heals from it, or is too late once it finished."""
+        return self.lighthouse.kind == "none"
 
     @property
     def heartbeat_s(self) -> float:
@@ -546,9 +561,9 @@ def nodes_needed(config: Config) -> int:
     add none (they use spare nodes or those of groups), and groups that are added later get jobs of their own. On this
     machine, where a node is only a name, each has nodes of its own.
     """
-    groups, local = config.groups, config.cluster.kind == "local"
-    standbys = fixed_standbys(config) if local else 0
-    count = most_groups(config) if local else groups.count
+    groups = config.groups
+    standbys = fixed_standbys(config) if config.local else 0
+    count = most_groups(config) if config.local else groups.count
     return groups.nodes * (-(-count // groups.per_node) + standbys) + config.cluster.spare_nodes
 
 
@@ -557,14 +572,9 @@ def fixed_standbys(config: Config) -> int:
     return 0 if config.standby.count in (AUTO, EACH) else int(config.standby.count)
 
 
-def most_standbys(config: Config) -> int:
-    """Return how many standbys may run at once."""
-    return most_groups(config) if standby_each(config) else fixed_standbys(config)
-
-
 def standby_each(config: Config) -> bool:
     """Return whether each group may have a standby of its own. auto leaves it out where none could take over."""
-    auto = config.standby.count == AUTO and config.restart.max_per_group > 0 and config.cluster.kind != "array"
+    auto = config.standby.count == AUTO and config.restart.max_per_group > 0 and not config.array
     return auto or config.standby.count == EACH
 
 

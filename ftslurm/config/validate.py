@@ -67,6 +67,8 @@ def _check_groups(config: Config) -> Iterator[str]:
         yield f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it"
     if most_groups(config) > groups.count and groups.roles:
         yield "groups.max with groups.roles: groups that have roles cannot become more; leave one of them out"
+    if groups.mem is not None and not re.fullmatch(r"\d+[KMGTkmgt]?", groups.mem):
+        yield f"groups.mem={groups.mem!r}: must be a whole number with K, M, G or T, as 64G; without one it is of M"
 
 
 def _check_roles(config: Config) -> Iterator[str]:
@@ -77,7 +79,7 @@ def _check_roles(config: Config) -> Iterator[str]:
     if roles and sum(roles.values()) != groups.count:
         sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
         yield f"groups.roles ({sizes}) has other groups than groups.count={groups.count}: they must be as many"
-    if roles and config.lighthouse.kind != "none":
+    if roles and not config.independent:
         yield f"groups.roles with lighthouse.kind={config.lighthouse.kind}: groups are alike then; use lighthouse=none"
     unknown = [name for name in serve if name not in roles]
     if unknown:
@@ -92,7 +94,7 @@ def _check_roles(config: Config) -> Iterator[str]:
 
 def _check_array(config: Config) -> Iterator[str]:
     cluster, groups = config.cluster, config.groups
-    if cluster.kind != "array":
+    if not config.array:
         if cluster.ranges:
             yield f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array"
         return
@@ -174,7 +176,7 @@ def _check_places(config: Config) -> Iterator[str]:
             yield f"{key}={path!r}: Slurm gives %, backslashes and newlines in a path a meaning"
     if (word := owned_files.unknown(config.run.trust)) is not None:
         yield f"run.trust={word}: there is neither a user nor a group of that name on this machine"
-    if config.cluster.kind == "local" and config.cluster.interface not in ("auto", None):
+    if config.local and config.cluster.interface not in ("auto", None):
         yield f"cluster.interface={config.cluster.interface} with cluster=local: a local run stays on loopback"
     folder = config.checkpoint.dir
     if folder and is_url(folder):
@@ -202,7 +204,7 @@ def _check_container(config: Config) -> Iterator[str]:
         if cluster.container_mounts:
             yield "cluster.container_mounts without cluster.container_image: name the image, or leave it out"
         return
-    if cluster.kind == "local":
+    if config.local:
         yield "cluster.container_image with cluster=local: Slurm starts such containers (pyxis)"
     if not _IMAGE.fullmatch(cluster.container_image):
         yield f"cluster.container_image={cluster.container_image!r}: must be one path or name, without spaces"
@@ -218,12 +220,12 @@ def _check_times(config: Config) -> Iterator[str]:
 
 
 def _check_comparison(config: Config) -> Iterator[str]:
-    if config.health.compare_every > 0 and config.lighthouse.kind == "none":
+    if config.health.compare_every > 0 and config.independent:
         yield f"health.compare_every={config.health.compare_every} with lighthouse.kind=none: groups share no weights"
 
 
 def _check_faults(config: Config) -> Iterator[str]:
-    size, alone = config.groups.nodes * config.groups.workers, config.lighthouse.kind == "none"
+    size, alone = config.groups.nodes * config.groups.workers, config.independent
     kinds = fault_kinds(config)
     if alone and "lighthouse" in kinds:
         yield "faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed"
@@ -245,7 +247,7 @@ def _check_faults(config: Config) -> Iterator[str]:
 
 
 _RULES = (
-    *(_check_notation, _check_times, _check_groups, _check_roles, _check_array),
-    *(_check_job, _check_places, _check_container, _check_comparison, _check_faults),
-    *(check_receivers, check_preflight),
-)
+    _check_notation, _check_times, _check_groups, _check_roles, _check_array,
+    _check_job, _check_places, _check_container, _check_comparison, _check_faults,
+    check_receivers, check_preflight,
+)  # fmt: skip

@@ -39,7 +39,7 @@ class Executor:
         self.config, self.run, self.children = config, run, children
         self.scheduler = children.scheduler
 
-    def carry_out(self, action: Action, now: float) -> Sequence[Event]:
+    def carry_out(self, action: Action) -> Sequence[Event]:
         """Carry out an action. Return the events that are known at once."""
         match action:
             case act.Send(step, message):
@@ -60,22 +60,22 @@ class Executor:
             case act.DistrustCheckpoints(group, attempt, after):
                 stored_checkpoints.distrust(self.config, self.run, group, attempt, after)
             case act.Probe():  # while slurmctld is away a probe that does not come back proves nothing
-                return [*self.ask(action, now), *self.ask(AskOwnNodes(), now)]
+                return [*self.ask(action), *self.ask(AskOwnNodes())]
             case act.AskNodes():
-                return [*self.ask(action, now), *self.read_notes()]
+                return [*self.ask(action), *self.read_notes()]
             case act.Ask():
-                return self.ask(action, now)
+                return self.ask(action)
             case act.Finish() | JournalRecord():
                 pass
             case _:
                 assert_never(action)
         return []
 
-    def ask(self, ask: act.Ask, now: float) -> Sequence[Event]:
+    def ask(self, ask: act.Ask) -> Sequence[Event]:
         """Ask the scheduler in the background. Return the events that are known at once."""
         if isinstance(ask, AskOwnNodes) and self.config.cluster.kind != "slurm":
             return []  # no group runs in the controller's job
-        return self.children.background.ask(self.scheduler.request(ask, now))
+        return self.children.background.ask(self.scheduler.request(ask))
 
     def read_notes(self) -> list[Event]:
         """Return what other runs have found broken (cluster.exclude_file)."""
@@ -105,7 +105,7 @@ class Executor:
         return self._not_launched(action.id, error) if isinstance(action, act.Launch) else []
 
     def _not_launched(self, step: StepId, error: str) -> list[Event]:
-        failed = TaskFailed(step, Evidence(None, None, error=error, started=False))
+        failed = TaskFailed(step, Evidence(error=error, started=False))
         started = step in self.children.steps and self.children.steps[step].children
         return [failed] if started else [failed, Ended(step, code=None, error=error)]
 

@@ -28,7 +28,7 @@ from typing import Any
 from immutables import Map
 from typing_extensions import assert_never
 
-from ftslurm.config.schema import Config, most_standbys
+from ftslurm.config.schema import Config, fixed_standbys, most_groups, standby_each
 from ftslurm.controller import open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
@@ -42,7 +42,6 @@ from ftslurm.controller.translate import (
     translate,
 )
 from ftslurm.core.groups import reports
-from ftslurm.core.jobs.supply import array
 from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, Ask, Attach, Probe
@@ -105,7 +104,7 @@ class Controller:
             log.warning("%s; this one goes on", after)
         self.config, self.run_dir, self.tell, self.number = config, run, tell, number
         self.scheduler, allocation = scheduler, scheduler.allocation()
-        self.separate_jobs = array(config) and scheduler.job is not None  # the groups' jobs go on when this job ends
+        self.separate_jobs = config.array and scheduler.job is not None  # the groups' jobs go on when this job ends
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
         self.journal = Journal(run, self.now, lambda: number is None or leadership.held(run, number), recent)
         with contextlib.suppress(OSError):
@@ -151,7 +150,8 @@ class Controller:
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         groups = self.config.groups
         tasks = groups.nodes * groups.workers if self.scheduler.direct else 1
-        steps = max(groups.count, groups.max or 0) + most_standbys(self.config) + 1
+        most = most_groups(self.config)
+        steps = most + (most if standby_each(self.config) else fixed_standbys(self.config)) + 1
         open_files.allow(steps * tasks)
         try:
             self._check_lead()
@@ -267,7 +267,7 @@ class Controller:
                 self._ask(AskOwnState(signalled=True))
 
     def _ask(self, ask: Ask) -> None:
-        self.events += self.executor.ask(ask, self.now())
+        self.events += self.executor.ask(ask)
 
     def _heard(self, news: News) -> None:
         match news:
@@ -408,9 +408,9 @@ class Controller:
         self.scheduler.state = self.state
         for action in actions:
             if isinstance(action, Attach):
-                self.events += self.executor.carry_out(action, self.now())
+                self.events += self.executor.carry_out(action)
                 continue
             with self.errors.contain(f"an action ({type(action).__name__})", action):
-                self.events += self.executor.carry_out(action, self.now())
+                self.events += self.executor.carry_out(action)
                 continue
             self.events += self.executor.failed(action)

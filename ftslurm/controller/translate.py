@@ -138,7 +138,7 @@ def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.
         )
         return events.StopAsked(reason, SLURM, Cause.TIME_LIMIT)
     name = signal.Signals(number).name
-    wait_s = ANSWER_S if number == signal.SIGTERM and config.cluster.kind != "local" else 0.0
-    why = "by hand, or by a time limit" if cluster.kind == "local" else "scancel, the time limit, or by hand"
+    wait_s = ANSWER_S if number == signal.SIGTERM and not config.local else 0.0
+    why = "by hand, or by a time limit" if config.local else "scancel, the time limit, or by hand"
     reason = f"the controller was sent {name} ({why})"
     return events.StopAsked(reason, name, wait_s=wait_s)

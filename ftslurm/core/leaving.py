@@ -6,7 +6,7 @@ group without another place stays there until there is one. Jobs are asked for a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ftslurm.core.groups import standby
 from ftslurm.core.groups.launching import has_room
@@ -16,12 +16,12 @@ from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, use
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Asked
-from ftslurm.core.state.model import JOBS, LIVE, Job, Out, Phase, Trait, Unit
+from ftslurm.core.state.model import JOBS, LIVE, RUNS, Job, Out, Phase, Trait, Unit
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.user_requests import RUNS, Refused, check_goes_on, recall, why_stuck
+from ftslurm.core.user_requests import Refused, check_goes_on, recall, why_stuck
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
@@ -55,7 +55,7 @@ def _must(turn: Turn, one: Job) -> bool:
     if one.ends is None or not one.usable or not turn.due(one.ends - config.cluster.signal_s, JOBS):
         return False
     end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn, one.name))
-    if any(u.current.adoption is not None for u in units) and not turn.due(end, JOBS):
+    if any(u.adopting for u in units) and not turn.due(end, JOBS):
         return False
     if _joined_elsewhere(turn, one) or not any(u.joined for u in units):
         return True
@@ -103,7 +103,7 @@ def _moves(turn: Turn, one: Job, elsewhere: dict[int, tuple[bool, bool]]) -> boo
     if limit is None or one.ends is None or not turn.due(limit, JOBS):
         return False
     unit = next(living(turn, one.name), None)
-    if unit is None or unit.phase is Phase.STOPPING or unit.current.adoption is not None:
+    if unit is None or unit.phase is Phase.STOPPING or unit.adopting:
         return False
     if unit.is_standby:
         return True
@@ -128,7 +128,7 @@ def _settled(unit: Unit) -> bool:
 def _others_are_settled(table: UnitTable, but: Unit) -> bool:
     """Return whether every other group takes part in the training, has no nodes for now, or is over."""
     moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
-    if table.count(Phase.RUNNING) > len(table.names(Trait.JOINED)):
+    if table.count(Phase.RUNNING) > table.count(Trait.JOINED):
         moving += table.in_phase(Phase.RUNNING)
     return all(_settled(unit) for unit in moving if unit.name != but.name)
 
@@ -152,7 +152,7 @@ def drain(turn: Turn, event: Asked) -> str:
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
     _leave_out(turn, [event.node], event.by)
-    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, frozenset({event.node}))]
+    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, [event.node])]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
     return f"{event.node} gets nothing any more; {moves}"
 
@@ -208,16 +208,15 @@ def _there(turn: Turn) -> list[Unit]:
     """Return the units with a step on drained nodes that may move; the Lighthouse only if the job has another node."""
     drained, found = turn.nodes.drained, []
     for unit in _near(turn, drained):
-        free = unit.current.recalled is None and unit.current.adoption is None
+        free = unit.current.recalled is None and not unit.adopting
         if free and not (unit.is_lighthouse and drained.issuperset(turn.state.allocation.nodes)):
             found.append(unit)
     return found
 
 
-def _near(turn: Turn, nodes: frozenset[str]) -> list[Unit]:
+def _near(turn: Turn, nodes: Iterable[str]) -> list[Unit]:
     """Return the units with a step on these nodes."""
-    names = {unit.name for node in nodes for unit in turn.table.near(node)}
-    return [unit for unit in turn.table.named(names) if unit.phase in RUNS]
+    return [unit for unit in turn.table.near(*nodes) if unit.phase in RUNS]
 
 
 def _may_go(turn: Turn, unit: Unit) -> bool:

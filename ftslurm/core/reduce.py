@@ -92,9 +92,10 @@ def observe(turn: Turn, event: Event) -> None:
 
 def _of_step(turn: Turn, unit: Unit, event: StepEvent) -> None:
     if isinstance(event, TaskFailed):
-        _task_failed(turn, event, unit)
+        _task_failed(turn, event.evidence, unit)
     elif isinstance(event, Ended):
-        _ended(turn, event, unit)
+        if not takeover.not_reached(turn, event, unit):
+            ended(turn, event, unit)
     elif unit.group is not None or not isinstance(event.message, OF_GROUPS):  # the others do not train
         _heard(turn, event.message, unit)
 
@@ -198,7 +199,7 @@ def _granted(turn: Turn, event: Granted) -> None:
     granted = event.allocation
     if granted.nodes:
         turn.do(records.AllocationGranted(allocation=granted.name, nodes=granted.nodes, ends=None))
-    known = event.past is None and not supply.array(turn.config)  # no job has been submitted yet
+    known = event.past is None and not turn.config.array  # no job has been submitted yet
     turn.set(allocation=granted)
     turn.set_job_pool(had=len(granted.nodes), polled=known)
     turn.set_nodes(leaf_of=event.leaf_of)
@@ -249,9 +250,9 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
     if said.error is not None and said.unstarted:  # the setting may be wrong, and the node sound
         error = f"health.preflight cannot be run there: {said.error}"
         sign = Evidence(said.task, said.node, error=error, cause=Cause.START_FAILED)
-        _task_failed(turn, TaskFailed(unit.id, sign), unit)
+        _task_failed(turn, sign, unit)
     elif (why := node_health.checked(turn, said)) is not None:
-        _task_failed(turn, TaskFailed(unit.id, Evidence(said.task, said.node, hardware=why)), unit)
+        _task_failed(turn, Evidence(said.task, said.node, hardware=why), unit)
 
 
 def _step_up(turn: Turn, unit: Unit) -> None:
@@ -291,7 +292,7 @@ def _step_ready(turn: Turn, unit: Unit, url: str | None = None, hosts: tuple[str
 
 def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     # An adopted attempt may have joined before: takeover.guard_reported writes its line.
-    joins = unit.current.step is None and said.committed > 0 and unit.current.adoption is None
+    joins = unit.current.step is None and said.committed > 0 and not unit.adopting
     if joins and not turn.independent and continuity.is_new_history(turn, said, unit):
         _began_new_history(turn, said, unit)
         return
@@ -327,7 +328,7 @@ def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     reached = max(unit.current.floor, turn.lineage.step)
     error = f"ended by ftslurm: it had begun a new history (step {said.step}, the run had reached {reached})"
     unit = turn.attempt(unit, intent=Cause.UNKNOWN)
-    _task_failed(turn, TaskFailed(unit.id, Evidence(None, None, error=error)), unit)
+    _task_failed(turn, Evidence(error=error), unit)
 
 
 def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
@@ -360,17 +361,16 @@ def _injected(turn: Turn, said: messages.Injected, unit: Unit) -> None:
         turn.attempt(unit, drilled=None)
 
 
-def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
-    evidence = event.evidence
+def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
     if evidence.task in unit.current.over and evidence.signal in CRASHES:
         # Its script had ended without an error. Threads of libraries may crash the process while the interpreter shuts
         # down (seen with torch: "terminate called without an active exception").
         turn.attempt(unit, done=unit.current.done | {evidence.task})
         return
-    if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
-        evidence = replace(evidence, node=unit.current.hosts[evidence.task])
+    if evidence.node is None and evidence.task is not None:
+        evidence = replace(evidence, node=unit.node_of(evidence.task))
     if Says.ABORT in evidence.says and len(unit.place.nodes) == 1:
-        return  # silence.py decides whether its only node is lost
+        return  # node_health.py decides whether its only node is lost
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
     if evidence.node_lost and evidence.node is not None:
@@ -378,15 +378,9 @@ def _task_failed(turn: Turn, event: TaskFailed, unit: Unit) -> None:
     if unit.phase is Phase.STOPPING:
         return  # rules._bring_down kills it when it is due
     if queue.is_told(unit, evidence) and turn.goes_on:
-        job = unit.place.allocation
-        queue.doubt(turn, job)  # Slurm is asked why
+        queue.doubt(turn, unit)  # Slurm is asked why
         unit = turn.attempt(unit, told=unit.current.told or turn.now)
-        if job is not None:
+        if unit.place.allocation is not None:
             return  # leaving.vacate brings it down
     unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
     lost_connections.failed(turn, unit)
-
-
-def _ended(turn: Turn, event: Ended, unit: Unit) -> None:
-    if not takeover.not_reached(turn, event, unit):
-        ended(turn, event, unit)

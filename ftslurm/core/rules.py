@@ -29,13 +29,13 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
-from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Out, Phase, RunOutcome, Trait, Unit
+from ftslurm.core.state.model import LIVE, OVER, RUNS, Ending, Evidence, Out, Phase, RunOutcome, Trait, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.core.state.units import independent, pool_of, serves
+from ftslurm.core.state.units import pool_of, serves
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.words import by_count
@@ -49,10 +49,9 @@ def begin(config: Config) -> RunState:
     """Return the initial state of a run."""
     groups = (Unit(group_unit(g), g) for g in range(config.groups.count))
     standbys = (Unit(standby_unit(i), None) for i in range(fixed_standbys(config)))
-    if independent(config):  # as if a Lighthouse had already ended
-        over = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED)
-        return RunState(UnitTable.of((over, *groups, *standbys)), lighthouse_url="")
-    return RunState(UnitTable.of((Unit(LIGHTHOUSE, None), *groups, *standbys)))
+    over = config.independent  # as if a Lighthouse had already ended
+    lighthouse = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED if over else Phase.PENDING)
+    return RunState(UnitTable.of((lighthouse, *groups, *standbys)), lighthouse_url="" if over else None)
 
 
 def decide(state: RunState, events: Sequence[Event], now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -98,7 +97,7 @@ def _holds(turn: Turn, event: Ended) -> bool:
 def _release(turn: Turn) -> None:
     """Give the verdicts that need not wait any longer."""
     for late in turn.state.held:
-        if isinstance(late, Ended) and not _holds(turn, late):
+        if not _holds(turn, late):
             turn.set(held=tuple(other for other in turn.state.held if other is not late))
             observe(turn, late)
 
@@ -180,13 +179,13 @@ def _expire(turn: Turn) -> None:
     over = since is not None and turn.due(since)
     for unit in turn.state.units if over else turn.attended():
         if (why := _late(turn, unit)) is not None:
-            sign = Evidence(None, None, error=why, cause=Cause.START_TIMEOUT)
+            sign = Evidence(error=why, cause=Cause.START_TIMEOUT)
             stop(turn, unit, Cause.START_TIMEOUT, sign)
-        elif not over or unit.group is None or unit.joined or unit.current.adoption is not None:
+        elif not over or unit.group is None or unit.joined or unit.adopting:
             continue
         elif unit.phase is Phase.PENDING:
             given_up(turn, unit, too_late(turn.table.in_phase(Phase.SUCCEEDED)[0].group_id))
-        elif unit.phase in (Phase.STARTING, Phase.RUNNING):
+        elif unit.phase in RUNS:
             stop(turn, unit, Cause.CANCELLED)
 
 
@@ -212,11 +211,11 @@ def _bring_down(turn: Turn) -> None:
     """Kill the steps that are STOPPING and due; when the run ends, stop the groups first and the Lighthouse last."""
     ending = turn.state.ending
     if ending is not None:
-        going = turn.table.in_phase(Phase.PENDING, Phase.STARTING, Phase.RUNNING)
+        going = turn.table.in_phase(Phase.PENDING, *RUNS)
         for unit in (*going, *turn.state.standbys):
             if unit.phase is Phase.PENDING:
                 give_up(turn, unit)
-            elif unit.phase in (Phase.STARTING, Phase.RUNNING):
+            elif unit.phase in RUNS:
                 stop_politely(turn, unit, Cause.CANCELLED if unit.is_standby else ending.cause, adopting=True)
         _bring_down_lighthouse(turn)
     for unit in turn.attended():
@@ -233,7 +232,7 @@ def _bring_down_lighthouse(turn: Turn) -> None:
     lighthouse = turn.lighthouse
     if lighthouse.phase is Phase.PENDING:
         give_up(turn, lighthouse)
-    elif lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not turn.table.count(*LIVE):
+    elif lighthouse.phase in RUNS and not turn.table.count(*LIVE):
         stop(turn, lighthouse, Cause.CANCELLED)
 
 

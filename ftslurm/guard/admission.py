@@ -33,14 +33,13 @@ class Admission(Listener):
     """The port.
 
     Args:
-        name: this machine's name for other nodes, unless `announce` sets another; "127.0.0.1": only this machine can
-            connect.
         key: returns the run's key; b"": it is not known yet.
     """
 
-    def __init__(self, name: str, key: Callable[[], bytes], refusals: Refusals) -> None:
+    name = address = ""
+
+    def __init__(self, key: Callable[[], bytes], refusals: Refusals) -> None:
         super().__init__(refusals)
-        self.announce(name, name if name == "127.0.0.1" else "")
         self.key = key
         self.host_port = ""
         self.unproven: dict[TimeLimit, str] = {}  # and their hosts, oldest first

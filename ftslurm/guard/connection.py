@@ -17,37 +17,36 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftslurm.errors import complain
 from ftslurm.guard.file_calls import FileCalls
 from ftslurm.protocol import messages
 from ftslurm.security import owned_files
 
+if TYPE_CHECKING:
+    from ftslurm.guard.guard import Guard
+
 MOST_UNSENT = 1 << 18  # bytes that wait for a slow reader; further messages are dropped
 # The last message of each of these types is sent again to a new controller.
-KEPT = tuple(
-    kind.kind
-    for kind in (
-        messages.LighthouseUp,
-        messages.Serving,
-        messages.Served,
-        messages.SessionOpened,
-        messages.CanSave,
-        messages.NodeCheck,
-        messages.Room,
-        messages.Done,
-        messages.Failed,
-        messages.Exited,
-    )
+KEPT = (
+    messages.LighthouseUp,
+    messages.Serving,
+    messages.Served,
+    messages.SessionOpened,
+    messages.CanSave,
+    messages.NodeCheck,
+    messages.Room,
+    messages.Done,
+    messages.Failed,
+    messages.Exited,
 )
-NOTED = tuple(kind.kind for kind in (messages.Ready, messages.StoreUp, messages.Progress))  # for `adopted`
 STOOD_S = 5.0  # the guard looks several times a second; it stood if it has not for so long
 FINISH_S = 1.0  # longest wait for a slow reader at the end; srun reports the end of the step, too
 # Written to disk before they are sent: the controller that receives them may kill the step, and exit.
-LEFT = (messages.Failed.kind, messages.Exited.kind)
+LEFT = (messages.Failed, messages.Exited)
 _PEER = struct.Struct("iII")  # pid, uid, gid
 
 
@@ -82,24 +81,21 @@ class TakeoverNotes:
         self.begin: messages.Begin | None = None
         self.kept: dict[str, bytes] = {}
 
-    def reported(self, line: bytes) -> str | None:
-        """Note a line of the worker, or about its end; return its type."""
-        raw = messages.parse(line)
-        if raw is None:
-            return None
-        kind = str(raw["type"])
-        if kind in KEPT:
-            self.kept[kind] = line
-        elif kind in NOTED:
-            with contextlib.suppress(messages.BadMessage):  # the controller reports it
-                match messages.Report.decode(raw):
-                    case messages.Ready(torchft):
-                        self.ready, self.torchft = True, torchft
-                    case messages.StoreUp(addr, port):
-                        self.store = addr, port
-                    case messages.Progress(committed=committed) if committed:
-                        self.committed = True
-        return kind
+    def reported(self, line: bytes) -> messages.Report | None:
+        """Note a line of the worker, or about its end; return what it says."""
+        report = None
+        with contextlib.suppress(messages.BadMessage):  # the controller reports it
+            report = messages.Report.decode(messages.parse(line))
+        match report:
+            case messages.Ready(torchft):
+                self.ready, self.torchft = True, torchft
+            case messages.StoreUp(addr, port):
+                self.store = addr, port
+            case messages.Progress(committed=committed) if committed:
+                self.committed = True
+        if isinstance(report, KEPT):
+            self.kept[report.kind] = line
+        return report
 
     def adopted(self, step: int | None) -> messages.Adopted:
         """Return the first message for a new controller; `step` is the Manager's current step."""
@@ -120,28 +116,14 @@ class TakeoverNotes:
 class ControlChannel:
     """Sends lines to the controller and receives its messages."""
 
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        reports: int,
-        end: str | None,
-        obey: Callable[[messages.Order], None],
-        ended: Callable[[], None],
-        takeover: Callable[[], list[bytes]],
-        hardware: Callable[[], str | None],
-    ) -> None:
+    def __init__(self, guard: Guard, reports: int, end: str | None) -> None:
         """Listen on stdin, and forward the worker's messages.
 
         Args:
             reports: the pipe into which the worker writes whole lines.
             end: the path of the end file (`end_file`); None: no other controller can attach.
-            obey: called with each message of the controller.
-            ended: called at the end of stdin.
-            takeover: returns the messages that a new controller needs.
-            hardware: returns what blames the node's hardware for an exception that the worker reports.
         """
-        self.selector = selector
-        self.end, self.obey, self.ended, self.takeover, self.hardware = end, obey, ended, takeover, hardware
+        self.guard, self.selector, self.end = guard, guard.selector, end
         self.lines = messages.Lines()
         self.notes = TakeoverNotes()
         self.files = FileCalls()
@@ -158,8 +140,8 @@ class ControlChannel:
                 self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
         for fd in (reports, 1):
             os.set_blocking(fd, False)
-        selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
-        selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
+        self.selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
+        self.selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
 
     def listen(self, name: bytes) -> None:
         """Let new controllers attach at this name of an abstract socket; a step that is not adoptable has none."""
@@ -179,8 +161,8 @@ class ControlChannel:
 
     def say(self, line: bytes) -> None:
         """Send one line to the controller. A write error is ignored: the controller's silence ends the guard."""
-        if self.notes.reported(line) in LEFT and self.end is not None:
-            self.files.result(partial(write_end_file, self.end, self.takeover()), None)
+        if isinstance(self.notes.reported(line), LEFT) and self.end is not None:
+            self.files.result(partial(write_end_file, self.end, self.guard.takeover()), None)
         if self.sink is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line
             self._flush()
@@ -207,7 +189,7 @@ class ControlChannel:
             return None
         with contextlib.suppress(messages.BadMessage):  # the controller reports it
             failed = messages.Report.decode(messages.parse(line))
-            if isinstance(failed, messages.Failed) and failed.started and (words := self.hardware()):
+            if isinstance(failed, messages.Failed) and failed.started and (words := self.guard.broken_hardware()):
                 told = messages.Failed(**(vars(failed) | {"hardware": words}))
                 return messages.encode_report(told, failed.task).rstrip(b"\n")
         return None
@@ -266,7 +248,7 @@ class ControlChannel:
         self.peer, self.sink, self.heard = peer, peer.fileno(), time.monotonic()
         self.selector.register(peer, selectors.EVENT_READ, self._serve)
         self.lines = messages.Lines()
-        for line in self.takeover():
+        for line in self.guard.takeover():
             self.say(line)
 
     def _serve(self, events: int) -> None:
@@ -287,7 +269,8 @@ class ControlChannel:
 
     def _hear(self, data: bytes) -> None:
         if not data:
-            self.ended()
+            if self.end is None:
+                self.guard.exit_orphaned("the controller is gone")
             return
         self.heard = time.monotonic()
         for line in self.lines.feed(data):
@@ -297,7 +280,7 @@ class ControlChannel:
                 complain(f"a bad message of the controller is ignored: {error}")
                 continue
             if order is not None:
-                self.obey(order)
+                self.guard.obey(order)
 
     def _leave(self) -> None:
         """Stop listening to the previous controller."""

@@ -56,16 +56,27 @@ class Gateway:
         """
         return str(self._ask("reserve"))
 
-    def publish(self, service: str, listener: int) -> None:
-        """Make a server reachable for the run only.
+    def publish(self, service: str, port: int) -> None:
+        """Make a server of this process that listens on loopback reachable for the run only.
 
-        Args:
-            listener: the descriptor of its TCP socket on loopback, which stays the caller's; existing connections stay.
+        The connections that other users have made before are closed.
 
         Raises:
-            OSError: the guard could not publish it.
+            OSError: the guard could not publish it, or nothing listens at the port.
         """
-        self._ask("publish", listener, service=service)
+        with _listener_at(port) as listener:
+            self._ask("publish", listener.fileno(), service=service)
+        deadline = time.monotonic() + SWEEP_FOR_S
+        while strangers := {client for client, uid in socket_owners.clients_of(port) if uid != os.getuid()}:
+            for sock in _own_sockets():
+                with suppress(OSError):
+                    if sock.getsockname()[1] == port and sock.getpeername()[:2] in strangers:
+                        self.tell("early", f"a connection of a stranger to the {service} of this worker, just made")
+                        sock.shutdown(socket.SHUT_RDWR)
+                sock.close()
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
 
     def take_over(self, service: str) -> socket.socket:
         """Make a server reachable for the run only that does not listen: it is given the admitted connections.
@@ -121,36 +132,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def publish(gateway: Gateway, service: str, listener: int, port: int) -> None:
-    """Publish a server that listens on loopback, and close the connections that other users have made before.
-
-    Args:
-        listener: the descriptor of its socket.
-
-    Raises:
-        OSError: the guard could not publish it.
-    """
-    gateway.publish(service, listener)
-    deadline = time.monotonic() + SWEEP_FOR_S
-    while strangers := {client for client, uid in socket_owners.clients_of(port) if uid != os.getuid()}:
-        for sock in _own_sockets():
-            with suppress(OSError):
-                if sock.getsockname()[1] == port and sock.getpeername()[:2] in strangers:
-                    gateway.tell("early", f"a connection of a stranger to the {service} of this worker, just made")
-                    sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
-
-
 def _own_sockets() -> list[socket.socket]:
     """Return copies of this process's TCP sockets."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                copy = copy_of(int(name))
+                copy = socket.socket(fileno=os.dup(int(name)))
                 if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
                     found.append(copy)
                 else:
@@ -158,21 +146,7 @@ def _own_sockets() -> list[socket.socket]:
     return found
 
 
-def copy_of(descriptor: int) -> socket.socket:
-    """Return a copy of a socket.
-
-    Raises:
-        OSError: the descriptor is closed, or is none of a socket.
-    """
-    copy = os.dup(descriptor)
-    try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
-
-
-def listener_at(port: int) -> socket.socket:
+def _listener_at(port: int) -> socket.socket:
     """Return a copy of this process's socket that listens at a port.
 
     Raises:

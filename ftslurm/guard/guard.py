@@ -16,7 +16,7 @@
     worker (session.py)
 
 In a step that may outlive its controller (--adoptable), the guard sends the
-reports to the controller that has attached last (connection.py).
+reports to the controller that has attached last (connection.py). Any other step ends with its standard input.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--log-max-mb", type=int, default=0)  # no log grows beyond this (0: no cap)
     parser.add_argument("--heartbeat-s", type=float, required=True)
     parser.add_argument("--orphan-after-s", type=float, required=True)
-    parser.add_argument("--eof-ends", action="store_true")  # end-of-file on stdin ends everything at once
-    parser.add_argument("--adoptable", action="store_true")  # another controller may attach to the step
+    # Another controller may attach to the step; else end-of-file on stdin ends everything at once.
+    parser.add_argument("--adoptable", type=int, default=0)
     parser.add_argument("--keeper", type=int)  # end when this process ends
     parser.add_argument("--ends-job", action="store_true")  # cancel the Slurm job if the controller is gone
     parser.add_argument("--gpus")  # FIRST:COUNT: which of the visible GPUs are this step's
@@ -173,28 +173,23 @@ class Guard:
         self.told_room = False
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
-        local = os.environ.get("FTSLURM_CLUSTER") == "local"
         self.taken: deque[messages.StacksTaken] = deque()  # the stacks that are complete
         end = end_file(task.options.log_dir, task.index) if task.options.adoptable else None
-        hardware = partial(self.broken_hardware, broken_hardware.RECENT_S)
-        self.channel = ControlChannel(
-            self.selector, reports, end, self.obey, self.end_of_input, self.takeover, hardware
-        )
+        self.channel = ControlChannel(self, reports, end)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
-        self.network = Network(requests, "127.0.0.1" if local else socket.gethostname())
+        self.network = Network(requests)
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended, kill its remaining processes, and exit as it did."""
         wake_out, wake_in = os.pipe()
-        for fd in (wake_out, wake_in):
-            os.set_blocking(fd, False)
+        os.set_blocking(wake_in, False)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
+        self.selector.register(wake_out, selectors.EVENT_READ, lambda _: os.read(wake_out, 512))
         self.channel.say(self.hello())
         options = self.task.options
-        next_alive = next_mark = 0.0
+        next_alive, next_mark = float("inf") if self.task.local_index else 0.0, 0.0
         while True:
             status = self.reap()
             if status is not None:
@@ -208,7 +203,7 @@ class Guard:
                 self.exit_orphaned("slurmstepd is gone")
             if options.keeper is not None and processes.state(options.keeper) in (None, "Z"):
                 self.exit_orphaned("the process beside which the controller ran has ended")
-            if now >= next_alive and self.task.local_index == 0:
+            if now >= next_alive:
                 next_alive = now + options.heartbeat_s
                 self.say_alive()
             if now >= next_mark:
@@ -221,16 +216,9 @@ class Guard:
                 self.tell_room()
                 while self.network.warnings:
                     self.warn(self.network.warnings.popleft())
-            wait_s = 1.0
-            if self.task.local_index == 0:  # two heartbeats that are late count as missing
-                wait_s = min(wait_s, max(0.0, next_alive - time.monotonic()))
-            for key, events in self.selector.select(wait_s):
+            wait_s = min(1.0, next_alive - time.monotonic())  # two heartbeats that are late count as missing
+            for key, events in self.selector.select(max(0.0, wait_s)):
                 key.data(events)
-
-    def end_of_input(self) -> None:
-        """Handle that the controller's end of stdin is closed."""
-        if self.task.options.eof_ends:
-            self.exit_orphaned("the controller is gone")
 
     def obey(self, order: messages.Order) -> None:
         """Carry out one message of the controller, or forward it to the worker."""
@@ -354,7 +342,7 @@ class Guard:
         if -code == signal.SIGBUS:
             words = "; ".join(filter(None, (words, broken_hardware.shared_memory())))
         oom = killed and processes.oom_kills() > self.oom_kills
-        broken = self.broken_hardware(broken_hardware.RECENT_S) if code != 0 else None
+        broken = self.broken_hardware() if code != 0 else None
         if code != 0:
             self.say_alive()  # the step that it has reached
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
@@ -403,7 +391,7 @@ class Guard:
         processes.kill_descendants()
         os._exit(ExitCode.KILLED_BY_ORDER)
 
-    def broken_hardware(self, seconds: float) -> str | None:
+    def broken_hardware(self, seconds: float = broken_hardware.RECENT_S) -> str | None:
         """Return what blames the node's hardware for the worker's end; None: nothing, or its log cannot be read."""
         return self.channel.files.result(partial(self._broken_hardware, seconds), None)
 
@@ -456,8 +444,3 @@ class Guard:
             self.line(told.adopted(place and place.step)),
             *told.kept.values(),
         ]
-
-
-def _drain(pipe: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(pipe, 512)

@@ -118,8 +118,7 @@ def announce(environ: Mapping[str, str], tell: Callable[[str, str], None]) -> Re
         OSError: the guard does not answer.
     """
     found = reach(environ)
-    if environ.get(WANTED):  # else the guard's own choice is the same
-        tell(found.host, found.address)
+    tell(found.host, found.address)
     return found
 
 

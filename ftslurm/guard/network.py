@@ -34,16 +34,14 @@ class Network:
 
     Args:
         requests: socket of the worker's questions (gateway.py).
-        name: this machine's name for other nodes of the run, until the worker has found a better one (interfaces.py);
-            "127.0.0.1" in a local run.
     """
 
-    def __init__(self, requests: socket.socket, name: str) -> None:
+    def __init__(self, requests: socket.socket) -> None:
         self.requests = requests
         self.key = b""  # b"": it is not known yet
         self.warnings: deque[str] = deque()  # what the user has to know
         self._refusals = Refusals()
-        self._admission = Admission(name, lambda: self.key, self._refusals)
+        self._admission = Admission(lambda: self.key, self._refusals)
         self._lighthouse: Forwarder | None = None
         self._servers: list[Forwarder] = []  # to the parameter server of each serving group
         self._forwarders: dict[str, Forwarder] = {}  # to stores and managers, by address
@@ -65,7 +63,7 @@ class Network:
 
     def begun(self, begin: messages.Begin) -> messages.Begin:
         """Return the message with a forwarder to the group's store; `public` is its address for other groups."""
-        public = store_address(begin.addr, begin.port)
+        public = f"{begin.addr}:{begin.port}/{addresses.STORE}"
         host, _, port = self._do(lambda: self._forwarder(public)).rpartition(":")
         return replace(begin, addr=host, port=int(port), public=public)
 
@@ -170,7 +168,11 @@ class Network:
             case "take_over":
                 self._admission.offer(str(asked["service"]), _taken(descriptors))
             case "publish":
-                self._publish(str(asked["service"]), FilteredListener(_taken(descriptors)))
+                listener = FilteredListener(_taken(descriptors))
+                if not listener.filtered:
+                    words = "nothing: this kernel cannot keep others on this machine from the"
+                    self._refusals.tell("filter", f"{words} {asked['service']} of this worker")
+                self._admission.offer(str(asked["service"]), listener)
             case "withdraw":
                 self._admission.withdraw(asked["service"])
             case "forwarder":
@@ -183,12 +185,6 @@ class Network:
                 raise ValueError(f"no such question: {other!r}")
         return ""
 
-    def _publish(self, service: str, inner: FilteredListener) -> None:
-        if not inner.filtered:
-            words = f"nothing: this kernel cannot keep others on this machine from the {service} of this worker"
-            self._refusals.tell("filter", words)
-        self._admission.offer(service, inner)
-
 
 def _taken(descriptors: list[int]) -> socket.socket:
     """Return the socket that came with a question."""
@@ -196,8 +192,3 @@ def _taken(descriptors: list[int]) -> socket.socket:
     found = socket.socket(fileno=descriptor)
     descriptors.clear()
     return found
-
-
-def store_address(host: str, port: int) -> str:
-    """Return the address of a group's store in quorums."""
-    return f"{host}:{port}/{addresses.STORE}"

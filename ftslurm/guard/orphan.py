@@ -19,22 +19,20 @@ from ftslurm.slurm import client, commands
 CANCEL_S = 60.0  # for a busy slurmctld; Slurm ends this process earlier
 
 
-def end_job(environ: Mapping[str, str], after_s: float) -> bool:
+def end_job(environ: Mapping[str, str], after_s: float) -> None:
     """Cancel the Slurm job of this process once the file `alive` has not changed for `after_s` seconds.
 
-    Returns:
-        Whether scancel was run. It is not if the file changes meanwhile.
+    It is not cancelled if the file changes meanwhile.
     """
     job, run = environ.get("SLURM_JOB_ID"), environ.get("FTSLURM_RUN_DIR")
     if not job or not run:
-        return False
+        return
     alive, watch = RunDir(Path(run)).alive, Watch()
     silent_s = watch.silent_s(alive)
     while silent_s is not None and silent_s < after_s:
         if last_event(RunDir(Path(run)).events) in ("run_finished", "run_requeued"):
-            return False  # the run is over: the job ends anyway
+            return  # the run is over: the job ends anyway
         time.sleep(min(0.5, after_s - silent_s))
         silent_s = watch.silent_s(alive) or None  # 0.0: it was touched
-    if silent_s is None:
-        return False
-    return client.call(commands.cancel(job), CANCEL_S).started
+    if silent_s is not None:
+        client.call(commands.cancel(job), CANCEL_S)

@@ -21,17 +21,13 @@ class Refusals:
     """Reports to the step's log, only the first of each kind: a stranger must not fill the log."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
+        self.told: set[str] = set()
 
     def tell(self, kind: str, words: str) -> None:
         """Report a refusal, if it is the first of its kind."""
-        self.once(kind, f"refused: {words} (more of the kind are not told)")
-
-    def once(self, kind: str, words: str) -> None:
-        """Report something, if it is the first of its kind."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        if self.counts[kind] == 1:
-            complain(words)
+        if kind not in self.told:
+            self.told.add(kind)
+            complain(f"refused: {words} (more of the kind are not told)")
 
 
 class TimeLimit:

@@ -42,7 +42,7 @@ class ThisMachine(Scheduler):
                 out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, name: ",".join(gpus)}))
         return out
 
-    def request(self, ask: Ask, now: float) -> Request:  # noqa: ARG002
+    def request(self, ask: Ask) -> Request:
         assert isinstance(ask, Probe)  # nothing else is asked without jobs
         node, env = ask.node, secret_variables.without(self.config.job.secrets, os.environ)
         env |= {"FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}

@@ -101,7 +101,7 @@ class Scheduler:
         """Return what a line of a step's stderr means: how it fails, why the run must end, what to ask about it."""
         return []
 
-    def request(self, ask: Ask, now: float) -> Request:
+    def request(self, ask: Ask) -> Request:
         """Return the request by which something is asked; the answers are the events that the actions name."""
         raise NotImplementedError
 

@@ -34,7 +34,6 @@ from ftslurm.core.state.events import (
     Event,
     Explained,
     JobsSeen,
-    JobsUnknown,
     Looked,
     NodesLeft,
     RequeueRefused,
@@ -70,14 +69,14 @@ NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has ju
 log = logging.getLogger("ftslurm.controller.loop")
 
 
-def request(slurm: Slurm, ask: Ask, now: float) -> Request:
+def request(slurm: Slurm, ask: Ask) -> Request:
     """Return the command that asks this of Slurm, without the options of its own job and the user's defaults."""
     known = commands.scrubbed(os.environ)
     env = {name: value for name, value in known.items() if not name.startswith(client.DEFAULTS)}
     asked, job = partial(Request, ask, env=env), slurm.job or ""
     match ask:
-        case AskJobs():
-            return asked(commands.queue(), partial(_jobs_seen, slurm, now, time.monotonic()))
+        case AskJobs(when):
+            return asked(commands.queue(), partial(_jobs_seen, slurm, when, time.monotonic()))
         case RequestJobs(pool, count, exclude):
             argv = programs.module(SUBMITS, str(slurm.run.root), str(pool), str(count), ",".join(exclude))
             return asked(argv, partial(_submitted, slurm, pool), timeout_s=5 * PATIENCE_S)
@@ -98,7 +97,7 @@ def request(slurm: Slurm, ask: Ask, now: float) -> Request:
         case Probe(node, allocation):
             srun = slurm.srun("look", Place((node,), allocation=allocation))
             argv = [*srun, *programs.module("ftslurm.guard.probe")]
-            return Request(ask, argv, partial(_probed, node), slurm.environ(), PROBE_S)
+            return Request(ask, argv, lambda answer: [read_probe(node, answer.text)], slurm.environ(), PROBE_S)
         case Dial(nodes):
             argv = programs.module("ftslurm.slurm.dial", *commands.slurmds(nodes))
             return asked(argv, partial(_dialled, nodes))
@@ -117,15 +116,14 @@ def request(slurm: Slurm, ask: Ask, now: float) -> Request:
 def _jobs_seen(slurm: Slurm, asked: float, began: float, answer: Answer) -> list[Event]:
     took_s = time.monotonic() - began
     if answer.code != 0:
-        return [JobsUnknown(took_s)]
+        return [JobsSeen((), asked, took_s, whole=False)]
     seen, unread = _jobs(slurm, answer.text)
     if unread and not slurm.unread:
         asked_with = shlex.join(commands.queue())
         log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
     slurm.unread = bool(unread)
     slurm.pools |= {job.name: job.pool for job in seen}
-    unknown = [JobsUnknown(took_s)] if unread else []
-    return [JobsSeen(tuple(seen), asked, took_s, whole=not unread), *unknown]
+    return [JobsSeen(tuple(seen), asked, took_s, whole=not unread)]
 
 
 def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:
@@ -196,10 +194,6 @@ def _node_fates(answer: Answer) -> list[Event]:
             reason = "".join(line.partition(" Reason=")[2].rpartition("]")[:2])  # it ends with [user@time]
             fates.append(node_fate(node, state, reason))
     return fates
-
-
-def _probed(node: str, answer: Answer) -> list[Event]:
-    return [read_probe(node, answer.text)]
 
 
 def _dialled(nodes: Sequence[str], answer: Answer) -> list[Event]:

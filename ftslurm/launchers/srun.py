@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.config.schema import Config
-from ftslurm.core.jobs.supply import array
 from ftslurm.core.state.actions import Ask, Attach, Launch
 from ftslurm.core.state.events import Event, JobLeaving
 from ftslurm.core.state.model import SRUN, Allocation, Evidence, Place
@@ -61,7 +60,7 @@ class Slurm(Scheduler):
         argv = step_command.command(self.config, launch, log_dir, local=False, state=self.state)
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
-        if not group and array(self.config):  # beside the controller, which may run outside any allocation
+        if not group and self.config.array:  # beside the controller, which may run outside any allocation
             keeper = os.environ.get(KEEPER) or str(os.getpid())
             return [Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)]
         name, groups = launch.id.unit, self.config.groups
@@ -80,7 +79,7 @@ class Slurm(Scheduler):
         patience_s = PRESENT_S if attach.slurm_step is not None or lighthouse else STARTING_S
         argv = step_command.attach(self.config, step, log_dir, patience_s)
         env = {name: value for name, value in self.environ().items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
-        if lighthouse and array(self.config):
+        if lighthouse and self.config.array:
             return Command(argv, env | _BESIDE, by_order=True)
         srun = self.srun(f"adopt-{step.unit}", attach.place, 1 if lighthouse else self.config.groups.workers)
         return _of_a_step([*srun, *argv], env)
@@ -107,8 +106,8 @@ class Slurm(Scheduler):
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def request(self, ask: Ask, now: float) -> Request:
-        return slurm_requests.request(self, ask, now)
+    def request(self, ask: Ask) -> Request:
+        return slurm_requests.request(self, ask)
 
     def id_of(self, allocation: str | None) -> str:
         """Return a job's id for srun --jobid: a task of an array has one of its own. None: the controller's job."""
@@ -139,7 +138,7 @@ class Slurm(Scheduler):
         if names:
             client.call(self.cancel(names), PATIENCE_S)
         own = self.run.job()
-        if array(self.config) and own is not None and own.isdigit() and own != self.job:
+        if self.config.array and own is not None and own.isdigit() and own != self.job:
             client.cancel(own, pending_only=True, timeout_s=PATIENCE_S)
 
 
@@ -150,7 +149,7 @@ def allocation(config: Config, environ: Mapping[str, str]) -> Allocation:
         EnvironmentProblem: this process runs in no allocation.
     """
     job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
-    if array(config):
+    if config.array:
         return Allocation(job or platform.node(), ())
     if not job or not nodes:
         raise EnvironmentProblem(

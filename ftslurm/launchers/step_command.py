@@ -45,7 +45,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
         f"--log-max-mb={config.logs.max_mb}",
         f"--heartbeat-s={config.heartbeat_s}",
         f"--orphan-after-s={config.orphan_after_s}",
-        "--eof-ends" if local else "--adoptable",
+        f"--adoptable={int(not local)}",
         *(["--ends-job"] if (config.cluster.kind, config.cluster.controller) == ("slurm", "job") else []),
     ]
     if launch.id.unit == LIGHTHOUSE:
@@ -83,15 +83,18 @@ def bind(config: Config) -> int | None:
 
 def gpus(config: Config, group: int, slot: int) -> str:
     """Return the share of the GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
-    count, local = config.groups.gpus or 0, config.cluster.kind == "local"  # there all nodes are this machine
+    count, local = config.groups.gpus or 0, config.local  # there all nodes are this machine
     return f"{(group * config.groups.nodes if local else slot) * count}:{count}"
 
 
 def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:
     """Return the argument list of one task that attaches a new controller to a running step (ftslurm.guard.attach)."""
     return programs.module(
-        *("ftslurm.guard.attach", f"--log-dir={log_dir}", f"--step={step}"),
-        *(f"--orphan-after-s={config.orphan_after_s}", f"--patience-s={patience_s}"),
+        "ftslurm.guard.attach",
+        f"--log-dir={log_dir}",
+        f"--step={step}",
+        f"--orphan-after-s={config.orphan_after_s}",
+        f"--patience-s={patience_s}",
     )
 
 

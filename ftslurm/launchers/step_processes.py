@@ -6,7 +6,6 @@ Every call of `listen` checks all pipes and children, whatever woke the selector
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import selectors
 import signal
@@ -78,10 +77,9 @@ class _Step:
     kills: int = 0
     slurm_id: str | None = None  # JOB.STEP, once a task has reported it
     heard: bool = False  # a task has sent a message
-    over: bool = False  # all its local processes have ended
     cancelling: CancelStep | None = None  # it has been asked for
     stuck: bool = False  # its srun waits for a lost node
-    over_since: float | None = None
+    over_since: float | None = None  # since when all its local processes have ended
 
 
 class Children:
@@ -111,7 +109,7 @@ class Children:
         self.adopted: set[StepId] = set()  # started by an earlier controller's srun; our srun only carries messages
         self.background = BackgroundCommands()
 
-    def identify(self, step: StepId, slurm_id: str) -> None:
+    def identify(self, step: StepId, slurm_id: str | None) -> None:
         """Record Slurm's id of a step."""
         if step in self.steps:
             self.steps[step].slurm_id = slurm_id
@@ -162,8 +160,7 @@ class Children:
         """Start an srun that attaches to a running step. If it fails, and slurm_id is known, the step is cancelled."""
         self.adopted.add(step)
         problem = self.launch(step, [command], log)
-        if step in self.steps:
-            self.steps[step].slurm_id = slurm_id
+        self.identify(step, slurm_id)
         return problem
 
     def leave(self) -> None:
@@ -269,9 +266,7 @@ class Children:
                 del child.unsent[: os.write(pipe.fileno(), child.unsent)]
         except BlockingIOError:
             pass
-        except OSError as error:
-            if error.errno != errno.EPIPE:
-                raise
+        except BrokenPipeError:
             child.unsent.clear()  # the process has ended; `_reap` handles it
         registered = pipe.fileno() in self.selector.get_map()
         if child.unsent and not registered:
@@ -308,7 +303,8 @@ class Children:
                     os.killpg(pid, signal.SIGKILL)  # processes that remain in its session
                 self._sweep()
             step = self.steps[child.id]
-            step.over = all(c.code is not None for c in step.children)
+            if all(c.code is not None for c in step.children):
+                step.over_since = time.monotonic()
 
     def _settle(self) -> Iterator[News]:
         """Yield the end of each step that is over, once none of its tasks can be left on any node.
@@ -316,9 +312,10 @@ class Children:
         When srun is killed its helper process kills the tasks within 0.1 s, so this waits for the helper. If the helper
         is killed too, the tasks would continue beside the next attempt: scancel ends them.
         """
-        for id_, step in [(i, s) for i, s in self.steps.items() if s.over]:
+        for id_, step in list(self.steps.items()):
+            if step.over_since is None:
+                continue
             if not self.scheduler.direct:
-                step.over_since = step.over_since or time.monotonic()
                 waited = time.monotonic() - step.over_since > (STUCK_S if step.stuck else HELPER_S)
                 if any(liveness.lives(-child.process.pid) for child in step.children):
                     if not waited:
@@ -346,7 +343,7 @@ class Children:
             return False
         if entry.cancelling is None:
             entry.cancelling = CancelStep(entry.slurm_id)
-            self.background.ask(self.scheduler.request(entry.cancelling, 0.0))
+            self.background.ask(self.scheduler.request(entry.cancelling))
         return True
 
     def _sweep(self) -> None:

@@ -337,16 +337,16 @@ class Connection(asyncio.Protocol):
         """Answer a call whose handler has ended, unless it was cancelled."""
         if task.cancelled():
             return
-        stream.task, error = None, task.exception()
-        if error is None:
+        stream.task = None
+        try:
             self._answer(stream, task.result())
-        elif isinstance(error, CallError):
+        except CallError as error:
             self._refuse(stream, error)
-        else:
+        except BaseException:  # the event loop logs it
             self._refuse(stream, CallError(Status.INTERNAL, "the Lighthouse has failed, see its log"))
-        self._flush()
-        if error is not None and not isinstance(error, CallError):
-            raise error  # the event loop logs it
+            raise
+        finally:
+            self._flush()
 
     def _forget(self, stream: _Stream) -> None:
         """End a call on this side."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format, timestamp_pb2
 
+from ftslurm.lighthouse.grpc_server import CallError, Status
 from ftslurm.lighthouse.quorum import Member, Quorum
 
 SERVICE = "torchft.LighthouseService"
@@ -51,8 +52,11 @@ _PROTO = """
 """
 
 
-class Malformed(ValueError):
+class Malformed(CallError):
     """The bytes are no such message, or one that no manager sends."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Status.INVALID_ARGUMENT, reason)
 
 
 def _classes() -> dict[str, Any]:
@@ -107,16 +111,6 @@ def write_quorum(quorum: Quorum, created: float) -> bytes:
     response.quorum.participants.extend(map(_wire, quorum.members))
     response.quorum.created.FromNanoseconds(int(created * 1e9))
     return bytes(response.SerializeToString())
-
-
-def write_request(member: Member) -> bytes:
-    """Encode a manager's request for a quorum; for tests."""
-    return bytes(_CLASS["LighthouseQuorumRequest"](requester=_wire(member)).SerializeToString())
-
-
-def write_heartbeat(replica_id: str) -> bytes:
-    """Encode a manager's heartbeat; for tests."""
-    return bytes(_CLASS["LighthouseHeartbeatRequest"](replica_id=replica_id).SerializeToString())
 
 
 def _parse(name: str, data: bytes) -> Any:

@@ -64,7 +64,7 @@ class Book:
         self.highest = highest
         self.last = last
         self.checked = attempt > 0  # only attempts that the controller has announced are let in
-        self.told_all = True  # False: the controller is still telling a successor which attempts live
+        self.told_all = not self.checked  # False: the controller is still telling a successor which attempts live
         self.stores: dict[str, tuple[int, int]] = {}  # of live attempts: store address -> group, attempt
         self.over: dict[int, int] = {}  # group -> its attempts up to this one are over
         self.fenced: set[str] = set()  # store addresses of attempts that are over

@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from ftslurm.guard import interfaces
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
-from ftslurm.lighthouse import endpoint, protobuf, stock
+from ftslurm.lighthouse import protobuf, stock
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.output import flush, log, redirect
@@ -51,7 +52,6 @@ class Server:
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
         self.told: set[str] = set()  # the stores whose refusal is reported
         self.strangers_told = 0
-        book.told_all = not book.checked
         self.decision_due = False
         self.evicted = False  # an attempt has been evicted since the last decision
         self.logged = 0  # the id of the last quorum in the log
@@ -63,10 +63,7 @@ class Server:
 
     async def quorum(self, request: bytes) -> bytes:
         """Answer with the next quorum that has this manager. A hang-up or the deadline withdraws the request."""
-        try:
-            member = protobuf.read_request(request)
-        except protobuf.Malformed as error:
-            raise CallError(Status.INVALID_ARGUMENT, str(error)) from None
+        member = protobuf.read_request(request)
         answer = await self._let_in(member)
         if isinstance(answer, Refused):
             self._tell(answer, member.store_address)
@@ -110,11 +107,7 @@ class Server:
 
     def heartbeat(self, request: bytes) -> bytes:
         """Handle a heartbeat. The answer is an empty message."""
-        try:
-            name = protobuf.read_heartbeat(request)
-        except protobuf.Malformed as error:
-            raise CallError(Status.INVALID_ARGUMENT, str(error)) from None
-        self.book.beat(name, now())
+        self.book.beat(protobuf.read_heartbeat(request), now())
         return b""
 
     # --- quorums ---------------------------------------------------------------------------------------------------
@@ -218,9 +211,7 @@ class Server:
                 future.set_exception(CallError(Status.FAILED_PRECONDITION, OVER))
 
 
-def now() -> float:
-    """Return the time by the clock of the registry."""
-    return time.monotonic()
+now = time.monotonic  # the clock of the registry
 
 
 def main(task: Task, orders: int, reports: int) -> NoReturn:
@@ -235,8 +226,10 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             os.write(reports, messages.encode_report(message, task.index))
 
     async def live() -> None:
+        interfaces.announce(os.environ, task.gateway.announce)
+        url = f"http://{task.gateway.reserve()}/{addresses.LIGHTHOUSE}"  # for the groups' guards, which forward to it
         chosen = stock.serve if options["kind"] == "torchft" else serve
-        await asyncio.gather(beat(task.position), chosen(options, orders, report, task.gateway))
+        await asyncio.gather(beat(task.position), chosen(options, orders, report, task.gateway, url))
 
     try:
         asyncio.run(live())
@@ -247,7 +240,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     os._exit(1)
 
 
-async def serve(options: dict[str, Any], orders: int, report: Report, gateway: Gateway) -> None:
+async def serve(options: dict[str, Any], orders: int, report: Report, gateway: Gateway, url: str) -> None:
     """Serve until cancelled, and go on with the predecessor's last quorum.
 
     Args:
@@ -256,13 +249,13 @@ async def serve(options: dict[str, Any], orders: int, report: Report, gateway: G
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
         gateway: connects to the guard, which lets only the run in.
+        url: the address there.
     """
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
     rules = Rules(options["min_replicas"], join_s, silence_s)
     file = LastQuorum(options["folder"])
     book = Book(rules, now(), options["attempt"], options["highest"], file.load())
     server = Server(book, file, options["quorum_tick_ms"] / 1000, report)
-    url = endpoint.reserve(gateway)
     serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
     after = "" if book.last is None else f", after quorum {book.last.id}"
     log(f"serving at {url}: quorums from {book.next_id} on{after}, highest step {book.highest}")

@@ -7,7 +7,6 @@ needs neither, and is up in 20 ms when loaded by itself.
 from __future__ import annotations
 
 import asyncio
-import importlib.machinery
 import importlib.util
 import os
 from collections.abc import Callable
@@ -15,27 +14,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ftslurm.guard.gateway import Gateway, listener_at, publish
-from ftslurm.lighthouse import endpoint
+from ftslurm.guard.gateway import Gateway
 from ftslurm.protocol import addresses, messages
 from ftslurm.worker import patch_fit
 
 Report = Callable[[messages.Report], None]
 
 
-async def serve(options: dict[str, Any], _orders: int, report: Report, gateway: Gateway) -> NoReturn:
+async def serve(options: dict[str, Any], _orders: int, report: Report, gateway: Gateway, url: str) -> NoReturn:
     """Serve on loopback until killed, in threads of its own. It has no authentication; its guard lets only the run in.
 
     Args:
-        options, gateway: as for server.serve; it takes no orders.
+        options, gateway, url: as for server.serve; it takes no orders.
     """
     os.environ.setdefault("RUST_LOG", "warn")
-    url = endpoint.reserve(gateway)
     times = {name: options[name] for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms")}
     server = load_native().LighthouseServer(bind="127.0.0.1:0", min_replicas=options["min_replicas"], **times)
-    port = int(server.address().rpartition(":")[2])
-    with listener_at(port) as listener:
-        publish(gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
+    gateway.publish(addresses.LIGHTHOUSE, int(server.address().rpartition(":")[2]))
     report(messages.LighthouseUp(url, patch_fit.torchft()))
     while True:
         await asyncio.sleep(3600)
@@ -51,8 +46,7 @@ def load_native() -> ModuleType:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("torchft is not installed for this interpreter (job.python)", name="torchft")
     folder = Path(spec.submodule_search_locations[0])
-    library = next(folder.glob("_torchft*.so"))
-    loader = importlib.machinery.ExtensionFileLoader("_torchft", str(library))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("_torchft", loader))  # type: ignore[arg-type]
-    loader.exec_module(module)
+    native: Any = importlib.util.spec_from_file_location("_torchft", next(folder.glob("_torchft*.so")))
+    module = importlib.util.module_from_spec(native)
+    native.loader.exec_module(module)
     return module

@@ -27,7 +27,11 @@ def controller_error(error: records.ControllerError) -> str:
 
 def no_first_step(stuck: records.NoFirstStep) -> str:
     """Return the warning that no step is committed, with what the first groups wait for."""
-    groups = few([_stuck_group(group) for group in stuck.groups], GROUPS_SHOWN, "more: see the logs", "; ")
+    told = [
+        f"group {one.get('group')} waits for {SCRIPT_WAITS.get(str(one.get('stage')), 'its step')}"
+        for one in stuck.groups
+    ]
+    groups = few(told, GROUPS_SHOWN, "more: see the logs", "; ")
     after = f"{stuck.seconds or 0:.0f} s after all scripts had begun"
     return f"no step has been committed {after}: {_why_no_step(stuck)}" + (f"; {groups}" if stuck.groups else "")
 
@@ -62,7 +66,3 @@ def _why_no_step(stuck: records.NoFirstStep) -> str:
             "wrong network (cluster.interface), or a rank has caught an error"
         )
     return "they have a quorum and compute: if the first step takes this long, raise job.longest_step_s"
-
-
-def _stuck_group(group: records.StuckGroup) -> str:
-    return f"group {group.get('group')} waits for {SCRIPT_WAITS.get(str(group.get('stage')), 'its step')}"

@@ -15,18 +15,17 @@ from ftslurm.monitor import sentences
 from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.words import few, seconds, speed
 
-STYLES = {
+STYLES = {  # the worst first
+    Phase.FAILED: "bold red",
+    Phase.STOPPING: "magenta",
     Phase.PENDING: "yellow",
     Phase.STARTING: "yellow",
     Phase.RUNNING: "green",
-    Phase.STOPPING: "magenta",
     Phase.SUCCEEDED: "blue",
-    Phase.FAILED: "bold red",
 }
-_WORST_FIRST = (Phase.FAILED, Phase.STOPPING, Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.SUCCEEDED)
 ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
     "group": lambda g: (g.group,),
-    "state": lambda g: (_WORST_FIRST.index(g.phase), g.stepping, g.group),
+    "state": lambda g: ([*STYLES].index(g.phase), g.stepping, g.group),
     "restarts": lambda g: (-g.restarts, g.group),
     "node": lambda g: (g.nodes, g.group),
 }
@@ -82,9 +81,9 @@ def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableTy
     """
     fitting, options = Rows(status, now, width), _CONSOLE.options.update(width=width)
     urgent = sorted(status.groups, key=ORDERS["state"])
-    tries = [[*status.groups]] if len(urgent) < height else []
-    for shown in (*tries, *(urgent[:most] for most in range(max(1, height - 2), 0, -1))):
-        table, rest = fitting.table(shown, max(1, min(_REASON_LINES, height - 3))), urgent[len(shown) :]
+    for most in range(min(len(urgent), height - 1), -1, -1):
+        shown, rest = urgent[:most] if most < len(urgent) else status.groups, urgent[most:]
+        table = fitting.table(shown, max(1, min(_REASON_LINES, height - 3)))
         if len(_CONSOLE.render_lines(table, options)) + bool(rest) <= height:
             break
     counted = Counter((sentences.phase(group, status), STYLES[group.phase]) for group in rest)
@@ -115,7 +114,7 @@ def _or_dash(value: object) -> str:
 
 def _node(group: GroupStatus, status: RunStatus, now: float) -> Text:
     """Return the nodes of a group, and why it does not step, or its job."""
-    pending = group.phase is Phase.PENDING and status.job(group.job) is not None  # it has left its last nodes
+    pending = group.phase is Phase.PENDING and group.job in status.jobs  # it has left its last nodes
     parts = [Text(few(group.nodes, 2))] if group.nodes and not pending else []
     if status.outcome == "running":
         job = sentences.table_note(group, status, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +53,7 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
         view: its `tail` is how many lines of the log are printed; None: LINES, and all of the stacks at its end.
     """
     step = failure.step
-    log = _log(run, step, wanted.rank)
+    log = run.rank_log(step.unit, step.attempt, (step.rank or 0) if wanted.rank is None else wanted.rank)
     who = step.unit if step.group is None else f"group {step.group}"
     _print(
         out,
@@ -63,41 +62,32 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
     )
     left_out = _show_log(log, stack_text.told_lines(step.traceback or ""), out, view)
     said = [line for line in _end(run.step_log(step.unit, step.attempt)) if view.raw or not is_noise(line.encode())]
-    _print(out, "\nwhat the launcher and the guards said:", said[-_MOST_SAID:])
+    if said:
+        _print(out, "\nwhat the launcher and the guards said:", said[-_MOST_SAID:])
     return left_out
 
 
 def _show_log(log: Path, trace: Sequence[str], out: BinaryIO, view: View) -> int:
     """Print the traceback, unless the log's last lines have it, and the end of the log or its stacks."""
     end = _end(log)
-    _print(
-        out, "\nthe end of the traceback:", () if trace and any(trace[-1] in line for line in end[-LINES:]) else trace
-    )
+    if trace and not any(trace[-1] in line for line in end[-LINES:]):
+        _print(out, "\nthe end of the traceback:", trace)
     if not log.is_file():
-        out.write(visible(f"\nthere is no {log}\n", lines=True).encode())
+        _print(out, f"\nthere is no {log}")
         return 0
     stacks = 0 if view.raw or view.tail is not None else _stacks(end)
     if stacks:
         told = stack_text.users_first("\n".join(end[-stacks:]))
         _print(out, f"\nat the end of {log} (--raw prints all of it):", told)
         return 0
-    out.write(visible(f"\nthe end of {log}:\n", lines=True).encode())
+    _print(out, f"\nthe end of {log}:")
     tail = max(LINES, _stacks(end)) if view.tail is None else view.tail
     return show_end(LogFile(log, log.stem), out, replace(view, tail=tail))
 
 
-def _log(run: RunDir, step: StepExited, rank: int | None) -> Path:
-    """Return the log of a rank, if none is wanted of the one that failed first."""
-    named = re.fullmatch(r"rank-(\d{1,9})\.log", Path(step.log or "").name)
-    if rank is None and named:
-        rank = int(named[1])
-    return run.rank_log(step.unit, step.attempt, rank or 0)
-
-
-def _print(out: BinaryIO, heading: str, lines: Sequence[str]) -> None:
-    if lines or not heading.startswith("\n"):
-        text = "\n".join([heading, *(f"  {visible(line)}" for line in lines)])
-        out.write(visible(text, lines=True).encode() + b"\n")
+def _print(out: BinaryIO, heading: str, lines: Sequence[str] = ()) -> None:
+    text = "\n".join([heading, *(f"  {visible(line)}" for line in lines)])
+    out.write(visible(text, lines=True).encode() + b"\n")
 
 
 def _end(log: Path) -> list[str]:

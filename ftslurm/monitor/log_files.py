@@ -183,35 +183,27 @@ class LogReader:
             os.close(self._fds.popitem()[1])
 
 
-def pieces(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:
-    """Split a log up to `end` at its marks, at ends of lines; a line belongs to the first mark after its end.
-
-    Args:
-        since: leave out the pieces that were written before this time.
-    """
-    start = scanned = old = 0
+def pieces(log: LogFile, files: LogReader, end: int) -> Iterator[Piece]:
+    """Split a log up to `end` at its marks, at ends of lines; a line belongs to the first mark after its end."""
+    start = scanned = 0
     latest = 0.0  # clocks can be set back; the order of the lines stays
     for when, mark in _marks(log.path.with_suffix(".times"), files):
         latest = max(latest, when)
-        if latest < since:
-            old = min(mark, end)
-            continue
-        if scanned < old:
-            start = scanned = files.last_line_end(log.path, 0, old) or 0
         line_end = files.last_line_end(log.path, scanned, min(mark, end))
         scanned = max(scanned, min(mark, end))
         if line_end is not None:
             yield Piece(latest, log, start, line_end)
             start = line_end
-    if scanned < old:
-        start = files.last_line_end(log.path, 0, old) or 0
-    latest = max(latest, files.changed(log.path)) if end > 0 else latest
-    if end > start and latest >= since:
-        yield Piece(latest, log, start, end)
+    if end > start:
+        yield Piece(max(latest, files.changed(log.path)), log, start, end)
 
 
 def pieces_backward(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:
-    """Yield the same pieces, the last one first, so that the beginning of a large log need not be read."""
+    """Yield the same pieces, the last one first, so that the beginning of a large log need not be read.
+
+    Args:
+        since: leave out the pieces that were written before this time.
+    """
     marks = [(0.0, 0)]
     for when, mark in _marks(log.path.with_suffix(".times"), files):
         marks.append((max(marks[-1][0], when), mark))

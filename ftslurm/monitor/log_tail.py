@@ -17,10 +17,9 @@ def log_of(group: GroupStatus, run: RunDir) -> Path | None:
     """Return the log to look at: of the rank that failed, of the one that a start waits for, or of rank 0."""
     if group.attempt is None:
         return None
-    failed = Path(group.last.log) if group.down and group.last is not None and group.last.log else None
-    if failed is not None and failed.is_relative_to(run.logs) and ".." not in failed.parts and failed.exists():
-        return failed
     rank = 0 if group.starting is None else next(iter(group.starting.missing), 0)
+    if group.down and group.last is not None:
+        rank = group.last.rank or 0
     path = run.rank_log(group_unit(group.group), group.attempt, rank)
     return path if path.exists() else run.step_log(group_unit(group.group), group.attempt)
 

@@ -14,8 +14,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ftslurm.monitor.closed_output import discard
-from ftslurm.monitor.log_files import BLOCK, LogFile, LogReader, Piece, Wanted, check, pieces, pieces_backward, select
-from ftslurm.monitor.log_files import present as present_logs
+from ftslurm.monitor.log_files import (
+    BLOCK,
+    LogFile,
+    LogReader,
+    Piece,
+    Wanted,
+    check,
+    pieces,
+    pieces_backward,
+    present,
+    select,
+)
 from ftslurm.monitor.log_page import Page, View
 from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run.directory import RunDir
@@ -78,7 +88,11 @@ def _print(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Pat
     """Print the existing lines in time order, of each file up to its end."""
     if page.view.tail is not None:
         return _print_tail(logs, page, files, ends, page.view.tail)
-    parts = (pieces(log, files, ends[log.path], page.view.since) for log in logs)
+    since = page.view.since
+    parts = (
+        reversed([*pieces_backward(log, files, ends[log.path], since)]) if since else pieces(log, files, ends[log.path])
+        for log in logs
+    )
     for piece in heapq.merge(*parts, key=lambda piece: piece.time):
         _copy(piece, page, files)
     return None
@@ -115,10 +129,10 @@ def _follow(
     run: RunDir, wanted: Wanted, page: Page, files: LogReader, until: Callable[[], bool], poll_s: float
 ) -> None:
     journal = JournalReader(run.events)
-    logs = present_logs(run, wanted)
+    logs = present(run, wanted)
     printed = {log.path: files.last_line_end(log.path, 0, files.size(log.path)) or 0 for log in logs}
     _print(logs, page, files, printed)
-    gaps = {path: files.gap(path) for path in printed}
+    printed = {path: files.gap(path).stream(end) for path, end in printed.items()}  # of all that was ever written
     finished, rounds = False, 0
     while True:
         last, news = until(), False
@@ -130,18 +144,17 @@ def _follow(
             news = True
         last = last or finished
         if news or last or rounds % _SEARCH_EVERY == 0:
-            logs = present_logs(run, wanted)  # a new attempt has a new file
+            logs = present(run, wanted)  # a new attempt has a new file
         rounds += 1
         for log in logs:
-            if (gap := files.gap(log.path)) != gaps.setdefault(log.path, gap):  # the file was cut (log_cap.py)
-                printed[log.path], gaps[log.path] = gap.offset(gaps[log.path].stream(printed.get(log.path, 0))), gap
-            start, size = printed.get(log.path, 0), files.size(log.path)
+            gap = files.gap(log.path)  # the file may have been cut (log_cap.py)
+            start, size = gap.offset(printed.get(log.path, 0)), files.size(log.path)
             end = None if last else files.last_line_end(log.path, start, size)
             if last or (end is None and size > start + BLOCK):
                 end = size
             if end is not None and end > start:
                 _copy(Piece(time.time(), log, start, end), page, files)
-                printed[log.path] = end
+                printed[log.path] = gap.stream(end)
         page.out.flush()
         if last:
             return

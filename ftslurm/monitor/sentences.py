@@ -6,7 +6,7 @@ summary.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
 from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
@@ -15,8 +15,9 @@ from ftslurm.monitor import starting
 from ftslurm.monitor.event_text import controller_error, no_first_step
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause, cause_of, is_failure
-from ftslurm.run.journal import Event, number
+from ftslurm.protocol.causes import cause_of, is_failure
+from ftslurm.run.deliveries import Delivery
+from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.words import about, by_count, every, few, plural, seconds
 
@@ -48,25 +49,8 @@ HINTS = {
 def describe(event: Event, status: RunStatus) -> str | None:
     """Return the line for an event, where `status` already contains it; None if the table shows it well enough."""
     record = read(event)
-    if isinstance(record, records.RunEvent):
-        return _of_run(record, status)
-    if isinstance(record, records.ClusterEvent):
-        return _of_cluster(record, status)
-    if isinstance(record, records.StepEvent):
-        return _of_step(record, status, number(event, "time") or 0.0)
-    if isinstance(record, records.TrainingEvent):
-        return _of_training(record, status)
     match record:
-        case records.FaultInjected():
-            at = f" at step {record.step}" if record.step is not None and record.group is not None else ""
-            return f"drill: {fault(record)}{at}"
-        case records.FaultRefused():
-            return f"drill refused, {fault(record)}{_because(record.reason)}"
-    return None
-
-
-def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
-    match record:
+        # --- the run and its controllers ----------------------------------------------------------
         case records.RunStarted():
             return _run_started(record)
         case records.ControllerLeft():
@@ -91,6 +75,132 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
         case records.RunFinished():
             counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
             return f"the run {ended(status.outcome)} ({counts}){_because(record.reason)}"
+
+        # --- Slurm jobs and nodes -----------------------------------------------------------------
+        case records.NodeSilent():
+            return f"nothing is heard of node {record.node} for {seconds(record.seconds)}: looking"
+        case records.NodeExcluded():
+            return f"node {record.node} is left out{_because(record.reason)}"
+        case records.NodeRestored():
+            return f"node {record.node} is used again{_because(record.reason)}"
+        case records.NodeShunned():
+            return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
+        case records.NodeUnshunned():
+            return f"node {record.node} is no longer drained{_because(record.reason)}"
+        case records.NodeCheckFailed():
+            log = f"; see {record.log}" if record.log else ""
+            return f"node {record.node} is left out, it has failed its check{_because(record.reason)}{log}"
+        case records.AllocationGranted(pool=None):  # the controller's own
+            return f"allocation {record.allocation}: {few(record.nodes, 8)}"
+        case records.AllocationRefused():
+            again = f"; it is asked again in {seconds(record.again_s)}, later at most every 5 minutes"
+            return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}{again}"
+        case records.AllocationRequested():
+            if record.pool in status.jobs_refused:
+                return None  # sbatch has refused the same before; it gets a line when it is accepted
+            asked = by_count(record.count, "a job is", f"{record.count} jobs are")
+            without = f", not on {few(record.exclude)}" if record.exclude else ""
+            return f"{asked} asked for{f' ({groups_of(record.pool)})' if record.pool else ''}{without}"
+        # Jobs that wait for the same reason share a line: 64 groups may have 64 such jobs.
+        case records.AllocationPending(allocation=name):
+            if sum(job.reason == record.reason for job in status.waiting_jobs) != 1:
+                return None
+            todo = f" ({hinted})" if (hinted := hint(record.reason, name)) else ""
+            return f"job {name} waits in the queue: {record.reason or 'Slurm gives no reason'}{todo}"
+        case records.AllocationGranted(allocation=name):
+            late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
+            return f"job {name} has {', '.join(record.nodes)}" if late else None
+        case records.AllocationLeaving(allocation=name):
+            return f"job {name} is about to end, its group leaves it: {record.reason}"
+        case records.AllocationRequeued(allocation=name):
+            cause = (record.reason or "").replace("_", " ")
+            return f"job {name} is put back into the queue: its group has left it ({cause})"
+        case records.AllocationLost(allocation=name):
+            needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
+            if record.state is None and not needed:
+                return None  # cancelled: its group has finished, has left the run, or runs in another job
+            what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
+            return f"job {name} is {what}: {record.reason}"
+
+        # --- Slurm steps --------------------------------------------------------------------------
+        case records.StepLaunched():
+            return _launched(record, status)
+        case records.LaunchRefused():
+            again = f", which is tried again in {seconds(record.again_s)}" if record.again_s is not None else ""
+            return f"{_who(record, status)}: Slurm refuses the launch{again}{_because(record.reason)}"
+        case records.StepReady() if record.unit == LIGHTHOUSE:
+            return f"the Lighthouse is up after {seconds(record.seconds)}"
+        case records.StepReady() if record.unit.startswith(STANDBY):
+            nodes = status.units[record.unit].nodes if record.unit in status.units else ()
+            return f"{record.unit} is warm on {few(nodes)} after {seconds(record.seconds)}"
+        case records.StepStarting():
+            group = _group(record.group, status)
+            waits = None if group is None else starting.wait_of(group, status)
+            return f"{_who(record, status)} waits for {waits.what}" if waits is not None else None
+        case records.StepAdopted():
+            at = "" if record.step is None else f", at step {record.step}"
+            return f"{record.unit} runs on under this controller{at}"
+        case records.StepExited():
+            return _exited(record, status)
+        case records.StacksTaken():
+            where = f"logs/{group_unit(record.group)}/attempt-{record.attempt:03d}/{record.file}"
+            whose = f"the stacks of rank {record.rank} of group {record.group}"
+            return f"{whose} could not be taken: {record.error}" if record.error else f"{whose}: {where}"
+        case records.StepRecalled():
+            return f"{_who(record, status)} is asked to leave its nodes{_because(record.reason)}"
+        case records.RestartScheduled():
+            wait = record.due - (status.updated or 0.0)
+            if wait < 1:
+                return None  # the line of the launch follows at once
+            return f"{_who(record, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
+        case records.GroupWaits():
+            if status.mode == "array" or record.allocation is not None:
+                return None  # the lines about jobs show what groups wait for
+            return f"{_who(record, status)} waits for {record.reason or 'a node'}"
+        case records.GroupGivenUp():
+            return f"{_who(record, status)} is given up{_because(record.reason)}"
+        case records.StandbyGivenUp():
+            return f"{record.unit} is given up{_because(record.reason)}"
+
+        # --- the training -------------------------------------------------------------------------
+        case records.GroupJoined():
+            return _joined(record, status)
+        case records.Serving():
+            return _at_work(record, f"serves at {record.url}", status)
+        case records.SessionOpened():
+            return _at_work(record, "has a session with a server", status)
+        case records.NoFirstStep():
+            return f"warning: {no_first_step(record)}"
+        case records.GroupSetAside():
+            long = f" for {seconds(record.seconds)}" if record.seconds is not None else ""
+            return f"group {record.group} is not heard{long}: the others go on without it for now"
+        case records.GroupHeardAgain():
+            return f"group {record.group} is heard again after {seconds(record.seconds)}: it takes part again"
+        case records.GroupSlow(slow=False):
+            return f"group {record.group} is as fast as the others again"
+        case records.GroupSlow():
+            own, others = seconds(record.own_s or 0.0), seconds(record.others_s or 0.0)
+            compared = f"its own part of a step takes {own}, that of the others {others}"
+            where = ", ".join(record.nodes)
+            return f"group {record.group} is slow on {where}: {compared}, so all wait for it (health.on_slow)"
+        case records.ReplicasDiffer():
+            return record.reason
+        case records.CheckpointsDistrusted():
+            return f"what group {record.group} has saved after step {record.step} is not restored: it had diverged"
+        case records.QuorumRefused():
+            return f"the Lighthouse{_because(record.reason or 'no quorum for now')}"
+        case records.CheckpointFailed():
+            error = record.error or "unknown"
+            return f"the checkpoint of step {record.step} could not be saved, the training goes on: {error}"
+        case records.CheckpointRestored():
+            return f"group {record.group} resumes from the checkpoint of step {record.step}"
+        case records.FullRestart():
+            return _full_restart(record)
+        case records.FaultInjected():
+            at = f" at step {record.step}" if record.step is not None and record.group is not None else ""
+            return f"drill: {fault(record)}{at}"
+        case records.FaultRefused():
+            return f"drill refused, {fault(record)}{_because(record.reason)}"
     return None
 
 
@@ -111,63 +221,6 @@ def _run_started(record: records.RunStarted) -> str:
 # --- Slurm jobs and nodes --------------------------------------------------------------------------------------------
 
 
-def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
-    match record:
-        case records.NodeSilent():
-            return f"nothing is heard of node {record.node} for {seconds(record.seconds)}: looking"
-        case records.NodeExcluded():
-            return f"node {record.node} is left out{_because(record.reason)}"
-        case records.NodeRestored():
-            return f"node {record.node} is used again{_because(record.reason)}"
-        case records.NodeShunned():
-            return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
-        case records.NodeUnshunned():
-            return f"node {record.node} is no longer drained{_because(record.reason)}"
-        case records.NodeCheckFailed():
-            log = f"; see {record.log}" if record.log else ""
-            return f"node {record.node} is left out, it has failed its check{_because(record.reason)}{log}"
-        case records.AllocationGranted(pool=None):  # the controller's own
-            return f"allocation {record.allocation}: {few(record.nodes, 8)}"
-        case records.AllocationRefused():
-            again = f"; it is asked again in {seconds(record.again_s)}, later at most every 5 minutes"
-            return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}{again}"
-        case records.AllocationRequested():
-            return _requested(record, status)
-    return _of_job(record, status)
-
-
-def _of_job(record: records.ClusterEvent, status: RunStatus) -> str | None:
-    """Return the line for a job. Jobs that wait for the same reason share one: 64 groups may have 64 such jobs."""
-    match record:
-        case records.AllocationPending(allocation=name):
-            alike = [job for job in status.waiting_jobs if job.reason == record.reason]
-            return f"job {name} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
-        case records.AllocationGranted(allocation=name):
-            late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
-            return f"job {name} has {', '.join(record.nodes)}" if late else None
-        case records.AllocationLeaving(allocation=name):
-            return f"job {name} is about to end, its group leaves it: {record.reason}"
-        case records.AllocationRequeued(allocation=name):
-            cause = (record.reason or "").replace("_", " ")
-            return f"job {name} is put back into the queue: its group has left it ({cause})"
-        case records.AllocationLost(allocation=name):
-            needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
-            if record.state is None and not needed:
-                return None  # cancelled: its group has finished, has left the run, or runs in another job
-            what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
-            return f"job {name} is {what}: {record.reason}"
-    return None
-
-
-def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:
-    if record.pool in status.jobs_refused:
-        return None  # sbatch has refused the same before; it gets a line when it is accepted
-    what = by_count(record.count, "a job is", f"{record.count} jobs are")
-    without = f", not on {few(record.exclude)}" if record.exclude else ""
-    whom = f" ({groups_of(record.pool)})" if record.pool else ""
-    return f"{what} asked for{whom}{without}"
-
-
 def groups_of(pool: int) -> str:
     """Return which groups the jobs of a pool are for."""
     return "groups" if pool == 0 else f"groups of cluster.ranges[{pool - 1}]"
@@ -180,55 +233,12 @@ def hint(reason: str | None, job: str) -> str | None:
     return found and found.format(job=job)
 
 
-def _why_it_waits(job: JobStatus) -> str:
-    hinted = hint(job.reason, job.name)
-    return (job.reason or "Slurm gives no reason") + (f" ({hinted})" if hinted else "")
-
-
 # --- Slurm steps -----------------------------------------------------------------------------------------------------
-
-
-def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | None:
-    match record:
-        case records.StepLaunched():
-            return _launched(record, status)
-        case records.LaunchRefused():
-            again = f", which is tried again in {seconds(record.again_s)}" if record.again_s is not None else ""
-            return f"{_who(record, status)}: Slurm refuses the launch{again}{_because(record.reason)}"
-        case records.StepReady():
-            return _ready(record, status)
-        case records.StepStarting():
-            return _starting(record, status)
-        case records.StepAdopted():
-            at = "" if record.step is None else f", at step {record.step}"
-            return f"{record.unit} runs on under this controller{at}"
-        case records.StepExited():
-            return _exited(record, status)
-        case records.StacksTaken():
-            where = f"logs/{group_unit(record.group)}/attempt-{record.attempt:03d}/{record.file}"
-            whose = f"the stacks of rank {record.rank} of group {record.group}"
-            return f"{whose} could not be taken: {record.error}" if record.error else f"{whose}: {where}"
-        case records.StepRecalled():
-            return f"{_who(record, status)} is asked to leave its nodes{_because(record.reason)}"
-        case records.RestartScheduled():
-            wait = record.due - now
-            if wait < 1:
-                return None  # the line of the launch follows at once
-            return f"{_who(record, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
-        case records.GroupWaits():
-            if status.mode == "array" or record.allocation is not None:
-                return None  # the lines about jobs show what groups wait for
-            return f"{_who(record, status)} waits for {record.reason or 'a node'}"
-        case records.GroupGivenUp():
-            return f"{_who(record, status)} is given up{_because(record.reason)}"
-        case records.StandbyGivenUp():
-            return f"{record.unit} is given up{_because(record.reason)}"
-    return None
 
 
 def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     group, attempt, nodes = _group(record.group, status), record.attempt, few(record.nodes)
-    if _is_standby(record.unit):
+    if record.unit.startswith(STANDBY):
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.again):
         what = _who(record, status)
@@ -243,21 +253,6 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         return None  # one line when all are launched; a later group gets its line at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
     return f"{every(len(status.groups))} launched on {everywhere}"
-
-
-def _ready(record: records.StepReady, status: RunStatus) -> str | None:
-    if record.unit == LIGHTHOUSE:
-        return f"the Lighthouse is up after {seconds(record.seconds)}"
-    if _is_standby(record.unit):
-        nodes = next((unit.nodes for unit in status.standbys if unit.name == record.unit), ())
-        return f"{record.unit} is warm on {few(nodes)} after {seconds(record.seconds)}"
-    return None
-
-
-def _starting(record: records.StepStarting, status: RunStatus) -> str | None:
-    group = _group(record.group, status)
-    wait = None if group is None else starting.wait_of(group, status)
-    return None if group is None or wait is None else f"{called(group)} waits for {wait.what}"
 
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:
@@ -275,17 +270,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
         return f"{what} {left}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
-    told = replace(record, error=None) if cause_of(cause) is Cause.HANG else record  # the line of hang_found
-    return f"{what} attempt {record.attempt} died{where}: {verdict(told)}{log}"
-
-
-def _slow(record: records.GroupSlow) -> str:
-    if not record.slow:
-        return f"group {record.group} is as fast as the others again"
-    own_s, others_s = record.own_s or 0.0, record.others_s or 0.0
-    where = ", ".join(record.nodes)
-    compared = f"its own part of a step takes {seconds(own_s)}, that of the others {seconds(others_s)}"
-    return f"group {record.group} is slow on {where}: {compared}, so all wait for it (health.on_slow)"
+    return f"{what} attempt {record.attempt} died{where}: {verdict(record)}{log}"
 
 
 def _left_because(group: GroupStatus | None, cause: str, error: str | None) -> str:
@@ -295,41 +280,6 @@ def _left_because(group: GroupStatus | None, cause: str, error: str | None) -> s
 
 
 # --- the training ----------------------------------------------------------------------------------------------------
-
-
-def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None:
-    match record:
-        case records.GroupJoined():
-            return _joined(record, status)
-        case records.Serving():
-            return _at_work(record, f"serves at {record.url}", status)
-        case records.SessionOpened():
-            return _at_work(record, "has a session with a server", status)
-        case records.NoFirstStep():
-            return f"warning: {no_first_step(record)}"
-        case records.GroupSetAside():
-            long = f" for {seconds(record.seconds)}" if record.seconds is not None else ""
-            return f"group {record.group} is not heard{long}: the others go on without it for now"
-        case records.GroupHeardAgain():
-            return f"group {record.group} is heard again after {seconds(record.seconds)}: it takes part again"
-        case records.HangFound():
-            return f"group {record.group} hangs{_because(record.reason)}"
-        case records.GroupSlow():
-            return _slow(record)
-        case records.ReplicasDiffer():
-            return record.reason
-        case records.CheckpointsDistrusted():
-            return f"what group {record.group} has saved after step {record.step} is not restored: it had diverged"
-        case records.QuorumRefused():
-            return f"the Lighthouse{_because(record.reason or 'no quorum for now')}"
-        case records.CheckpointFailed():
-            error = record.error or "unknown"
-            return f"the checkpoint of step {record.step} could not be saved, the training goes on: {error}"
-        case records.CheckpointRestored():
-            return f"group {record.group} resumes from the checkpoint of step {record.step}"
-        case records.FullRestart():
-            return _full_restart(record)
-    return None
 
 
 def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
@@ -451,7 +401,7 @@ def short_log(path: str) -> str:
 
 def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
     """Return a group's job and its time left; for a group that waits, the job it waits for and the reason."""
-    job, waits = status.job(group.job), group.phase is Phase.PENDING
+    job, waits = status.jobs.get(group.job or ""), group.phase is Phase.PENDING
     if job is None or waits == bool(job.nodes):
         return None
     if waits:
@@ -492,11 +442,11 @@ def hang_limit(status: RunStatus) -> str | None:
 def job_lines(status: RunStatus, now: float) -> list[str]:
     """Return the lines below the table: number of jobs, when the first one ends, and why others wait."""
     waiting = status.waiting_jobs
-    running = [job for job in status.jobs if job.nodes]
+    running = [job for job in status.jobs.values() if job.nodes]
     if not status.jobs and not status.jobs_refused:
         return []
     limits = [(left, job.name) for job in running if (left := job.left(now)) is not None]
-    first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
+    first, name = min(limits, default=(None, ""))
     ends = "" if first is None else f", the first ends in {about(first)} ({name})"
     lines = [f"jobs of groups: {len(running)} running{ends}, {len(waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
@@ -509,10 +459,10 @@ def job_lines(status: RunStatus, now: float) -> list[str]:
     return lines
 
 
-def hook_lines(status: RunStatus) -> list[str]:
+def hook_lines(hooks: Iterable[Delivery]) -> list[str]:
     """Return a line for each hook, callback or output of metrics that fails: hook mail.sh: 3 of 12 failed: ..."""
     lines = []
-    for one in status.hooks:
+    for one in hooks:
         parts = [f"{one.failed} of {one.done} failed: {one.last_error or 'unknown'}"] if one.failed else []
         parts += [f"{plural(one.dropped, 'event')} dropped, it is too slow"] if one.dropped else []
         if parts:
@@ -528,18 +478,10 @@ def _who(record: records.JournalRecord, status: RunStatus) -> str:
     """Return what the group or the other unit of a record is called."""
     number_ = getattr(record, "group", None)
     if number_ is None:
-        return unit_called(getattr(record, "unit", ""))
+        name: str = getattr(record, "unit", "")
+        return "the Lighthouse" if name == LIGHTHOUSE else name
     group = _group(number_, status)
     return called(group) if group is not None else f"group {number_}"
-
-
-def unit_called(name: str) -> str:
-    """Return what a unit that is no group is called."""
-    return "the Lighthouse" if name == LIGHTHOUSE else name
-
-
-def _is_standby(unit: str) -> bool:
-    return unit.startswith(STANDBY)
 
 
 def _because(reason: str | None) -> str:

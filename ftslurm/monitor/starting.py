@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.event_text import SCRIPT_WAITS
 from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.protocol.records import StepStarting
+from ftslurm.protocol.value_class import Value
 from ftslurm.words import by_count
 
 SETTINGS = {  # of the limits that the journal has
@@ -17,8 +16,7 @@ SETTINGS = {  # of the limits that the journal has
 }
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Value):
     """What a group waits for."""
 
     what: str
@@ -42,22 +40,22 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
                 return Wait("its next launch", group.since, round(group.backoff_s, 3), "restart.backoff_s")
             return Wait(group.waiting_for or "launch", group.since)
         case Phase.STARTING:
-            stage = group.starting
-            limited = stage is None or stage.stage in ("launch", "check", "import", "store")
-            what = "workers" if stage is None else _of_start(stage)
+            at = group.starting
+            limited = at is None or at.stage in ("launch", "check", "import", "store")
+            what = "workers" if at is None else _of_start(at)
             return _limited(what, group, status, "start") if limited else Wait(what, group.since)
         case Phase.RUNNING if status.lighthouse is not None:
-            what = _of_script(group.starting)
-            if any(other.joined for other in status.groups):
-                return _limited(what, group, status, "join")
-            return replace(_limited(what, group, status, "first_step"), warns=True)
+            first = not any(other.joined for other in status.groups)
+            stage = "script" if group.starting is None else group.starting.stage
+            what = SCRIPT_WAITS.get(stage, "its first step")
+            return _limited(what, group, status, "first_step" if first else "join")
         case _:
             return None
 
 
 def _limited(what: str, group: GroupStatus, status: RunStatus, name: str) -> Wait:
     limit_s = status.limits.get(name)
-    return Wait(what, group.since, limit_s, SETTINGS[name] if limit_s is not None else None)
+    return Wait(what, group.since, limit_s, SETTINGS[name] if limit_s is not None else None, name == "first_step")
 
 
 def _of_start(at: StepStarting) -> str:
@@ -70,7 +68,3 @@ def _of_start(at: StepStarting) -> str:
         "store": "the store of rank 0",
         "others": f"group {at.other}: all begin together",
     }.get(at.stage, at.stage)
-
-
-def _of_script(at: StepStarting | None) -> str:
-    return SCRIPT_WAITS.get("script" if at is None else at.stage, "its first step")

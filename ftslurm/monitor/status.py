@@ -18,9 +18,7 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol.causes import is_failure
 from ftslurm.protocol.records import HangLimit, StepExited, StepStarting
 from ftslurm.protocol.value_class import Value
-from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
-from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_writer import TOLD_EVERY_S
 
 NEVER_S = 300 * 86400.0  # Slurm sets the end of a job without a time limit to a year from now
@@ -135,9 +133,9 @@ class RunStatus(Value):
     job_id: str | None = None
     starts: int = 0  # number of Slurm jobs, or starts of one, that its controller has had
     groups: tuple[GroupStatus, ...] = ()
-    lighthouse: UnitStatus | None = UnitStatus(LIGHTHOUSE)  # None: groups without a quorum
-    standbys: tuple[UnitStatus, ...] = ()  # by name
-    jobs: tuple[JobStatus, ...] = ()  # those that give groups their nodes, oldest first
+    # By name: the Lighthouse, unless groups have no quorum, and the standbys.
+    units: Mapping[str, UnitStatus] = field(default_factory=lambda: {LIGHTHOUSE: UnitStatus(LIGHTHOUSE)})
+    jobs: Mapping[str, JobStatus] = field(default_factory=dict)  # by name: those that give groups their nodes
     jobs_refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
@@ -153,18 +151,26 @@ class RunStatus(Value):
     drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user or Slurm drains them -> why
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
     warnings: tuple[str, ...] = ()
-    hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
+    hooks: tuple[
+        Delivery, ...
+    ] = ()  # what hooks, callbacks and metrics have got: the observer writes it, not the journal
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
 
-    def job(self, name: str | None) -> JobStatus | None:
-        """Return the job of this name; None: there is none."""
-        return next((job for job in self.jobs if job.name == name), None)
+    @property
+    def lighthouse(self) -> UnitStatus | None:
+        """Return the Lighthouse; None: groups without a quorum."""
+        return self.units.get(LIGHTHOUSE)
+
+    @property
+    def standbys(self) -> list[UnitStatus]:
+        """Return the warm standbys, by name."""
+        return [unit for name, unit in sorted(self.units.items()) if name != LIGHTHOUSE]
 
     @property
     def waiting_jobs(self) -> list[JobStatus]:
         """Return the jobs in Slurm's queue."""
-        return [job for job in self.jobs if not job.nodes]
+        return [job for job in self.jobs.values() if not job.nodes]
 
     @property
     def steps_per_s(self) -> float | None:
@@ -184,19 +190,9 @@ class RunStatus(Value):
         return self.warnings if self.no_step is None else (*self.warnings, self.no_step)
 
     @property
-    def stepping(self) -> int:
-        """Return the number of groups that commit steps."""
-        return sum(g.stepping for g in self.groups)
-
-    @property
     def at_work(self) -> int:
         """Return the number of groups that commit steps; without a quorum, of those that run."""
-        return self.stepping if self.lighthouse is not None else sum(g.phase is Phase.RUNNING for g in self.groups)
-
-
-def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:
-    """Return the status with what hooks, callbacks and metrics have got: the observer writes it, not the journal."""
-    return replace(status, hooks=deliveries.read(run))
+        return sum(g.phase is Phase.RUNNING if self.lighthouse is None else g.stepping for g in self.groups)
 
 
 def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatus:
@@ -204,8 +200,8 @@ def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatu
     groups = tuple(
         replace(g, phase=g.phase if g.phase in OVER else Phase.PENDING, steps_per_s=None) for g in status.groups
     )
-    lighthouse = status.lighthouse and replace(status.lighthouse, phase=Phase.PENDING)
-    return replace(status, outcome=outcome, reason=reason, groups=groups, lighthouse=lighthouse)
+    units = {name: replace(unit, phase=Phase.PENDING) for name, unit in status.units.items()}
+    return replace(status, outcome=outcome, reason=reason, groups=groups, units=units)
 
 
 def aged(status: RunStatus, now: float) -> RunStatus:

@@ -32,8 +32,8 @@ def fold(status: RunStatus, *events: Event) -> RunStatus:
 
 
 # Of an attempt that is over, or has only begun.
-_OUT: dict[str, Any] = {"starting": None, "aside": None, "slow": None, "participants": None}
-_OUT |= {"steps_per_s": None, "samples": ()}
+_NONE = ("starting", "aside", "slow", "participants", "quorum_id", "steps_per_s", "stepped", "waiting_for", "backoff_s")
+_OUT: dict[str, Any] = {**dict.fromkeys(_NONE), "samples": ()}
 
 
 class StatusFold(Fold):
@@ -41,34 +41,23 @@ class StatusFold(Fold):
 
     def __init__(self, status: RunStatus | None = None) -> None:
         self._run = status or RunStatus()  # the fields below replace those of the same name in it
-        self._updated, self._step = self._run.updated, self._run.step
+        self.time, self._step = self._run.updated, self._run.step
         self._groups = list(self._run.groups)
         self._recoveries: dict[tuple[int, int], Recovery] = {(r.group, r.attempt): r for r in self._run.recoveries}
-        self._jobs = {job.name: job for job in self._run.jobs}
-        units = (*self._run.standbys, *([self._run.lighthouse] if self._run.lighthouse is not None else []))
-        self._units = {unit.name: unit for unit in units}
-        self._snapshot: RunStatus | None = self._run
+        self._jobs, self._units = dict(self._run.jobs), dict(self._run.units)
 
     @property
     def status(self) -> RunStatus:
         """Return the status after the lines so far."""
-        if self._snapshot is None:
-            self._snapshot = replace(
-                self._run,
-                updated=self._updated,
-                step=self._step,
-                groups=tuple(self._groups),
-                recoveries=tuple(self._recoveries.values()),
-                jobs=tuple(self._jobs.values()),
-                lighthouse=self._units.get(LIGHTHOUSE),
-                standbys=tuple(unit for name, unit in sorted(self._units.items()) if name != LIGHTHOUSE),
-            )
-        return self._snapshot
-
-    def take(self, record: records.JournalRecord, time: float | None) -> None:
-        """Take in the record of the next line."""
-        self._snapshot, self._updated = None, self._updated if time is None else time
-        super().take(record, time)
+        return replace(
+            self._run,
+            updated=self.time,
+            step=self._step,
+            groups=tuple(self._groups),
+            recoveries=tuple(self._recoveries.values()),
+            jobs=dict(self._jobs),
+            units=dict(self._units),
+        )
 
     # --- the run and its controllers -----------------------------------------------------------------------------
 
@@ -165,28 +154,22 @@ class StatusFold(Fold):
         self._set(jobs_refused={**self._run.jobs_refused, record.pool: record.reason or "no reason given"})
 
     def allocation_pending(self, record: records.AllocationPending) -> None:
-        pool = self._job(record.allocation, record.pool).pool
-        self._put_job(JobStatus(record.allocation, pool, reason=record.reason))
+        self._put_job(JobStatus(record.allocation, record.pool or 0, reason=record.reason))
 
     def allocation_granted(self, record: records.AllocationGranted) -> None:
         if record.pool is None:
             self._groups = [replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g for g in self._groups]
         else:
-            pool = self._job(record.allocation, record.pool).pool
-            self._put_job(JobStatus(record.allocation, pool, record.nodes, ends=record.ends))
+            self._put_job(JobStatus(record.allocation, record.pool, record.nodes, ends=record.ends))
 
     def allocation_ends(self, record: records.AllocationEnds) -> None:
         if record.allocation in self._jobs:
             self._put_job(replace(self._jobs[record.allocation], ends=record.ends))
 
     def allocation_lost(self, record: records.AllocationLost) -> None:
-        old = self._job(record.allocation)
-        self._jobs.pop(old.name, None)
+        old = self._jobs.pop(record.allocation, JobStatus(record.allocation))
         if record.state == "PENDING":  # Slurm has requeued it
             self._jobs[old.name] = JobStatus(old.name, old.pool)
-
-    def _job(self, name: str, pool: int | None = None) -> JobStatus:
-        return self._jobs.get(name) or JobStatus(name, pool or 0)
 
     def _put_job(self, job: JobStatus) -> None:
         if job.name not in self._jobs:  # sbatch accepts jobs for this pool again
@@ -196,21 +179,65 @@ class StatusFold(Fold):
     # --- Slurm steps ---------------------------------------------------------------------------------------------
 
     def step_launched(self, record: records.StepLaunched) -> None:
-        if record.group is not None:
-            self._group_launched(record, self._group(record.group))
-        else:
+        if record.group is None:
             last = self._units.get(record.unit, UnitStatus(record.unit))
             self._units[record.unit] = replace(last, phase=Phase.STARTING, attempt=record.attempt, nodes=record.nodes)
+            return
+        if record.standby is not None:  # the standby's Slurm step has become the group's
+            name, _, attempt = record.standby.partition("/")
+            self._change_unit(name, int(attempt) if attempt.isdecimal() else -1, phase=Phase.PENDING, nodes=())
+        run, group = self._run, self._group(record.group)
+        refused_before = record.attempt == group.attempt
+        # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
+        # restart.
+        if record.attempt > 0 and group.start == run.starts and not refused_before:
+            cause = (group.last.cause if group.last else "") or "unknown"
+            if failed := is_failure(cause):
+                detail = group.error or record.reason or "unknown"
+                recovery = Recovery(group.group, record.attempt, None, cause, detail)
+                self._recoveries[group.group, record.attempt] = recovery
+            self._set(restarts=run.restarts + failed)
+            group = replace(group, restarts=group.restarts + failed, again=True)
+        runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # it need not report
+        self._put(
+            replace(
+                group,
+                phase=Phase.RUNNING if runs_at_once else Phase.STARTING,
+                since=self.time,
+                attempt=record.attempt,
+                nodes=record.nodes,
+                job=record.allocation if record.allocation in self._jobs else None,
+                start=run.starts,
+                joined=False,
+                **_OUT,
+            )
+        )
 
     def step_ready(self, record: records.StepReady) -> None:
         if not self._change(record, phase=Phase.RUNNING, starting=None):
             self._change_unit(record.unit, record.attempt, phase=Phase.RUNNING)
 
     def step_exited(self, record: records.StepExited) -> None:
-        if (group := self._current(record)) is not None:
-            self._group_exited(record, group)
-        else:
+        if (group := self._current(record)) is None:
             self._change_unit(record.unit, record.attempt, phase=Phase.PENDING, nodes=(), last_cause=record.cause)
+            return
+        ok = record.cause == "ok"
+        if group.joined and record.step is not None:
+            group = replace(group, step=record.step)
+            self._step = max(self._step, record.step)  # no progress of the group may have been read
+        group = replace(
+            group,
+            phase=Phase.SUCCEEDED if ok else Phase.PENDING,
+            since=self.time,
+            **_OUT,
+        )
+        stopped = not is_failure(record.cause) and record.error is None
+        at_work = group.joined or LIGHTHOUSE not in self._units
+        if not ok and not (stopped and not at_work and group.last is not None):  # else: that is still the reason
+            group = replace(group, last=record, step=group.step if record.step is None else record.step)
+        if group.first is None and is_failure(record.cause):
+            group = replace(group, first=record)
+        self._put(group)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         waiting_for = f"srun ({record.reason or None})"
@@ -256,84 +283,30 @@ class StatusFold(Fold):
         if known is not None and known.attempt == attempt:
             self._units[unit] = replace(known, **changes)
 
-    def _group_launched(self, record: records.StepLaunched, group: GroupStatus) -> None:
-        if record.standby is not None:  # the standby's Slurm step has become the group's
-            name, _, attempt = record.standby.partition("/")
-            self._change_unit(name, int(attempt) if attempt.isdecimal() else -1, phase=Phase.PENDING, nodes=())
-        run = self._run
-        refused_before = record.attempt == group.attempt
-        # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
-        # restart.
-        if record.attempt > 0 and group.start == run.starts and not refused_before:
-            failed = group.last is None or is_failure(group.last.cause)
-            if failed:
-                detail = group.error or record.reason or "unknown"
-                cause = "unknown" if group.last is None else group.last.cause or "unknown"
-                recovery = Recovery(group.group, record.attempt, None, cause, detail)
-                self._recoveries[group.group, record.attempt] = recovery
-            self._set(restarts=run.restarts + failed)
-            group = replace(group, restarts=group.restarts + failed, again=True)
-        runs_at_once = record.standby is not None and LIGHTHOUSE not in self._units  # it need not report
-        self._put(
-            replace(
-                group,
-                phase=Phase.RUNNING if runs_at_once else Phase.STARTING,
-                since=self.time,
-                backoff_s=None,
-                attempt=record.attempt,
-                nodes=record.nodes,
-                job=record.allocation if record.allocation in self._jobs else None,
-                start=run.starts,
-                joined=False,
-                **_OUT,
-            )
-        )
-
-    def _group_exited(self, record: records.StepExited, group: GroupStatus) -> None:
-        ok = record.cause == "ok"
-        if group.joined and record.step is not None:
-            group = replace(group, step=record.step)
-            self._step = max(self._step, record.step)  # no progress of the group may have been read
-        group = replace(
-            group,
-            phase=Phase.SUCCEEDED if ok else Phase.PENDING,
-            waiting_for=None,
-            since=self.time,
-            quorum_id=None,
-            **_OUT,
-            stepped=None,
-        )
-        stopped = not is_failure(record.cause) and record.error is None
-        at_work = group.joined or LIGHTHOUSE not in self._units
-        if not ok and not (stopped and not at_work and group.last is not None):  # else: that is still the reason
-            group = replace(group, last=record, step=group.step if record.step is None else record.step)
-        if group.first is None and is_failure(record.cause):
-            group = replace(group, first=record)
-        self._put(group)
-
     # --- the training --------------------------------------------------------------------------------------------
 
-    def group_joined(self, record: records.GroupJoined) -> None:
-        group = self._current(record)
+    def serving(self, record: records.GroupJoined | records.Serving | records.SessionOpened) -> GroupStatus | None:
+        """Mark a group as at work: it steps, its parameter server is up, or it has a session with one."""
+        group, which = self._current(record), (record.group, record.attempt)
         if group is None:
-            return
-        first_step = record.step if self._run.first_step is None else self._run.first_step
-        self._set(first_step=first_step, no_step=None)
-        self._time_recovery(record)
-        self._progressed(replace(group, phase=Phase.RUNNING, joined=True), record, self.time)
+            return None
+        if not group.joined and which in self._recoveries:
+            self._recoveries[which] = self._recoveries[which]._replace(seconds=record.recovery_s)
+        group = replace(group, phase=Phase.RUNNING, joined=True)
+        self._put(group)
+        return group
+
+    session_opened = serving
+
+    def group_joined(self, record: records.GroupJoined) -> None:
+        if (group := self.serving(record)) is not None:
+            first_step = record.step if self._run.first_step is None else self._run.first_step
+            self._set(first_step=first_step, no_step=None)
+            self._progressed(group, record, self.time)
 
     def progress(self, record: records.Progress) -> None:
         if (group := self._current(record)) is not None:
             self._progressed(group, record, self.time if record.at is None else record.at)
-
-    def serving(self, record: records.Serving | records.SessionOpened) -> None:
-        """Mark a group as running: its parameter server is up, or it has a session with one."""
-        if (group := self._current(record)) is not None:
-            if not group.joined:
-                self._time_recovery(record)
-            self._put(replace(group, phase=Phase.RUNNING, joined=True))
-
-    session_opened = serving
 
     def no_first_step(self, record: records.NoFirstStep) -> None:
         self._set(no_step=no_first_step(record))
@@ -365,12 +338,6 @@ class StatusFold(Fold):
     def group_heard_again(self, record: records.GroupHeardAgain) -> None:
         self._change(record, aside=None)
 
-    def _time_recovery(self, record: records.GroupJoined | records.Serving | records.SessionOpened) -> None:
-        """Set the duration of a recovery."""
-        which = record.group, record.attempt
-        if which in self._recoveries:
-            self._recoveries[which] = self._recoveries[which]._replace(seconds=record.recovery_s)
-
     def _progressed(
         self, group: GroupStatus, record: records.Progress | records.GroupJoined, time: float | None
     ) -> None:
@@ -382,7 +349,8 @@ class StatusFold(Fold):
         if not group.joined:
             self._put(group)  # it has a quorum, but has not committed a step itself
             return
-        goes_on = group.samples or not self._is_alone(group)  # else from a checkpoint
+        others = (other for other in self._groups if other.group != group.group)
+        goes_on = group.samples or any(other.holds_state for other in others)  # else from a checkpoint
         self._step = max(self._step, step) if goes_on else step
         samples = (*group.samples, (time, step))
         while len(samples) > 2 and samples[1][0] <= time - RATE_WINDOW_S:
@@ -412,9 +380,6 @@ class StatusFold(Fold):
         number, attempt = getattr(record, "group", None), getattr(record, "attempt", None)
         group = None if number is None else self._group(number)
         return group if group is not None and group.attempt == attempt else None
-
-    def _is_alone(self, group: GroupStatus) -> bool:
-        return not any(other.holds_state for other in self._groups if other.group != group.group)
 
     def _change(self, record: records.JournalRecord, **changes: Any) -> bool:
         """Change the group of a record about its current attempt. Return whether there is such a group."""

@@ -140,6 +140,7 @@ def to_json(status: RunStatus, now: float, note: str | None = None, state: str |
         state=state or status.outcome,
         job_starts=status.starts,
         warnings=status.cautions,
+        jobs=status.jobs.values(),
         groups=[_group(group, status) for group in status.groups],
         hang_limit_s=None if limit is None else limit.in_step_s,
         hang_limit_between_s=None if limit is None else limit.between_s,

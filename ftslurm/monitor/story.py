@@ -6,8 +6,7 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol.records import Progress
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, number
-from ftslurm.run.journal_lines import read
+from ftslurm.run.journal import Event
 from ftslurm.run.replay import Reading
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import readable
@@ -29,10 +28,9 @@ class Story:
         self.reader, folding = RunReader(run), StatusFold()
         self.recent = list[Event]()  # the last progress of the groups that run
         for event in self.reader.up_to_now():
-            record, time = read(event if raw else readable(event)), number(event, "time")
-            folding.take(record, time)
+            folding.apply(event if raw else readable(event))
             if also is not None:
                 also.apply(event)
-            if isinstance(record, Progress):
+            if event.get("event") == Progress.event:
                 self.recent.append(event)
         self.status: RunStatus = folding.status

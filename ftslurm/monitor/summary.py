@@ -16,10 +16,11 @@ from ftslurm.core.groups.verdict import describe
 from ftslurm.core.state.model import Phase, Saved
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor import sentences, stack_text
-from ftslurm.monitor.status import GroupStatus, Recovery, RunStatus, with_hooks
+from ftslurm.monitor.status import GroupStatus, Recovery, RunStatus
 from ftslurm.protocol import traces
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import StepExited
+from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import newest_checkpoint
 from ftslurm.words import few, rest, seconds
@@ -59,7 +60,7 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
         facts.add_row("nodes", Text(avoided, "yellow"))
     for words in () if followed else status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
-    for words in sentences.hook_lines(with_hooks(status, run)):
+    for words in sentences.hook_lines(deliveries.read(run)):
         facts.add_row("hooks", Text(words, "yellow"))
     facts.add_row("logs", Text(str(run.logs)))
     signs = failures(status.groups, status.reason)
@@ -84,7 +85,7 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
         return None
     command, code = f"continue with: ftslurm resume {shlex.quote(str(run.root))}", ""
     # A person will probably mend the script before.
-    if status.outcome == "failed" and run.code.is_dir() and any(map(_blames_script, status.groups)):
+    if status.outcome == "failed" and run.code.is_dir() and _script_errors(status):
         command += " --new-code"
         code = "; with the code as it is now, without --new-code with the run's copy"
     if status.checkpoint is not None:
@@ -97,8 +98,7 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
 
 def _to_mend(status: RunStatus) -> str | None:
     """Return what a person mends of a script that was started with wrong arguments."""
-    blamed = [group.last for group in status.groups if _blames_script(group) and group.last is not None]
-    if status.outcome == "failed" and any(_ARGUMENTS.search(end.error or "") for end in blamed):
+    if status.outcome == "failed" and any(map(_ARGUMENTS.search, _script_errors(status))):
         return "mend: its arguments; resume takes job.args.NAME=VALUE for another value, '~job.args.NAME' for none"
     return None
 
@@ -111,8 +111,10 @@ def _saved(run: RunDir) -> Saved | None:
         return None
 
 
-def _blames_script(group: GroupStatus) -> bool:
-    return group.last is not None and group.last.cause == Cause.USER_ERROR
+def _script_errors(status: RunStatus) -> list[str]:
+    """Return the errors of the groups whose scripts have failed."""
+    ends = (group.last for group in status.groups)
+    return [end.error or "" for end in ends if end is not None and end.cause == Cause.USER_ERROR]
 
 
 def _log(end: StepExited) -> str:
@@ -180,9 +182,8 @@ def _end(traceback: str) -> list[str]:
 
 def _restarts(recoveries: Sequence[Recovery], status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("group", justify="right")
-    table.add_column("attempt", justify="right")
-    table.add_column("back after", justify="right", no_wrap=True)
+    for name in ("group", "attempt", "back after"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("reason", overflow="fold")
     earlier = len(recoveries) - _RESTARTS_SHOWN
     if earlier > 0:

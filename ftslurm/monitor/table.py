@@ -38,7 +38,6 @@ _STYLES = {
         records.StepExited,
         records.NodeExcluded,
         records.NodeCheckFailed,
-        records.HangFound,
         records.ReplicasDiffer,
     ),
     "bold red": (records.GroupGivenUp,),
@@ -185,7 +184,7 @@ class _Table:
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console, self._clock = console, clock
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
-        self.live = self._live = Live(console=console, auto_refresh=False, transient=True)
+        self.live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn: object = None  # the values that the table on the screen was drawn from
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
@@ -202,7 +201,7 @@ class _Table:
         now, size = self._clock(), self._console.size
         drawn = (status, int(now), size, note)
         if drawn != self._drawn:  # redrawing is expensive over a slow connection
-            self._live.update(render(status, now, size.width, size.height, note), refresh=True)
+            self.live.update(render(status, now, size.width, size.height, note), refresh=True)
             self._drawn = drawn
 
 
@@ -232,7 +231,7 @@ def head(status: RunStatus, now: float, width: int, note: str | None, low: bool)
     lines: list[RenderableType] = [*_title(status, now, width)]
     if status.outcome == "running":
         lines += _folded(note, width, "bold red") if note is not None else []
-        for line in [*(f"warning: {words}" for words in status.cautions), *sentences.hook_lines(status)]:
+        for line in [*(f"warning: {words}" for words in status.cautions), *sentences.hook_lines(status.hooks)]:
             cut = [Text(line, "yellow", no_wrap=True, overflow="ellipsis")]
             lines += cut if low else _folded(line, width, "yellow")
     return [*lines, _bar(status, width)]

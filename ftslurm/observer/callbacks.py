@@ -19,15 +19,15 @@ class RunCallback:
     """Told what happens in a run; a class of yours overrides what it wants to know (hooks.callbacks=[module.Class]).
 
     One object is made for a run, without arguments, in a process of its own beside the controller. Its methods are
-    called one after the other, in the order of the events, with the record of the journal (docs/journal.md). One that
-    raises or takes longer than ten seconds is told no more of that event; after a time-out the process is killed and a
-    new object is made.
+    called one after the other, in the order of the events, with the record of the journal (ftslurm.protocol.records).
+    One that raises or takes longer than ten seconds is told no more of that event; after a time-out the process is
+    killed and a new object is made.
     """
 
     run: ObservedRun  # set before the first call
 
     def on_event(self, kind: str, record: records.JournalRecord, text: str) -> None:
-        """Called for every event, before its own method `on_KIND`; `text` is the line that `ftslurm status` shows."""
+        """Called for every event, before its own method `on_KIND`; `text` is its line in `ftslurm events`."""
 
     def on_run_started(self, started: records.RunStarted) -> None:
         """The run starts, or goes on in its next Slurm job."""

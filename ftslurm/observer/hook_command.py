@@ -11,8 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 from ftslurm.config import receivers
 from ftslurm.config.receivers import Hook
@@ -34,20 +33,6 @@ class NotDelivered(Exception):
     """A receiver has failed; the text says how."""
 
 
-@dataclass(frozen=True)
-class Told:
-    """An event for the receivers."""
-
-    names: frozenset[str]  # its kind, and its name in the journal
-    message: dict[str, Any]  # what hooks get as JSON
-    offset: int | None  # in the journal, behind its line; None: it is not there yet
-
-    @property
-    def json(self) -> bytes:
-        """Return the message as one line."""
-        return json.dumps(self.message, separators=(",", ":")).encode() + b"\n"
-
-
 def environment(config: Config, run: RunDir, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of hooks and callbacks: the controller's, without the workers' secrets."""
     kept = secret_variables.without(config.job.secrets, environ)
@@ -63,7 +48,7 @@ def check_callbacks(config: Config, environ: Mapping[str, str]) -> None:
     for name in () if config.cluster.setup else config.hooks.callbacks:
         trial = HookCommand(receivers.callback(config, name), environ)
         try:
-            trial.deliver(Told(frozenset(), {}, None))
+            trial.deliver({})
         except NotDelivered as why:
             raise ConfigError(
                 f"hooks.callbacks: {name}: {why}; modules are looked for in the script's folder, in the working "
@@ -82,7 +67,7 @@ class HookCommand:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._killed = threading.Lock(), False
 
-    def deliver(self, told: Told) -> None:
+    def deliver(self, message: Mapping[str, object]) -> None:
         """Give an event as a line of JSON to the command's standard input; wait for its end, or its answer.
 
         Raises:
@@ -100,7 +85,8 @@ class HookCommand:
         timer = threading.Timer(within_s, kill)
         timer.daemon = True
         timer.start()
-        answer = _told(process, told.json, within_s if stream else 0.0)
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        answer = _told(process, line, within_s if stream else 0.0)
         if not answer:
             process.wait()
         timer.cancel()

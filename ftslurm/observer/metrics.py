@@ -7,13 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Histogram, disable_created_metrics
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.status import GroupStatus, RunStatus, aged
@@ -137,10 +132,3 @@ class RunCollector(Collector):
             if one.seconds is not None:
                 mine.observe(one.seconds)
         return histogram.collect()
-
-
-def rendered(collector: RunCollector) -> bytes:
-    """Return the metrics in Prometheus's text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return generate_latest(registry)

@@ -1,10 +1,19 @@
-"""Reads the journal as it grows and gives each event to the sinks of those who have chosen it."""
+"""`python -m ftslurm.observer.observer RUN [LEADER]`: tells hooks, callbacks and Prometheus what the journal says.
+
+It reads the journal as it grows, and gives each event to the sinks of those who have chosen it.
+
+Who runs this: the controller's process (submission/observing.py), if the run has hooks, callbacks or metrics. It ends
+when its standard input is closed and all is told: a run that is over gets its last event in any case, what else waits
+is for the next observer. LEADER is the controller's number: the observer also ends when another one leads. What each
+receiver has got is in RUN/observer.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import select
 import signal
@@ -13,17 +22,20 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client.exposition import generate_latest
 
 from ftslurm.config import receivers
-from ftslurm.errors import EnvironmentProblem
+from ftslurm.errors import EnvironmentProblem, FtslurmError, complain
 from ftslurm.guard import processes
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
-from ftslurm.observer.hook_command import TIMEOUT_S, HookCommand, Told
-from ftslurm.observer.metric_outputs import Endpoint, Textfile, outputs
-from ftslurm.observer.metrics import RunCollector, rendered
+from ftslurm.observer.hook_command import TIMEOUT_S, HookCommand
+from ftslurm.observer.metric_outputs import outputs
+from ftslurm.observer.metrics import RunCollector
 from ftslurm.observer.sinks import Sink
 from ftslurm.protocol import kinds, readiness, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
@@ -40,7 +52,6 @@ FINISH_S = 10.0  # at the end of the run all events are tried for so long, then 
 LEAVE_S = 5.0  # so long events are tried when another controller goes on; the rest is for its observer
 METRICS_EVERY_S = 15.0  # how often the textfile is written
 LOCK_S = 10.0  # beyond TIMEOUT_S: how long the observer before may take to end
-OVER = frozenset({records.RunFinished.event})
 log = logging.getLogger("ftslurm.observer")
 
 
@@ -72,8 +83,9 @@ class Observer:
             for pid, _ in processes.having(hook_command.MARK, str(self.run_dir.root)):  # a killed observer left them
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.outputs: list[Textfile | Endpoint] = []
-            self.status, self.next_output = RunStatus(), 0.0
+            self.status, self.folding, self.next_output = RunStatus(), StatusFold(), 0.0
+            collector = RunCollector(self.run_dir.root.name, lambda: self.status)
+            self.outputs = list(outputs(self.config.metrics, self.run_dir, lambda: generate_latest(collector)))
             known = {one.name: one for one in deliveries.read(self.run_dir)}
             env = hook_command.environment(self.config, self.run_dir, os.environ)
             given = (HookCommand(hook, env, self.umask) for hook in receivers.hooks(self.config))
@@ -81,29 +93,26 @@ class Observer:
             self._observe()
 
     def _observe(self) -> None:
-        reader, self.folding = RunReader(self.run_dir), StatusFold()
-        known = min((sink.delivery.offset for sink in self.sinks), default=0)  # byte up to which all have been told
-        collector = RunCollector(self.run_dir.root.name, lambda: self.status)
-        self.outputs = list(outputs(self.config.metrics, self.run_dir, lambda: rendered(collector)))
+        reader = RunReader(self.run_dir)
         ends, last, new = False, None, reader.up_to_now
         while not ends and self._leads():
             given = _given(POLL_S)
             ends = given == b""  # before the last read, so that all that was written until then is told
             for line in filter(None, map(read_object, (given or b"").splitlines())):
                 self.ahead.add(line.get("seq"))
-                self._tell(readable(line), None)
+                self._tell(readable(line))
             try:
                 for line in map(readable, new()):
                     if (name := text(line, "event")) == records.Progress.event:
                         self.folding.apply(line)
                     elif line.get("seq") not in self.ahead:
-                        self._tell(line, reader.journal.offset, reader.journal.offset > known)
+                        self._tell(line, reader.journal.offset)
                     last = last if name == records.Progress.event else name
                 new = reader.iter_new
             except EnvironmentProblem as problem:
                 log.warning("%s", problem)
             self._measure(at_once=ends)
-        over = last in OVER
+        over = last == records.RunFinished.event
         if not over and last != records.RunRequeued.event and self._leads():
             self.folding = StatusFold(
                 replace(self.folding.status, outcome="lost")
@@ -121,7 +130,7 @@ class Observer:
         """Bring the metrics up to date; their outputs only if that is due."""
         if not self.outputs:
             return
-        self.status = replace(self.folding.status, hooks=tuple(self._deliveries()))
+        self.status = replace(self.folding.status, hooks=self._deliveries())
         if not at_once and time.monotonic() < self.next_output:
             return
         self.next_output = time.monotonic() + METRICS_EVERY_S
@@ -129,21 +138,24 @@ class Observer:
             output.update()
         self._save()
 
-    def _deliveries(self) -> Iterator[Delivery]:
-        yield from (sink.delivery for sink in self.sinks)
-        yield from (output.delivery for output in self.outputs)
+    def _deliveries(self) -> tuple[Delivery, ...]:
+        return tuple(one.delivery for one in (*self.sinks, *self.outputs))
 
     def _leads(self) -> bool:
         return self.leader is None or leadership.held(self.run_dir, self.leader)
 
-    def _tell(self, line: Event, offset: int | None, new: bool = True) -> None:
+    def _tell(self, line: Event, offset: float = math.inf) -> None:
+        """Tell an event to those who have chosen it and have not had it yet.
+
+        Args:
+            offset: in the journal, behind its line; inf: it is not there yet.
+        """
         self.folding.apply(line)
-        if not new:
-            return
         record, name = read(line), text(line, "event") or ""
         kind = kinds.kind(record)
         names = frozenset({name} - {*kinds.KINDS} | ({kind} if kind else set()))
-        if not any(names & sink.receiver.events for sink in self.sinks):
+        sinks = [sink for sink in self.sinks if names & sink.receiver.events and offset > sink.delivery.offset]
+        if not sinks:
             return
         message = {
             "kind": kind or name,
@@ -153,8 +165,8 @@ class Observer:
             "time": number(line, "time"),
             "event": line,
         }
-        for sink in self.sinks:
-            sink.put(Told(names, message, offset))
+        for sink in sinks:
+            sink.put(message, offset)
 
     def _save(self) -> None:
         with self._changes:
@@ -196,3 +208,17 @@ def _only_one(run: RunDir, patience_s: float) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def main(run: str, leader: str | None = None) -> int:
+    """Observe a run until told to end."""
+    try:
+        Observer(RunDir(Path(run)), int(leader) if leader else None).run()
+    except FtslurmError as error:
+        complain(error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

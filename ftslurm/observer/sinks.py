@@ -7,13 +7,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ftslurm.observer.hook_command import HookCommand, NotDelivered, Told
+from ftslurm.observer.hook_command import HookCommand, NotDelivered
 from ftslurm.run.deliveries import Delivery
 
 MOST_WAITING = 1000  # events; then the oldest is dropped
+Told = tuple[Mapping[str, object], float]  # what hooks get as JSON; the byte behind its line, inf: not written yet
 log = logging.getLogger("ftslurm.observer")
 
 
@@ -30,17 +31,15 @@ class Sink:
         self.delivery = known or Delivery(receiver.name)
         self._waiting: deque[Told] = deque()
         self._news = threading.Condition()
-        self._last_call: float | None = None  # after this moment only the last event is delivered
-        self._ends = self._drops = self._abandoned = False
+        self._last_call = math.inf  # after this moment, which the end sets, only the last event is delivered
+        self._drops = self._abandoned = False
         self._thread = threading.Thread(target=self._run, name=receiver.name, daemon=True)
         self._thread.start()
 
-    def put(self, told: Told) -> None:
-        """Add an event, if the receiver has chosen it and has not had it yet."""
-        if not told.names & self.receiver.events or (told.offset or math.inf) <= self.delivery.offset:
-            return
+    def put(self, message: Mapping[str, object], offset: float) -> None:
+        """Add an event."""
         with self._news:
-            self._waiting.append(told)
+            self._waiting.append((message, offset))
             if len(self._waiting) > MOST_WAITING:
                 self._drop_oldest()
             self._news.notify()
@@ -52,7 +51,7 @@ class Sink:
             drops: after that time drop all but the last event; else leave them to the next observer.
         """
         with self._news:
-            self._last_call, self._ends, self._drops = time.monotonic() + within_s, True, drops
+            self._last_call, self._drops = time.monotonic() + within_s, drops
             self._news.notify()
 
     def join(self, timeout_s: float) -> None:
@@ -63,9 +62,10 @@ class Sink:
 
     def _run(self) -> None:
         while (told := self._next()) is not None:
+            message, offset = told
             error = None
             try:
-                self.receiver.deliver(told)
+                self.receiver.deliver(message)
             except NotDelivered as failure:
                 error = str(failure)
             except Exception as failure:  # a bug here must not silence the hook
@@ -74,18 +74,18 @@ class Sink:
                 return
             now = self.delivery
             if error is not None:
-                log.warning("%s, at %s: %s", self.receiver.name, told.message["kind"], error)
+                log.warning("%s, at %s: %s", self.receiver.name, message["kind"], error)
                 now = replace(now, failed=now.failed + 1, last_error=error[:500])
-            self.delivery = replace(now, offset=told.offset or now.offset, done=now.done + 1)
+            self.delivery = replace(now, offset=now.offset if offset == math.inf else int(offset), done=now.done + 1)
             self._changed()
 
     def _next(self) -> Told | None:
         with self._news:
             while not self._waiting:
-                if self._ends:
+                if self._last_call < math.inf:
                     return None
                 self._news.wait()
-            if self._last_call is not None and time.monotonic() > self._last_call:
+            if time.monotonic() > self._last_call:
                 if not self._drops:
                     return None
                 while len(self._waiting) > 1:

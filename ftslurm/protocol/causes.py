@@ -76,7 +76,6 @@ class Row(Value):
             pages nobody and is no restart. Empty: a failure.
         blame: what it says about the node.
         again: when the next attempt follows.
-        telling: Slurm may know more about the node, and an earlier check of it (health.preflight) is no longer valid.
         with_job: the step's whole Slurm job may be gone.
         hopeless: if it ends every group before its first step, with the same error, another attempt would not help.
     """
@@ -85,7 +84,6 @@ class Row(Value):
     orderly: str = ""
     blame: Blame = Blame.IF_AGAIN
     again: Again = Again.BY_BUDGET
-    telling: bool = False
     with_job: bool = False
     hopeless: bool = False
 
@@ -98,22 +96,22 @@ class Row(Value):
 ROWS: Mapping[Cause, Row] = {
     Cause.OK: Row("finished", orderly="has finished", blame=Blame.NOTHING),
     Cause.USER_ERROR: Row("the script failed", hopeless=True),
-    Cause.KILLED: Row("killed", telling=True),
-    Cause.OUT_OF_MEMORY: Row("out of memory", telling=True),
-    Cause.HARDWARE: Row("broken hardware", blame=Blame.BROKEN, telling=True, hopeless=True),
-    Cause.DIVERGED: Row("other weights than the rest", blame=Blame.BROKEN, telling=True),
-    Cause.NETWORK: Row("network error", telling=True),
-    Cause.NODE_LOST: Row("node lost", blame=Blame.AT_ONCE, telling=True, with_job=True),
-    Cause.HANG: Row("hung", telling=True),
+    Cause.KILLED: Row("killed"),
+    Cause.OUT_OF_MEMORY: Row("out of memory"),
+    Cause.HARDWARE: Row("broken hardware", blame=Blame.BROKEN, hopeless=True),
+    Cause.DIVERGED: Row("other weights than the rest", blame=Blame.BROKEN),
+    Cause.NETWORK: Row("network error"),
+    Cause.NODE_LOST: Row("node lost", blame=Blame.AT_ONCE, with_job=True),
+    Cause.HANG: Row("hung"),
     Cause.START_FAILED: Row("could not start", hopeless=True),
-    Cause.START_TIMEOUT: Row("took too long to start", telling=True),
+    Cause.START_TIMEOUT: Row("took too long to start"),
     Cause.LIGHTHOUSE_LOST: Row("lost the Lighthouse", blame=Blame.NOTHING),
     Cause.OTHER_VERSION: Row("another torchft", blame=Blame.NOTHING, again=Again.NEVER),
     Cause.PREEMPTED: Row("preempted", orderly="was preempted", blame=Blame.NOTHING, with_job=True),
     Cause.TIME_LIMIT: Row("time limit", orderly="was stopped: time limit", blame=Blame.NOTHING, with_job=True),
     Cause.REQUESTED: Row("moved on request", orderly="has left its nodes", blame=Blame.NOTHING, again=Again.AT_ONCE),
     Cause.CANCELLED: Row("ended from outside", orderly="was stopped", blame=Blame.NOTHING, with_job=True),
-    Cause.UNKNOWN: Row("ended for no known reason", telling=True, with_job=True),
+    Cause.UNKNOWN: Row("ended for no known reason", with_job=True),
 }
 
 

@@ -7,9 +7,9 @@ from ftslurm.protocol.causes import is_failure
 
 _DETAILS = ("group_starting", "group_started", "group_shut_down")
 DEFAULT_EVENTS = (
-    *("run_started", "run_requeued", "run_finished", "group_restarted", "group_failed", "group_given_up"),
-    *("full_restart", "checkpoint_saved", "node_excluded", "replicas_differ", "group_slow", "warning"),
-)
+    "run_started", "run_requeued", "run_finished", "group_restarted", "group_failed", "group_given_up",
+    "full_restart", "checkpoint_saved", "node_excluded", "replicas_differ", "group_slow", "warning",
+)  # fmt: skip
 KINDS = DEFAULT_EVENTS + _DETAILS
 _OTHERS = (record.event for record in records.EVENTS if record is not records.Progress)  # which is no event
 EVENTS = tuple(dict.fromkeys((*KINDS, *_OTHERS)))

@@ -163,7 +163,6 @@ class Progress(Report, kind="progress"):
     participants: Count
     committed: Count
     aborted: Count
-    healed: AnyCount
     gap_s: AnySeconds
     own_s: AnySeconds = None
     step_s: AnySeconds = None

@@ -424,7 +424,6 @@ class StepExited(OfUnit):
     away_since: float | None  # when the group was last at work
     evidence: tuple[str, ...]  # the signs by which the cause was decided
     traceback: str | None  # the end of the script's traceback in that rank
-    phases: Phases  # as in group_joined, of an attempt that never committed a step; else null
     log: str | None = None  # log of the rank that failed first
 
 
@@ -508,8 +507,8 @@ class Progress(OfGroup):
     step: Step
     quorum_id: int | None  # id of the quorum
     participants: int | None  # number of groups in the quorum
-    committed: int | None  # steps committed since the last line
-    aborted: int | None  # steps aborted since the last line
+    committed: int | None  # steps that this attempt has committed
+    aborted: int | None  # steps that it has tried and not committed
     gap_s: float | None  # longest time between two commits since the last line
     at: float | None = None  # when the group has reported it, if that was before `time`
 
@@ -552,17 +551,6 @@ class GroupHeardAgain(OfGroup):
     """A group that was set aside is heard again: it takes part in the next quorum, and heals if it is behind."""
 
     seconds: float | None  # how long it was set aside
-
-
-class HangFound(OfGroup):
-    """A rank makes no progress: its stacks are dumped, then its group is restarted."""
-
-    rank: int | None  # the rank
-    step: int | None  # its last committed step
-    # 0 computing, 1 asking for a quorum, 2 with its quorum, 3 in a collective, 4 voting on the commit
-    stage: int | None
-    silent_s: float | None  # for how long
-    reason: Reason
 
 
 class GroupSlow(OfGroup):

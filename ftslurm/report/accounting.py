@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from math import inf
 from statistics import median
+from typing import Any
 
 from ftslurm.protocol.value_class import Value
 from ftslurm.report.history import (
@@ -18,7 +19,6 @@ from ftslurm.report.history import (
     QUEUED,
     TRAINING,
     Failure,
-    GroupHistory,
     History,
     Span,
 )
@@ -32,14 +32,23 @@ class Account(Value):
     failures: int = 0
 
 
-class Accounts(Value):
-    """The accounts of a run. A ratio is None if there is nothing to divide by."""
+class Times(Value):
+    """Where the time of some groups went, in seconds."""
 
-    total_s: float  # of all groups, as the next four, of which it is the sum
     trained_s: float
     lost_s: float
     queued_s: float
     finished_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Return the sum."""
+        return self.trained_s + self.lost_s + self.queued_s + self.finished_s
+
+
+class Accounts(Times):
+    """The accounts of a run: the times of all groups. A ratio is None if there is nothing to divide by."""
+
     goodput: float | None
     effective: float | None  # the same with the time in the queue (ETTR)
     step_efficiency: float | None
@@ -59,36 +68,38 @@ def is_lost(span: Span) -> bool:
     return span.phase not in (TRAINING, QUEUED, FINISHED)
 
 
+def times(spans: Iterable[Span]) -> Times:
+    """Return where the time of these spans went."""
+    sums = defaultdict[str, float](float)
+    for span in spans:
+        sums["lost" if is_lost(span) else span.phase] += span.seconds
+    return Times(sums[TRAINING], sums["lost"], sums[QUEUED], sums[FINISHED])
+
+
 def account(history: History) -> Accounts:
     """Return the accounts of a run."""
     spans = [span for group in history.groups for span in group.spans]
-    lost = [span for span in spans if is_lost(span)]
-    trained, queued, finished = (
-        sum(span.seconds for span in spans if span.phase == phase) for phase in (TRAINING, QUEUED, FINISHED)
-    )
-    lost_s = sum(span.seconds for span in lost)
+    lost, spent = list(filter(is_lost, spans)), times(spans)
+    up_s = spent.trained_s + spent.lost_s
     # A node takes the Lighthouse on it with its group: one failure. Without a group nothing is lost.
     groups = [failure for failure in history.failures if failure.group is not None]
     real = [failure for failure in groups if not failure.moved]
+    counts = Counter(failure.group for failure in real)
     recoveries = [failure.recovery_s for failure in real if failure.recovery_s is not None]
     return Accounts(
-        total_s=trained + lost_s + queued + finished,
-        trained_s=trained,
-        lost_s=lost_s,
-        queued_s=queued,
-        finished_s=finished,
-        goodput=_ratio(trained, trained + lost_s),
-        effective=_ratio(trained, trained + lost_s + queued),
+        **vars(spent),
+        goodput=_ratio(spent.trained_s, up_s),
+        effective=_ratio(spent.trained_s, up_s + spent.queued_s),
         step_efficiency=_step_efficiency(history),
         failures=len(real),
         moves=len(groups) - len(real),
         mttf_s=_ratio(_up_s(history), len(real)),
         recovery_median_s=median(recoveries) if recoveries else None,
         recovery_worst_s=max(recoveries, default=None),
-        by_cause=_split(lost, lambda span: span.cause, real, lambda failure: failure.cause),
-        by_phase=tuple(sorted(_split(lost, lambda span: span.phase), key=lambda one: PHASES.index(one.name))),
-        by_node=_split(lost, lambda span: span.node or "", real, lambda failure: failure.node or ""),
-        by_group=_by_group(history.groups, real),
+        by_cause=_split(lost, real, lambda one: one.cause),
+        by_phase=tuple(sorted(_split(lost, (), lambda one: one.phase), key=lambda one: PHASES.index(one.name))),
+        by_node=_split(lost, real, lambda one: one.node or ""),
+        by_group=tuple(Account(str(g.group), times(g.spans).lost_s, counts[g.group]) for g in history.groups),
     )
 
 
@@ -96,26 +107,13 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
 
 
-def _split(
-    lost: Iterable[Span],
-    name: Callable[[Span], str],
-    failures: Iterable[Failure] = (),
-    failed: Callable[[Failure], str] = lambda failure: failure.cause,
-) -> tuple[Account, ...]:
+def _split(lost: Iterable[Span], failures: Iterable[Failure], name: Callable[[Any], str]) -> tuple[Account, ...]:
     """Return the lost time and the failures under each name, the most time first."""
-    seconds, counts = defaultdict[str, float](float), Counter(map(failed, failures))
+    seconds, counts = defaultdict[str, float](float), Counter(map(name, failures))
     for span in lost:
         seconds[name(span)] += span.seconds
     accounts = (Account(key, seconds[key], counts[key]) for key in seconds | counts)
     return tuple(sorted(accounts, key=lambda one: (-one.seconds, -one.failures, one.name)))
-
-
-def _by_group(groups: Iterable[GroupHistory], failures: Iterable[Failure]) -> tuple[Account, ...]:
-    counts = Counter(failure.group for failure in failures)
-    return tuple(
-        Account(str(one.group), sum(span.seconds for span in one.spans if is_lost(span)), counts[one.group])
-        for one in groups
-    )
 
 
 def _step_efficiency(history: History) -> float | None:

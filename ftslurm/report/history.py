@@ -103,12 +103,7 @@ class History(Value):
     steps: int = 0  # the last committed step
     first_step: int | None = None
     undone_steps: int = 0
-    groups: tuple[GroupHistory, ...] = ()
+    groups: tuple[GroupHistory, ...] = ()  # none: it has not started
     failures: tuple[Failure, ...] = ()  # in the order of time, with moves
     slow: tuple[Slow, ...] = ()  # in the order of time
     differ: tuple[str, ...] = ()  # of which groups the weights differ, and nobody knows which are right
-
-    @property
-    def begun(self) -> bool:
-        """Return whether the run has started."""
-        return bool(self.groups)

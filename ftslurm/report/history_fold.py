@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 from statistics import median
+from typing import Any
 
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
@@ -19,10 +22,12 @@ from ftslurm.report.history import (
     GIVEN_UP,
     QUEUED,
     SLOW_STEP,
+    STALLED,
     Failure,
     GroupHistory,
     History,
     Slow,
+    Span,
 )
 from ftslurm.report.timeline import Timeline, stalled
 from ftslurm.run.journal import Event
@@ -42,22 +47,19 @@ class HistoryFold(Fold):
         self._ended: float | None = None  # when the run was over
         self._quorums = True  # there is a Lighthouse
         self._lines: list[Timeline] = []  # of the groups
-        self._leaving: set[int] = set()
-        self._training = 0  # number of groups that train
+        self._count: float = inf  # number of groups after `ftslurm scale`; those above it leave the run
         self._failures: list[Failure] = []
         self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
         self._answered: set[int] = set()  # indices of failures after which the unit was launched again
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
         self._slow: list[Slow] = []
-        self._differ: tuple[str, ...] = ()
         self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
-        self._step, self._undone = 0, 0
-        self._first_step: int | None = None
+        self._step = 0
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
 
-    def take(self, record: records.JournalRecord, time: float | None) -> None:
-        """Take in the record of the next line."""
-        super().take(record, self._last if time is None else time)
+    def apply(self, event: Event) -> None:
+        """Take in the next line."""
+        super().apply(event)
         self._last = max(self.now, self._last)
 
     def history(self, now: float | None = None) -> History:
@@ -65,54 +67,50 @@ class HistoryFold(Fold):
         end = self._ended if self._ended is not None else max(self._last, now or 0.0)
         stalls = self._stalls()
         groups = tuple(
-            GroupHistory(n, tuple(stalled(list(line.close(end)), stalls.get(n, []))), line.committed, line.aborted)
+            GroupHistory(n, tuple(stalled(line.close(end), stalls[n])), line.committed.total(), line.aborted.total())
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
-        begin = min((g.spans[0].begin for g in groups if g.spans), default=self._run.begin or self._submitted or end)
+        begin = min((g.spans[0].begin for g in groups if g.spans), default=self._submitted or end)
         return replace(
             self._run,
             begin=begin,
             end=end,
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
-            differ=self._differ,
             slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
             steps=self._step,
-            first_step=self._first_step,
-            undone_steps=self._undone,
         )
+
+    def _set(self, **changes: Any) -> None:
+        self._run = replace(self._run, **changes)
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
     def run_requeued(self, _: records.RunRequeued) -> None:
-        self._training = 0
         for line in self._lines:
             line.leave(self.now, QUEUED)
 
     def run_finished(self, record: records.RunFinished) -> None:
         self._ended = self.now
         self._step = self._step if record.steps is None else record.steps
-        self._run = replace(self._run, outcome=record.outcome or "failed", reason=record.reason)
-        self._training = 0
+        self._set(outcome=record.outcome or "failed", reason=record.reason)
         for line in self._lines:
             line.leave(self.now, FINISHED)
             line.stopped()
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
-        run, again = self._run, bool(self._lines)
+        again = bool(self._lines)
         begin = time if again or self._submitted is None else min(time, self._submitted)
         if self._ended is not None:  # the run is resumed; the time in between is not its own
             for line in self._lines:
                 line.again(time)
-        self._run = replace(
-            run,
+        self._set(
             run_id=record.run_id,
             name=record.name,
             parent=record.parent,
-            begin=run.begin if again else begin,
-            starts=run.starts + (record.after is None),
+            starts=self._run.starts + (record.after is None),
             total_steps=record.total_steps,
             outcome="running",
             reason="",
@@ -127,16 +125,14 @@ class HistoryFold(Fold):
         self._lines += (Timeline(time) for _ in range(len(self._lines), count))
 
     def scaled(self, record: records.Scaled) -> None:
-        count, time = record.groups or 1, self.now
+        count, before, time = record.groups or 1, self._count, self.now
+        self._count = count
         for n, line in enumerate(self._lines):
             if n >= count:
-                self._leaving.add(n)
                 if line.attempt < 0 or line.phase in ("wait", QUEUED):
                     line.leave(time, FINISHED)
-            elif n in self._leaving:
-                self._leaving.discard(n)
-                if line.phase == FINISHED:
-                    line.again(time)
+            elif n >= before and line.phase == FINISHED:
+                line.again(time)
         self._enter(count, time)
 
     # --- Slurm steps -----------------------------------------------------------------------------------------------
@@ -145,19 +141,17 @@ class HistoryFold(Fold):
         self._drills.pop(record.unit, None)
         self._answered.update(self._open.get(record.unit, ()))
         if (line := self._line(record.group)) is not None:
-            if line.trains:  # its exit was not recorded
-                self._training -= 1
             line.launched(self.now, record.attempt, record.nodes)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if (line := self._current(record)) is not None:
-            line.refused()
+            line.phase = "wait"  # no process of it has run
 
     def step_ready(self, record: records.StepReady) -> None:
         if record.unit == LIGHTHOUSE:
             self._back(LIGHTHOUSE, None)
         elif not self._quorums:
-            self._joined(record)
+            self.group_joined(record)
 
     def group_given_up(self, record: records.GroupGivenUp) -> None:
         if (line := self._line(record.group)) is not None:
@@ -165,51 +159,57 @@ class HistoryFold(Fold):
 
     def step_exited(self, record: records.StepExited) -> None:
         line, noticed = self._current(record), min(self.now, record.noticed or self.now)
-        if record.unit == LIGHTHOUSE or line is not None:
-            if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
-                self._open.setdefault(record.unit, []).append(len(self._failures))
-                self._failures.append(
-                    Failure(
-                        noticed,
-                        record.group,
-                        record.attempt,
-                        record.cause or "unknown",
-                        describe(record),
-                        record.node,
-                        record.log,
-                        not is_failure(record.cause),
-                        self._drills.pop(record.unit, None),
-                        record.step,
-                    )
+        failed, cause = is_failure(record.cause), record.cause or "unknown"
+        if failed if record.unit == LIGHTHOUSE else line is not None and cause != "ok":
+            self._open.setdefault(record.unit, []).append(len(self._failures))
+            self._failures.append(
+                Failure(
+                    noticed,
+                    record.group,
+                    record.attempt,
+                    cause,
+                    describe(record),
+                    record.node,
+                    record.log,
+                    not failed,
+                    self._drills.pop(record.unit, None),
+                    record.step,
                 )
-            if line is not None:
-                self._group_exited(record, line, noticed)
-
-    def _group_exited(self, record: records.StepExited, line: Timeline, noticed: float) -> None:
-        time = self.now
-        if record.group is not None:
-            self._not_slow(record.group)
-        if line.trains:
-            self._training -= 1
-        if record.cause == "ok":
-            line.succeeded(time)
+            )
+        if line is None:
+            return
+        self._not_slow(record.group)
+        if cause == "ok":
+            line.succeeded(self.now)
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
-        node = node if is_failure(record.cause) else None  # which is not to blame
         silent_since = self._silent_since if record.with_job else None
-        line.failed(noticed, time, record.cause or "unknown", node, silent_since)
-        if record.group in self._leaving:
-            line.leave(time, FINISHED)
+        line.failed(noticed, self.now, cause, node if failed else None, silent_since)
+        if (record.group or 0) >= self._count:
+            line.leave(self.now, FINISHED)
 
     # --- the training ----------------------------------------------------------------------------------------------
 
-    def group_joined(self, record: records.GroupJoined) -> None:
-        self._joined(record, record.step, record.phases)
+    def group_joined(
+        self, record: records.GroupJoined | records.Serving | records.SessionOpened | records.StepReady
+    ) -> None:
+        """Note that an attempt trains: it has committed a step, or is at work in a run without a quorum."""
+        line = self._current(record)
+        if line is None or line.trains:
+            return
+        step = record.step if isinstance(record, records.GroupJoined) and self._quorums else None
+        if step is not None:
+            trains = any(other.trains for other in self._lines)
+            if not trains and self._step >= step > 0:  # all groups were down: they resume from a checkpoint
+                self._undo(step - 1)
+            if self._run.first_step is None:
+                self._set(first_step=step)
+            self._rise(self.now, step)
+        phases = None if isinstance(record, records.StepReady) else record.phases
+        line.joined(self.now, phases)
+        self._back(group_unit(self._lines.index(line)), phases)
 
-    def serving(self, record: records.Serving | records.SessionOpened) -> None:
-        self._joined(record, phases=record.phases)
-
-    session_opened = serving
+    serving = session_opened = group_joined
 
     def full_restart(self, _: records.FullRestart) -> None:
         for line in self._lines:
@@ -223,8 +223,8 @@ class HistoryFold(Fold):
         line, time = self._current(record), self.now if record.at is None else record.at
         if line is None or record.step is None:
             return
-        line.committed += record.committed or 0
-        line.aborted += record.aborted or 0
+        line.committed[record.attempt] = record.committed or 0
+        line.aborted[record.attempt] = record.aborted or 0
         if not line.trains:
             return  # it has a quorum, but has not committed a step itself
         if record.step > self._step and self._quorums:
@@ -234,24 +234,6 @@ class HistoryFold(Fold):
             times.append(time)
             gaps.append(record.gap_s)
             groups.append(record.group)
-
-    def _joined(
-        self,
-        record: records.JournalRecord,
-        step: int | None = None,
-        phases: dict[str, float | None] | None = None,
-    ) -> None:
-        line = self._current(record)
-        if line is None or line.trains:
-            return
-        if step is not None and self._quorums:
-            if self._training == 0 and self._step >= step > 0:  # all groups were down: they resume from a checkpoint
-                self._undo(step - 1)
-            self._first_step = step if self._first_step is None else self._first_step
-            self._rise(self.now, step)
-        line.joined(self.now, phases)
-        self._training += 1
-        self._back(group_unit(self._lines.index(line)), phases)
 
     def _rise(self, time: float, step: int) -> None:
         if step > self._step or not self._reached:
@@ -265,34 +247,33 @@ class HistoryFold(Fold):
         """Mark what was trained after step `kept` as undone."""
         at = bisect_left(self._reached, kept + 1, key=lambda point: point[1])
         since = self._reached[at][0] if at < len(self._reached) else self._last
-        self._undone += self._step - kept
+        self._set(undone_steps=self._run.undone_steps + self._step - kept)
         self._step = kept
         for line in self._lines:
             line.undo(since)
 
-    def _stalls(self) -> dict[int, list[tuple[float, float, str, str | None]]]:
-        """Return the stalls of each group, with their causes."""
+    def _stalls(self) -> dict[int, list[Span]]:
+        """Return the stalls of each group, in the order of their ends."""
+        found = defaultdict[int, list[Span]](list)
         if not self._gaps[1]:
-            return {}
+            return found
         typical = median(self._gaps[1])
         least, slack = max(STALL_TIMES * typical, typical + STALL_LEAST_S), every_s(len(self._lines))
         moments = sorted(
             (moment, n) for n, f in enumerate(self._failures) for moment in (f.time, f.back) if moment is not None
         )
-        found: dict[int, list[tuple[float, float, str, str | None]]] = {}
-        for time, gap, group in zip(*self._gaps, strict=True):
-            if gap > least:
-                at = bisect_left(moments, (time - gap - slack, 0))
-                cause, node = SLOW_STEP, None
-                if at < len(moments) and moments[at][0] <= time:
-                    failure = self._failures[moments[at][1]]
-                    cause, node = failure.cause, failure.node
-                found.setdefault(group, []).append((time - gap + typical, time, cause, node))
-        return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}
+        for time, gap, group in sorted(one for one in zip(*self._gaps, strict=True) if one[1] > least):
+            at = bisect_left(moments, (time - gap - slack, 0))
+            cause, node = SLOW_STEP, None
+            if at < len(moments) and moments[at][0] <= time:
+                failure = self._failures[moments[at][1]]
+                cause, node = failure.cause, failure.node
+            found[group].append(Span(time - gap + typical, time, STALLED, cause, node))
+        return found
 
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:
         if record.equal == 0:  # else groups have failed for it
-            self._differ += (record.reason,)
+            self._set(differ=(*self._run.differ, record.reason))
 
     def group_slow(self, record: records.GroupSlow) -> None:
         self._not_slow(record.group)
@@ -300,7 +281,7 @@ class HistoryFold(Fold):
             times = (record.own_s or 0.0, record.others_s or 0.0, record.step_s or 0.0)
             self._slow.append(Slow(record.group, record.nodes, self.now, *times))
 
-    def _not_slow(self, group: int) -> None:
+    def _not_slow(self, group: int | None) -> None:
         self._slow = [replace(s, end=min(s.end, self.now)) if s.group == group else s for s in self._slow]
 
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:

@@ -6,7 +6,7 @@ A place or width is a percentage of the picture's width, a height is in pixels; 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -87,43 +87,34 @@ class Picture(Value):
 
 def picture(history: History) -> Picture:
     """Return the picture of a run that has begun."""
-    scale = _Scale(history)
+    whole = max(history.end - history.begin, 1e-3)
+
+    def at(time: float) -> float:
+        """Return the place of a moment on the axis of time."""
+        return min(100.0, max(0.0, 100 * (time - history.begin) / whole))
+
     sums = defaultdict[str, float](float)
     for group in history.groups:
         for span in group.spans:
             sums[_state(span)] += span.seconds
-    marks = {MOVED if failure.moved else FAILED for failure in history.failures}
     count = len(history.groups)
     row = max(4, min(24, 1200 // count))
     high = row - (3 if row > 8 else 1)
     every = -(-15 // row)  # rows for each label
-    bars = [bar for n, group in enumerate(history.groups) for bar in _lane(group, n * row, high, scale)]
+    bars = [bar for n, group in enumerate(history.groups) for bar in _lane(group, n * row, high, at)]
     for failure in history.failures:
+        name = MOVED if failure.moved else FAILED
+        sums[name] += 0.0  # it is in the legend, and has no share of the time
         y, tall = (0, count * row) if failure.group is None else (failure.group * row, high)
-        colour = STATES[MOVED if failure.moved else FAILED].colour
-        bars.append(Bar(scale.at(failure.time), y, _MARK, tall, colour, _failed(failure)))
+        bars.append(Bar(at(failure.time), y, _MARK, tall, STATES[name].colour, _failed(failure)))
     return Picture(
         tuple(_shares(sums)),
         count * row,
         tuple(Label(n * row + high / 2, str(n)) for n in range(0, count, every)),
         tuple(bars),
         tuple(_ticks(history.end - history.begin)),
-        tuple(state for name, state in STATES.items() if name in sums or name in marks),
+        tuple(state for name, state in STATES.items() if name in sums),
     )
-
-
-class _Scale:
-    """Moments as places on the axis of time."""
-
-    def __init__(self, history: History) -> None:
-        self.begin, self.seconds = history.begin, max(history.end - history.begin, 1e-3)
-
-    def at(self, time: float) -> float:
-        return min(100.0, max(0.0, 100 * (time - self.begin) / self.seconds))
-
-    def bar(self, begin: float, end: float, y: float, high: float, state: str, title: str, least: float = 0.0) -> Bar:
-        wide = max(self.at(end) - self.at(begin), least)
-        return Bar(self.at(begin), y, wide, high, STATES[state].colour, title)
 
 
 def _state(span: Span) -> str:
@@ -148,9 +139,10 @@ def _ticks(span: float) -> Iterator[Label]:
         yield Label(100 * after / span if span else 0.0, clock(after))
 
 
-def _lane(group: GroupHistory, y: float, high: float, scale: _Scale) -> list[Bar]:
+def _lane(group: GroupHistory, y: float, high: float, at: Callable[[float], float]) -> list[Bar]:
     """Return the bars of a group; those of lost time come last, over the others."""
-    bars = []
+    bars: list[Bar] = []
+    lost: list[Bar] = []
     for (state, cause), run in groupby(group.spans, key=lambda span: (_state(span), span.cause)):
         spans = list(run)
         begin, end = spans[0].begin, spans[-1].end
@@ -161,8 +153,9 @@ def _lane(group: GroupHistory, y: float, high: float, scale: _Scale) -> list[Bar
             title += f"\nbecause: {words_of(cause)}"
         if state in (STARTING, RECOVERING):
             title += "".join(f"\n{words_of(span.phase)}: {seconds(span.seconds)}" for span in spans)
-        bars.append((bool(cause), scale.bar(begin, end, y, high, state, title, _LEAST if cause else 0.0)))
-    return [bar for _, bar in sorted(bars, key=lambda one: one[0])]
+        wide = max(at(end) - at(begin), _LEAST if cause else 0.0)
+        (lost if cause else bars).append(Bar(at(begin), y, wide, high, STATES[state].colour, title))
+    return bars + lost
 
 
 def _failed(failure: Failure) -> str:

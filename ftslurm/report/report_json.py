@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TypedDict
 
 from ftslurm.monitor.packing import packed
-from ftslurm.report.accounting import Accounts, is_lost
-from ftslurm.report.history import FINISHED, QUEUED, TRAINING, GroupHistory, History
+from ftslurm.report.accounting import Accounts, times
+from ftslurm.report.history import GroupHistory, History
 
 Ratio = float | None  # from 0 to 1; null: there is nothing to divide by
 
@@ -111,15 +111,5 @@ def to_json(history: History, accounts: Accounts) -> ReportJson:
 
 
 def _group(group: GroupHistory) -> GroupReportJson:
-    def seconds(phase: str) -> float:
-        return sum(span.seconds for span in group.spans if span.phase == phase)
-
-    return packed(
-        GroupReportJson,
-        group,
-        attempts=len({span.attempt for span in group.spans} - {-1}),
-        trained_s=seconds(TRAINING),
-        lost_s=sum(span.seconds for span in group.spans if is_lost(span)),
-        queued_s=seconds(QUEUED),
-        finished_s=seconds(FINISHED),
-    )
+    attempts = len({span.attempt for span in group.spans} - {-1})
+    return packed(GroupReportJson, group, times(group.spans), attempts=attempts)

@@ -35,7 +35,7 @@ def page(history: History, sheet: Sheet) -> str:
     style = (folder / "page.css").read_text()
     return pages.get_template("page.html").render(
         sheet=sheet,
-        picture=picture(history) if history.begun else None,
+        picture=picture(history) if history.groups else None,
         times=f"{moment(history.begin)} to {moment(history.end)}",
         most=MOST_ROWS,
         lost=STATES[RECOVERING].colour,

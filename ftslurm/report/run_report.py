@@ -46,9 +46,7 @@ class Report:
         try:
             replace_text(path, page(self.history, self.sheet))
         except OSError as error:
-            raise EnvironmentProblem(
-                f"{path} cannot be written: {error.strerror}; --html FILE writes the page elsewhere"
-            ) from error
+            raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}") from error
 
 
 def read_report(config: Config, run: RunDir) -> Report:

@@ -74,16 +74,17 @@ class Sheet(Value):
 
 def sheet(history: History, accounts: Accounts) -> Sheet:
     """Return the report."""
-    if not history.begun:
+    if not history.groups:
         words = "has not started yet" if history.outcome == "running" else "never started"
         return Sheet(history.run_id, words + (f": {history.reason}" if history.reason else ""))
-    lost = (
-        _lost("cause", accounts.by_cause, words_of),
-        _lost("phase", accounts.by_phase, words_of),
-        _lost("node", accounts.by_node, lambda name: name or "no node"),
-        _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}"),
-    )
-    tables = (*(lost if accounts.lost_s else ()), _failures(history), _slow(history))
+    tables = [_failures(history), _slow(history)]
+    if accounts.lost_s:
+        tables[:0] = (
+            _lost("cause", accounts.by_cause, words_of),
+            _lost("phase", accounts.by_phase, words_of),
+            _lost("node", accounts.by_node, lambda name: name or "no node"),
+            _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}"),
+        )
     return Sheet(
         history.run_id,
         ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
@@ -148,12 +149,11 @@ def _facts(accounts: Accounts) -> list[Fact]:
 
 
 def _lost(what: str, lost: Sequence[Account], word: Callable[[str], str]) -> Listing:
-    most, whole = max((one.seconds for one in lost), default=0.0), sum(one.seconds for one in lost)
+    most, whole = max(one.seconds for one in lost), sum(one.seconds for one in lost)
 
     def row(one: Account) -> tuple[Cell, ...]:
-        share = percent(one.seconds / whole if whole else None)
-        texts = f"{one.seconds:,.1f}", share, str(one.failures or "")
-        return Cell(word(one.name), share=one.seconds / most if most else 0.0), *map(Cell, texts)
+        texts = f"{one.seconds:,.1f}", percent(one.seconds / whole), str(one.failures or "")
+        return Cell(word(one.name), share=one.seconds / most), *map(Cell, texts)
 
     columns = (what, "seconds", "share", "failures")
     short = 8 if what in ("node", "group") else len(lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -11,7 +12,6 @@ from ftslurm.report.history import (
     FIRST_START,
     GIVEN_UP,
     QUEUED,
-    STALLED,
     STOPPED,
     TRAINING,
     UNDONE,
@@ -30,7 +30,7 @@ class Timeline:
         self.cause = FIRST_START  # of the outage, while it lasts
         self.node: str | None = None  # the node that caused it
         self.attempt, self.nodes = -1, tuple[str, ...]()
-        self.committed = self.aborted = 0  # steps, over all attempts
+        self.committed, self.aborted = Counter[int](), Counter[int]()  # steps of each attempt
         self._trained: int | None = None  # index of the span of training that the outage has ended
 
     @property
@@ -53,10 +53,6 @@ class Timeline:
         self.turn(time, QUEUED)
         self.cause, self.node = FIRST_START, None
 
-    def refused(self) -> None:
-        """Take back a launch: no process of it has run."""
-        self.phase = "wait"
-
     def joined(self, time: float, phases: Mapping[str, float | None] | None) -> None:
         """Begin to train; the time since the launch is divided as `phases` says."""
         known = phases or {}
@@ -65,7 +61,8 @@ class Timeline:
                 self.phase = name
                 self.turn(min(time, self.since + max(0.0, known.get(name) or 0.0)), following)
         self.turn(time, TRAINING)
-        self._detected(known.get("detect"))
+        if self._trained is not None and (late := known.get("detect")):
+            self._lose(self._trained, self.spans[self._trained].end - late, "detect")
         self.cause, self.node, self._trained = "", None, None
 
     def failed(self, noticed: float, time: float, cause: str, node: str | None, silent_since: float | None) -> None:
@@ -78,7 +75,8 @@ class Timeline:
         """
         if self.trains:
             self.turn(noticed if silent_since is None else silent_since, "detect")
-            self._trained = len(self.spans) - 1
+            trained = bool(self.spans) and self.spans[-1].phase == TRAINING
+            self._trained = len(self.spans) - 1 if trained else None
             self.cause, self.node = cause, node
         elif self.phase == "start":
             self.phase, self.cause, self.node = EARLIER, cause, node
@@ -100,13 +98,10 @@ class Timeline:
     def undo(self, since: float) -> None:
         """Mark the training since `since` as undone; the outage has begun after it."""
         for n in range(len(self.spans) - 1, -1, -1):
-            span = self.spans[n]
-            if span.end <= since:
+            if self.spans[n].end <= since:
                 break
-            if span.phase in (TRAINING, STALLED):
-                undone = span._replace(begin=max(since, span.begin), phase=UNDONE, cause=self.cause, node=self.node)
-                kept = [] if span.begin >= since else [span._replace(end=since)]
-                self.spans[n : n + 1] = [*kept, undone]
+            if self.spans[n].phase == TRAINING:
+                self._lose(n, since, UNDONE)
                 self._trained = None
 
     def close(self, end: float) -> list[Span]:
@@ -116,7 +111,7 @@ class Timeline:
 
     def stopped(self) -> None:
         """Name the end of the run as the cause of what it has ended."""
-        for n in range(len(self.spans) - 1, -1, -1):
+        for n in reversed(range(len(self.spans))):
             if self.spans[n].phase == TRAINING:
                 return
             if self.spans[n].cause == "cancelled":
@@ -130,36 +125,32 @@ class Timeline:
         ran = phase not in (QUEUED, FINISHED, GIVEN_UP, "wait")
         self.spans.append(Span(begin, end, phase, cause, node, self.attempt if ran else -1, self.nodes if ran else ()))
 
-    def _detected(self, seconds: float | None) -> None:
-        """Move the last seconds of the training before the outage to the phase "detect"."""
-        at = self._trained
-        if not seconds or at is None or not 0 <= at < len(self.spans) or self.spans[at].phase != TRAINING:
-            return
-        span = self.spans[at]
-        middle, cause = max(span.begin, span.end - seconds), self.cause
-        late = span._replace(begin=middle, phase="detect", cause=cause, node=self.node)
-        self.spans[at : at + 1] = [one for one in (span._replace(end=middle), late) if one.seconds > 0]
+    def _lose(self, n: int, since: float, phase: str) -> None:
+        """Give the end of a span of training another phase, of the outage that has begun after it."""
+        span = self.spans[n]
+        late = span._replace(begin=max(since, span.begin), phase=phase, cause=self.cause, node=self.node)
+        self.spans[n : n + 1] = [one for one in (span._replace(end=late.begin), late) if one.seconds > 0]
 
 
-def stalled(spans: list[Span], stalls: list[tuple[float, float, str, str | None]]) -> list[Span]:
+def stalled(spans: list[Span], stalls: list[Span]) -> list[Span]:
     """Cut stalls out of spans of training.
 
     Args:
         spans: of one group, in order.
-        stalls: begin, end, cause and node of each, in the order of their ends.
+        stalls: of the same group, in the order of their ends.
     """
     out: list[Span] = []
     at = 0
     for span in spans:
         begin = span.begin
-        while span.phase == TRAINING and at < len(stalls) and stalls[at][0] < span.end:
-            first, last, cause, node = stalls[at]
-            first, last = max(first, begin), min(last, span.end)
+        while span.phase == TRAINING and at < len(stalls) and stalls[at].begin < span.end:
+            stall = stalls[at]
+            first, last = max(stall.begin, begin), min(stall.end, span.end)
             if last > first:
                 out += [span._replace(begin=begin, end=first)] if first > begin else []
-                out.append(span._replace(begin=first, end=last, phase=STALLED, cause=cause, node=node))
+                out.append(stall._replace(begin=first, end=last, attempt=span.attempt, nodes=span.nodes))
                 begin = last
-            if stalls[at][1] > span.end:
+            if stall.end > span.end:
                 break
             at += 1
         if begin < span.end:

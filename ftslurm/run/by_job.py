@@ -53,8 +53,10 @@ def _by_files(job: str, runs: Sequence[RunDir]) -> Path | None:
         with suppress(OSError):
             names |= {path.name.rpartition("_log.")[0].rpartition("_")[0] for path in run.submitit.glob("*_log.*")}
         arrays = {name.partition("_")[0] for name in names if name}
-        if job in names | arrays and not _is_local(run):
-            return run.root
+        if job in names | arrays:
+            begun = facts.started(run)
+            if begun is None or begun.cluster != "local":  # which has a process, whose number is no job
+                return run.root
     return None
 
 
@@ -63,9 +65,3 @@ def _by_squeue(job: str, runs: Sequence[RunDir]) -> Path | None:
     jobs, _ = read_jobs(answer.out)
     marks = {found.mark for found in jobs if found.mark is not None}
     return next((run.root for run in runs if marks and run.mark() in marks), None) or run_of(jobs)
-
-
-def _is_local(run: RunDir) -> bool:
-    """Return whether a run has a process for a controller, whose number is no Slurm job."""
-    begun = facts.started(run)
-    return begun is not None and begun.cluster == "local"

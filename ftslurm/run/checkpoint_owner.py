@@ -18,7 +18,7 @@ def in_use(config: Config) -> str | None:
     """Return why a run that is not submitted yet cannot use checkpoint.dir, if it is a folder; None: it can."""
     if config.checkpoint.dir is None or is_url(config.checkpoint.dir):
         return None
-    return _used(config, config.checkpoint.dir, None)
+    return used_by(config, None, owner(config.checkpoint.dir))
 
 
 def goes_on_from(config: Config) -> str | None:
@@ -48,23 +48,11 @@ def claim(config: Config, run: RunDir) -> str | None:
     """
     if config.checkpoint.dir is None:
         return None
-    used = _used(config, config.checkpoint.dir, run)
+    used = used_by(config, run, owner(config.checkpoint.dir))
     with suppress(OSError):  # saving a checkpoint there reports what is wrong
         if used is None:
             Store(config.checkpoint.dir).take(str(run.root))
     return used
-
-
-def _used(config: Config, folder: str, run: RunDir | None) -> str | None:
-    """Return why the owner of a checkpoint folder keeps this run from using it; None: it does not, or there is none.
-
-    Args:
-        run: this run; None: it has no directory yet, and may follow the run that it resumes.
-    """
-    if (other := owner(folder)) is not None:
-        with suppress(OSError, EnvironmentProblem):  # its files cannot be read: it is not known to run
-            return used_by(config, run, other)
-    return None
 
 
 def owner(folder: str | Path) -> RunDir | None:
@@ -75,8 +63,8 @@ def owner(folder: str | Path) -> RunDir | None:
     return None
 
 
-def used_by(config: Config, run: RunDir | None, other: RunDir) -> str | None:
-    """Return why another run keeps this one from using checkpoint.dir: it is running; None: it does not.
+def used_by(config: Config, run: RunDir | None, other: RunDir | None) -> str | None:
+    """Return why another run keeps this one from using checkpoint.dir: it is running; None: it does not, or is none.
 
     The age of the other run's `alive` is measured against ours, which has just been touched: both have the time of
     the file server.
@@ -84,14 +72,17 @@ def used_by(config: Config, run: RunDir | None, other: RunDir) -> str | None:
     Args:
         run: this run; None: it has no directory yet.
     """
+    mine = run.root if run is not None else Path(config.internal.parent or "/")  # it may follow the run that it resumes
+    if other is None or other.root == mine:
+        return None
     from ftslurm.run.replay import read_past  # only where two runs meet: a submission is faster without the core
 
     ours = run.alive if run is not None and run.alive.exists() else None
-    mine = run.root if run is not None else Path(config.internal.parent or "/")  # it may follow the run that it resumes
-    age = None if other.root == mine else liveness.age_s(other.alive, than=ours)
-    if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
-        return (
-            f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name another "
-            f"folder, or stop that run with: ftslurm stop {other.root}"
-        )
+    age = liveness.age_s(other.alive, than=ours)
+    with suppress(OSError, EnvironmentProblem):  # its files cannot be read: it is not known to run
+        if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
+            return (
+                f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name "
+                f"another folder, or stop that run with: ftslurm stop {other.root}"
+            )
     return None

@@ -97,20 +97,17 @@ class Fold:
     fields are ignored, so that a journal of another version can be read.
     """
 
-    time: float | None = None  # of the record that is taken in
+    time: float | None = None  # of the last record that has one
 
     @property
     def now(self) -> float:
-        """Return that time, or 0 if the record has none."""
+        """Return that time, or 0 if there is none yet."""
         return self.time or 0.0
 
     def apply(self, event: Event) -> None:
         """Take in the next line."""
-        self.take(read(event), number(event, "time"))
-
-    def take(self, record: JournalRecord, time: float | None) -> None:
-        """Take in the record of the next line."""
-        self.time = time
+        record, time = read(event), number(event, "time")
+        self.time = self.time if time is None else time
         handle = getattr(self, record.event, None)
         if handle is not None:
             handle(record)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from ftslurm.protocol.records import JournalRecord, Progress, StepExited
 from ftslurm.run.directory import RunDir
@@ -124,12 +123,6 @@ class Journal:
         finally:
             with suppress(OSError):
                 self._progress.close()
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 class _File:

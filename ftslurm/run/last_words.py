@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.run import log_noise
+from ftslurm.security import owned_files
 from ftslurm.security.terminal import visible
 
 LONGEST = 120  # characters of a line that is quoted
@@ -101,11 +102,7 @@ def _exception_below(lines: Iterator[str]) -> str:
 
 def end_of(log: str | Path, most: int) -> bytes:
     """Return the end of a file; empty if it cannot be read. A script may have put a link or a pipe in its place."""
-    with suppress(OSError):
-        file = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            size = os.fstat(file).st_size
-            return os.pread(file, most, max(0, size - most))
-        finally:
-            os.close(file)
+    with suppress(OSError), owned_files.open_file(Path(log)) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
     return b""

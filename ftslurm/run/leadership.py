@@ -11,11 +11,10 @@ import json
 import logging
 import os
 import platform
-import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.value_class import Value
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import integer, last_event, last_line, text
@@ -29,15 +28,12 @@ class Superseded(Exception):
     """Another controller has taken the lead."""
 
 
-@dataclass(frozen=True)
-class Leader:
+class Leader(Value):
     """A process that has taken the lead."""
 
-    number: int
     job: str | None
     host: str
     pid: int
-    time: float
 
 
 def newest(run: RunDir) -> int:
@@ -54,9 +50,8 @@ def newest(run: RunDir) -> int:
 
 def leader(run: RunDir) -> Leader | None:
     """Return the newest leader's record, or None if it cannot be read."""
-    number = newest(run)
     with suppress(OSError, ValueError, TypeError):
-        found = Leader(number, **json.loads(owned_files.read_text(run.leaders / _name(number))))
+        found = Leader(**json.loads(owned_files.read_text(run.leaders / _name(newest(run)))))
         return found if isinstance(found.pid, int) and found.pid > 0 else None
     return None
 
@@ -79,19 +74,15 @@ def take(run: RunDir, after: int | None = None, job: str | None = None) -> int |
     """
     number = (newest(run) if after is None else after) + 1
     run.leaders.mkdir(mode=0o700, exist_ok=True)
-    who = asdict(Leader(number, job, platform.node(), os.getpid(), time.time()))
-    del who["number"]
+    who, claim = Leader(job, platform.node(), os.getpid()), run.leaders / _name(number)
     try:
-        fd = os.open(run.leaders / _name(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        owned_files.write_file(claim, json.dumps(vars(who)).encode())
     except FileExistsError:
         return None
-    try:
-        os.write(fd, json.dumps(who).encode())
-        os.fsync(fd)
     except OSError as error:
-        log.warning("who leads cannot be written to %s: %s", run.leaders / _name(number), error.strerror)
-    finally:
-        os.close(fd)
+        if not claim.exists():
+            raise
+        log.warning("who leads cannot be written to %s: %s", claim, error.strerror)
     return number if held(run, number) else None
 
 

@@ -14,11 +14,10 @@ import contextlib
 import logging
 import os
 import re
-import stat
 from pathlib import Path
 
 from ftslurm.protocol.value_class import Value
-from ftslurm.security import sharing
+from ftslurm.security import owned_files, sharing
 
 MB = 1 << 20
 HEAD = 1 << 18  # bytes kept of the beginning, at most
@@ -47,28 +46,17 @@ class Gap(Value):
         return stream - self.dropped + self.length
 
 
-def gap(beginning: bytes) -> Gap:
-    """Return the gap of a log; if it was not cut, an empty gap where it would be cut.
+def read_gap(fd: int, start: int | None = None) -> Gap:
+    """Return the gap of an open log; if it was not cut, an empty gap where it would be cut.
 
     Args:
-        beginning: the first `HEAD + 128` bytes of the log, or all if it is shorter.
+        start: that of an earlier call, if there was one: it does not change.
     """
-    if found := _NOTICE.search(beginning):
-        return Gap(found.start(), len(found[0]), int(found[1]))
-    return Gap(beginning.rfind(b"\n", 0, HEAD) + 1)
-
-
-def read_gap(fd: int, start: int | None = None) -> Gap:
-    """Return the gap of an open file. `start` is that of an earlier call, if there was one: it does not change."""
-    if start is None:
-        return gap(os.pread(fd, HEAD + _LONGEST_NOTICE, 0))
-    found = _NOTICE.match(os.pread(fd, _LONGEST_NOTICE, start))
-    return Gap(start, len(found[0]), int(found[1])) if found else Gap(start)
-
-
-def notice(dropped: int, max_mb: int) -> bytes:
-    """Return the line that stands for dropped bytes."""
-    return b"ftslurm: %d bytes of this log were dropped here (logs.max_mb=%d)\n" % (dropped, max_mb)
+    first = start is None
+    beginning = os.pread(fd, _LONGEST_NOTICE + HEAD * first, start or 0)
+    if found := (_NOTICE.search if first else _NOTICE.match)(beginning):
+        return Gap((start or 0) + found.start(), len(found[0]), int(found[1]))
+    return Gap(beginning.rfind(b"\n", 0, HEAD) + 1 if start is None else start)
 
 
 def cut(path: str | Path, max_mb: int) -> tuple[Gap, Gap] | None:
@@ -83,9 +71,9 @@ def cut(path: str | Path, max_mb: int) -> tuple[Gap, Gap] | None:
     with contextlib.suppress(OSError):
         if not max_mb or Path(path).stat().st_size <= max_mb * MB:
             return None
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)  # no O_APPEND: it is written in its middle
+        fd = owned_files.open_fd(Path(path), os.O_RDWR)  # no O_APPEND: it is written in its middle
         try:
-            return _cut(fd, max_mb) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+            return _cut(fd, max_mb)
         finally:
             os.close(fd)
     return None
@@ -99,7 +87,7 @@ def _cut(fd: int, max_mb: int) -> tuple[Gap, Gap]:
     tail = tail[whole:] if whole < len(tail) else tail  # of a line longer than the tail, the end is kept
     start = before.start
     dropped = before.stream(size) - len(tail) - start
-    line = notice(dropped, max_mb)
+    line = b"ftslurm: %d bytes of this log were dropped here (logs.max_mb=%d)\n" % (dropped, max_mb)
     end = start + os.pwrite(fd, line + tail, start)
     end += os.pwrite(fd, os.pread(fd, keep, size), end)  # what was written meanwhile
     os.ftruncate(fd, end)

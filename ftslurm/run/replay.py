@@ -46,7 +46,7 @@ def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
         return newest_checkpoint(config, run), checkpoint_owner.claim(config, run)
     try:
         saved, other = stored_checkpoints.newest_and_owner(config)
-        refused = None if other is None else checkpoint_owner.used_by(config, run, other)
+        refused = checkpoint_owner.used_by(config, run, other)
         if refused is None:
             stored_checkpoints.take(config, run)
         return saved, refused
@@ -80,10 +80,8 @@ class Reading(Past, Fold):
     began: bool = False
     outcome: str | None = None
     own: str | None = None  # the controller's allocation, if groups may run in it
-    failed: set[str] = field(default_factory=set)  # groups whose last attempt has failed: the next is a restart
+    ended: dict[str, records.StepExited] = field(default_factory=dict)  # unit -> its last end
     undone: set[str] = field(default_factory=set)  # units whose attempts a full restart has made worthless
-    noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
-    away: dict[str, float | None] = field(default_factory=dict)  # unit -> as in Marks
 
     @property
     def past(self) -> Past | None:
@@ -163,9 +161,10 @@ class Reading(Past, Fold):
     def step_launched(self, record: records.StepLaunched) -> None:
         unit, attempt = record.unit, record.attempt
         self.attempts[unit] = attempt
-        self.restarts += unit in self.failed
+        self.restarts += self._failed(unit)
         self.over.pop(unit, None)
         self.scheduled.pop(unit, None)
+        end = self.ended.get(unit)
         standby, _, standby_attempt = (record.standby or "").partition("/")
         taken = self.live.pop(standby, None)  # the standby's step goes on as this one
         valid = re.fullmatch("[0-9]{1,9}", standby_attempt)
@@ -179,9 +178,9 @@ class Reading(Past, Fold):
             record.hosts,
             launched=self.now,
             slurm_step=taken.slurm_step if taken else None,
-            noticed=self.noticed.get(unit),
+            noticed=end.noticed if end else None,
             home=own_home if beside else None,
-            away=self.away.get(unit),
+            away=end.away_since if end else None,
         )
 
     def step_ready(self, record: records.StepReady | records.StepAdopted) -> None:
@@ -197,22 +196,25 @@ class Reading(Past, Fold):
         """Slurm has not started the step: it is no attempt, and the failure that it was to answer is still open."""
         self.live.pop(record.unit, None)
         self.attempts[record.unit] = record.attempt - 1
-        self.restarts -= record.unit in self.failed
+        self.restarts -= self._failed(record.unit)
         if record.attempt > 0 and record.unit.startswith(GROUP):
             self._schedule(record.unit, self.now + (record.again_s or 0.0), record.reason)
 
     def _schedule(self, unit: str, due: float, reason: str) -> None:
-        self.scheduled[unit] = Scheduled(unit, due, reason or "start", self.noticed.get(unit), self.away.get(unit))
+        end = self.ended.get(unit)
+        since = (end.noticed, end.away_since) if end else (None, None)
+        self.scheduled[unit] = Scheduled(unit, due, reason or "start", *since)
+
+    def _failed(self, unit: str) -> bool:
+        """Return whether the last attempt of a group has failed: the next is a restart."""
+        end = self.ended.get(unit)
+        return end is not None and end.group is not None and is_failure(end.cause)
 
     def step_exited(self, record: records.StepExited) -> None:
         unit = record.unit
         if unit != LIGHTHOUSE:
             self.exits[unit] = (*self.exits.get(unit, ()), _exit(record, self.now, self.live.get(unit)))[-MOST_EXITS:]
-        self.noticed[unit], self.away[unit] = record.noticed, record.away_since
-        if record.group is not None and is_failure(record.cause):
-            self.failed.add(unit)
-        else:
-            self.failed.discard(unit)
+        self.ended[unit] = record
         self.live.pop(unit, None)
         if record.step is not None and unit not in self.undone:
             self.step = max(self.step, record.step)

@@ -104,7 +104,7 @@ class RunReader:
                 continue
             found.append(line)
             if group in newer and newer[group][0] > step:
-                rose[group] = max(rose.get(group, -inf), newer[group][1])
+                rose.setdefault(group, newer[group][1])
             newer[group] = step, time
             if time <= rose.get(group, -inf) - RATE_WINDOW_S:
                 del left[group]

@@ -63,7 +63,7 @@ class Standing(Value):
     state: State
     why: str | None = None  # for a person
     hint: str = ""  # what to do about it
-    never: RunFinished | None = None  # of a run that never started: the end of its journal, or what it would be
+    never: bool = False  # it never started
     over: bool = False  # its journal has an end
     left: str | None = None  # of a run that is over: what of it may still be there
 
@@ -75,7 +75,7 @@ class Standing(Value):
     @property
     def note(self) -> str | None:
         """Return all of it that a person should know beside the state."""
-        if self.never is not None and not self.over:
+        if self.never and not self.over:
             return f"never started: {self.why}"
         return f"{self.why}; {self.hint}" if self.hint else self.why
 
@@ -90,8 +90,7 @@ def standing(facts: Facts) -> Standing:
     if _gone(facts):
         if facts.begun:
             return Standing("lost", _why_lost(facts))
-        never = _end_without_start(facts)
-        return Standing(_outcome(never), never.reason, never=never)
+        return _never_started(facts)
     heard = facts.silent_s is None and facts.end is None  # what Slurm says may be older
     if not facts.begun or facts.requeued or (facts.waits is not None and not heard):
         return _between(facts)
@@ -106,11 +105,8 @@ def _over(facts: Facts, end: RunFinished) -> Standing:
     if facts.kind != "local" and (facts.live or not facts.answered):
         left = left or "a Slurm job of it may be left"
     why = visible(end.failure or end.reason or "") or None
-    return Standing(_outcome(end), why, never=end if facts.alone else None, over=True, left=left)
-
-
-def _outcome(end: RunFinished) -> State:
-    return next((state for state in OVER if state == end.outcome), "failed")
+    outcome: State = next((state for state in OVER if state == end.outcome), "failed")
+    return Standing(outcome, why, never=facts.alone, over=True, left=left)
 
 
 def _gone(facts: Facts) -> bool:
@@ -164,10 +160,11 @@ def _last_state(facts: Facts) -> tuple[str, str]:
     return next(((job.state, job.reason) for job in facts.jobs if job.name == facts.job), ("", ""))
 
 
-def _end_without_start(facts: Facts) -> RunFinished:
-    """Return the end of a run whose controller is gone without a line in the journal."""
+def _never_started(facts: Facts) -> Standing:
+    """Return how a run stands whose controller is gone without a line in the journal."""
     local, job, (state, why) = facts.kind == "local", facts.job, _last_state(facts)
-    outcome, reason = "stopped", f"Slurm job {job} was cancelled before it started"
+    outcome: State = "stopped"
+    reason = f"Slurm job {job} was cancelled before it started"
     if local or state not in NEVER_RUN or facts.log:
         what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
         see = f"see {facts.folder}"
@@ -179,4 +176,4 @@ def _end_without_start(facts: Facts) -> RunFinished:
             f"Slurm does not know job {job} any more, and it has left no log: it was cancelled, or its node cannot "
             f"write into run.root"
         )
-    return RunFinished(outcome=outcome, reason=reason, steps=0, restarts=0)
+    return Standing(outcome, reason, never=True)

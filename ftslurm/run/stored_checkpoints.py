@@ -36,7 +36,7 @@ def newest_and_owner(config: Config) -> tuple[Saved | None, RunDir | None]:
         EnvironmentProblem: the store cannot be read.
     """
     try:
-        found, owner = json.loads(_ask(config, "look", str(url(config))))
+        found, owner = json.loads(_ask(config, "look"))
         saved = None if found is None else Saved(*found)
         known = owner.startswith("/") and "\0" not in owner and owned_files.is_own(Path(owner))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -52,7 +52,7 @@ def take(config: Config, run: RunDir) -> None:
     Raises:
         EnvironmentProblem: the store cannot be written.
     """
-    _ask(config, "take", str(url(config)), str(run.root))
+    _ask(config, "take", str(run.root))
 
 
 def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) -> None:
@@ -67,7 +67,7 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
                 folder = config.checkpoint.dir or str(run.checkpoints)
                 Store(folder).distrust(Writer(run.root.name, group, attempt), after)
             else:
-                _ask(config, "distrust", str(url(config)), run.root.name, str(group), str(attempt), str(after))
+                _ask(config, "distrust", run.root.name, str(group), str(attempt), str(after))
         except (OSError, EnvironmentProblem) as error:
             log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
 
@@ -77,17 +77,18 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
         Thread(target=mark).start()
 
 
-def _ask(config: Config, *words: str) -> str:
-    command = programs.module("ftslurm.checkpoint.store", *words)
+def _ask(config: Config, what: str, *words: str) -> str:
+    place = str(url(config))
+    command = programs.module("ftslurm.checkpoint.store", what, place, *words)
     environ = {**os.environ, **{name: str(value) for name, value in config.job.env.items()}}
     try:
         done = subprocess.run(command, env=environ, capture_output=True, timeout=ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentProblem(f"checkpoint.dir={words[1]} cannot be used: {error}") from error
+        raise EnvironmentProblem(f"checkpoint.dir={place} cannot be used: {error}") from error
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:600]
         raise EnvironmentProblem(
-            f"checkpoint.dir={words[1]} cannot be used: {last or f'exit code {done.returncode}'}; see that the bucket "
+            f"checkpoint.dir={place} cannot be used: {last or f'exit code {done.returncode}'}; see that the bucket "
             f"is there, and its credentials in the environment of the controller"
         )
     return done.stdout.decode(errors="replace")

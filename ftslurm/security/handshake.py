@@ -25,10 +25,9 @@ import time
 from dataclasses import dataclass
 
 MAGIC = b"ftslurm gate 1\r\n"
-_NONCE = _SERVICE = _PROOF = 32
+_NONCE = _SERVICE = PROOF = 32
 CHALLENGE = len(MAGIC) + _NONCE  # bytes of each of the three messages
-ANSWER = _NONCE + _SERVICE + _PROOF
-PROOF = _PROOF
+ANSWER = _NONCE + _SERVICE + PROOF
 PATIENCE_S = 5.0  # a client waits at most this long for an answer
 _GLANCE_S = 0.001  # a read of what has arrived already
 

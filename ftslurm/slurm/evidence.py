@@ -64,10 +64,10 @@ def read_srun(line: str) -> Evidence | None:
         error = f"Slurm cannot start task {match['task']}: {match['why'].strip()}"
         return Evidence(int(match["task"]), None, error=error, started=False)
     if _OUT_OF_MEMORY.search(line):
-        return Evidence(None, None, out_of_memory=True, error=line.strip())
+        return Evidence(out_of_memory=True, error=line.strip())
     if match := _IO_ERROR.search(line):
         says = frozenset({Says.ABORT, Says.ECHO})
-        return Evidence(None, None, error=f"srun aborts the step: {match[0]}", says=says)
+        return Evidence(error=f"srun aborts the step: {match[0]}", says=says)
     if match := _NO_LAUNCH.search(line):
         error = f"Slurm cannot start a step on {match['node']}: {match['why'].strip()}"
         lost = any(words in match["why"] for words in _SILENT)

@@ -34,8 +34,12 @@ _NOISE = re.compile(rf"^(?:{_COLOUR})*CLUSTER: .*\n?|{_COLOUR}|[\x00-\x08\x0b-\x
 _DAMAGED = re.compile(r"[^|]+\|.*|\|.+\|.+|[0-9_]+", re.DOTALL)
 
 _BUSY = (
-    *("Unable to contact", "Socket timed out", "temporarily", "Connection refused"),
-    *("establish a configuration source", "process configuration file"),  # it comes from slurmctld, or a file server
+    "Unable to contact",
+    "Socket timed out",
+    "temporarily",
+    "Connection refused",
+    "establish a configuration source",  # it comes from slurmctld, or a file server
+    "process configuration file",
 )
 
 

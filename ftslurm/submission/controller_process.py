@@ -1,7 +1,7 @@
 """`python -m ftslurm.submission.controller_process JSON`: the controller as a child process.
 
 Who runs this: a keeper, or a candidate for the lead (lead.py), which has taken the lead for the controller. The
-controller of a local run has no parent: entry.py calls `control`.
+controller of a local run has no parent: ftslurm.entry calls `control`.
 """
 
 from __future__ import annotations

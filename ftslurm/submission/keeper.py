@@ -1,7 +1,7 @@
 """Keeps a controller running: a small parent process starts it again if it is killed, runs out of memory or raises.
 
-Run by the controller's job (entry.py), or by `ftslurm run` with cluster.controller=here, in the allocation. Only the
-end of the keeper, which on Slurm is the batch process, ends the run.
+Run by the controller's job (ftslurm.entry), or by `ftslurm run` with cluster.controller=here, in the allocation. Only
+the end of the keeper, which on Slurm is the batch process, ends the run.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class _Watched:
 
     def __init__(self, config: Config, run: RunDir, leader: int | None) -> None:
         self._config, self._run = config, run
-        self._command = programs.module("ftslurm.observer", str(run.root), *([] if leader is None else [str(leader)]))
+        self._command = programs.module("ftslurm.observer.observer", str(run.root), *([str(leader)] if leader else []))
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
         self._start()
@@ -87,7 +87,7 @@ class _Watched:
 
         self._ending.set()
         self._thread.join()
-        over = last_event(self._run.events) in observer.OVER
+        over = last_event(self._run.events) == "run_finished"
         limit_s = observer.FINISH_S + 2 * TIMEOUT_S if over else observer.LEAVE_S
         for _ in range(2):  # the second one writes the outcome if the first hangs
             if self._process is None or self._process.poll() is not None:

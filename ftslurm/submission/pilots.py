@@ -1,6 +1,6 @@
 """Runs a pilot: a process that holds its job's nodes for a group and reports Slurm's signals.
 
-Run by Slurm, as the batch process of each job that pilot_jobs.py has submitted (entry.py calls `hold`), or by
+Run by Slurm, as the batch process of each job that pilot_jobs.py has submitted (ftslurm.entry calls `hold`), or by
 `ftslurm run` in a task of an array that was submitted by hand (array_task.py calls `stay`). The group's step is not the
 pilot's child: the controller starts it with `srun --jobid`.
 """

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from ftslurm.config import compose
@@ -65,12 +66,18 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Iterab
         left: the steps that still run.
     """
     story = Story(run)
-    with Journal(run, recent=story.recent) as journal:
+    with closing(Journal(run, recent=story.recent)) as journal:
         for step in left:
             group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
-            ended = {"unit": step.unit, "group": group, "attempt": step.attempt, "cause": Cause.CANCELLED.value}
-            ended["error"] = "the run has no controller any more"
-            journal.append(read({"event": StepExited.event, **ended}))
+            ended = {
+                "event": StepExited.event,
+                "unit": step.unit,
+                "group": group,
+                "attempt": step.attempt,
+                "cause": Cause.CANCELLED.value,
+                "error": "the run has no controller any more",
+            }
+            journal.append(read(ended))
         finished = RunFinished(outcome=outcome, reason=reason, steps=story.status.step, restarts=story.status.restarts)
         line = journal.append(finished)
     observing.tell_the_end(run)

@@ -172,7 +172,7 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY[option]}={options[option]}" for option in meant]
     if "accounting/qos policy" in words:  # MaxSubmitJobs, and other limits of an association or QOS
-        named.append("sacctmgr has the limits of your account; with groups.min fewer groups train meanwhile")
+        named.append("ftslurm doctor shows the limits of your account; with groups.min fewer groups train meanwhile")
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
     partition, rows = options.get("partition", "*"), client.call(commands.OFFERS).out.splitlines()

@@ -99,16 +99,12 @@ class StepMetrics:
         for step in [step for step in self._kept if step > self._logged]:
             yield step, dict(self._kept[step])
             self._logged = step
-            self._settling.append((time.monotonic(), step))
-            self._note()
-
-    def _note(self) -> None:
-        """Write down the last step that the tracker cannot lose any more."""
-        settled, now = None, time.monotonic()
-        while self._settling and now - self._settling[0][0] >= self._settle_s:
-            _, settled = self._settling.popleft()
-        if settled is not None:
-            self._write(settled)
+            settled, now = None, time.monotonic()
+            self._settling.append((now, step))
+            while self._settling and now - self._settling[0][0] >= self._settle_s:
+                _, settled = self._settling.popleft()
+            if settled is not None:  # the tracker cannot lose it any more
+                self._write(settled)
 
     def _read(self) -> int:
         """Return the last step that was logged, 0 if none was or the file cannot be used."""

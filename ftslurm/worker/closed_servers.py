@@ -22,7 +22,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.guard.gateway import Gateway, listener_at, publish
+from ftslurm.guard.gateway import Gateway
 from ftslurm.protocol import addresses
 from ftslurm.worker import patch_fit
 from ftslurm.worker.private_names import Patch
@@ -58,8 +58,7 @@ def close_managers(gateway: Gateway) -> None:
         address = made.address()
         port = int(address.rpartition(":")[2].strip("/"))
         own[address] = make_client(f"http://127.0.0.1:{port}", connect_timeout=words["connect_timeout"])
-        with listener_at(port) as listener:
-            publish(gateway, addresses.manager(port), listener.fileno(), port)
+        gateway.publish(addresses.manager(port), port)
         return _Server(made, lambda: gateway.withdraw(addresses.manager(port)))
 
     @functools.wraps(make_client, updated=())

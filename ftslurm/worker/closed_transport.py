@@ -11,7 +11,6 @@ another. So a client waits for its turn as long as torchft would wait for the st
 
 from __future__ import annotations
 
-import functools
 import http.client
 import importlib
 import random
@@ -33,13 +32,13 @@ CONNECT_S = 10.0  # a node that does not answer for so long is gone
 GONE_S = 15  # the same while a state is sent: the healer and its donor would wait for torchft's time-out of 60 s
 
 
-def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
+def install(gateway: Gateway, reach: Reach) -> None:
     """Close the transports that scripts create from now on.
 
     Args:
         reach: how other nodes reach this one.
     """
-    module = module or importlib.import_module("torchft.checkpointing.http_transport")
+    module: Any = importlib.import_module("torchft.checkpointing.http_transport")
     base: Any = module._IPv6HTTPServer
     module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: reach.host}))
 
@@ -75,58 +74,48 @@ def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
             _end_if_gone(request)
             super().finish_request(request, client_address)
 
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(gateway))
+    class Connection(http.client.HTTPConnection):
+        """A connection that performs the handshake before the first request."""
+
+        def connect(self) -> None:
+            _connect(self, gateway)
+
+    class Handler(urllib.request.HTTPHandler):
+        """Opens http:// addresses by connections with a handshake."""
+
+        def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Connection, request)
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), Handler())
     module._IPv6HTTPServer = ClosedServer
     module.urllib = SimpleNamespace(request=SimpleNamespace(urlopen=opener.open))
 
 
-class _Handler(urllib.request.HTTPHandler):
-    """Opens http:// addresses by connections with a handshake."""
+def _connect(client: http.client.HTTPConnection, gateway: Gateway) -> None:
+    """Connect, and perform the handshake; as often as the server is busy, within the time-out of the request.
 
-    def __init__(self, gateway: Gateway) -> None:
-        super().__init__()
-        self.gateway = gateway
-
-    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        connection: Any = functools.partial(_Connection, self.gateway)
-        return self.do_open(connection, request)
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection that performs the handshake before the first request."""
-
-    def __init__(self, gateway: Gateway, host: str, **words: Any) -> None:
-        super().__init__(host, **words)
-        self.gateway = gateway
-
-    def connect(self) -> None:
-        """Connect, and perform the handshake; as often as the server is busy, within the time-out of the request.
-
-        Raises:
-            OSError: there is no server, it is not of this run, or it stays busy.
-        """
-        patience = self.timeout if isinstance(self.timeout, (int, float)) else handshake.PATIENCE_S
-        deadline = time.monotonic() + patience
-        while True:
-            self.sock = socket.create_connection((self.host, self.port), min(patience, CONNECT_S))
-            _end_if_gone(self.sock)
-            try:
-                self._introduce(deadline - time.monotonic())
-                self.sock.settimeout(patience)
-                self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return
-            except handshake.Refused as error:
-                self.gateway.tell("server", f"the checkpoint of another group: {error}")
+    Raises:
+        OSError: there is no server, it is not of this run, or it stays busy.
+    """
+    patience = client.timeout if isinstance(client.timeout, (int, float)) else handshake.PATIENCE_S
+    deadline = time.monotonic() + patience
+    address = f"{bracketed(client.host)}:{client.port}/{CHECKPOINT}"
+    while True:
+        client.sock = socket.create_connection((client.host, client.port), min(patience, CONNECT_S))
+        _end_if_gone(client.sock)
+        try:
+            handshake.introduce(client.sock, _key(gateway), address, deadline - time.monotonic())
+            client.sock.settimeout(patience)
+            client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return
+        except handshake.Refused as error:
+            gateway.tell("server", f"the checkpoint of another group: {error}")
+            raise
+        except ConnectionResetError:  # the server may have MOST_STRANGERS connections at the moment
+            client.sock.close()
+            if time.monotonic() + AGAIN_S[1] > deadline:
                 raise
-            except ConnectionResetError:  # the server may have MOST_STRANGERS connections at the moment
-                self.sock.close()
-                if time.monotonic() + AGAIN_S[1] > deadline:
-                    raise
-            time.sleep(random.uniform(*AGAIN_S))  # noqa: S311 - not a secret
-
-    def _introduce(self, patience_s: float) -> None:
-        address = f"{bracketed(self.host)}:{self.port}/{CHECKPOINT}"
-        handshake.introduce(self.sock, _key(self.gateway), address, patience_s)
+        time.sleep(random.uniform(*AGAIN_S))  # noqa: S311 - not a secret
 
 
 def _end_if_gone(connection: socket.socket) -> None:

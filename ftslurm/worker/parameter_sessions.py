@@ -18,7 +18,7 @@ import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.guard.gateway import Gateway, publish
+from ftslurm.guard.gateway import Gateway
 from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.worker.closed_servers import store, through, within
 from ftslurm.worker.onlooker import Onlooker, quietly
@@ -76,7 +76,7 @@ def install(gateway: Gateway, sessions: Sessions) -> None:
 
         def __init__(self, address: tuple[str, int], handler: Any) -> None:
             super().__init__(("127.0.0.1", address[1]), handler)
-            publish(gateway, addresses.SERVER, self.socket.fileno(), self.socket.getsockname()[1])
+            gateway.publish(addresses.SERVER, self.socket.getsockname()[1])
 
         def handle_error(self, *request: Any) -> None:
             # torchft's handler closes the connection before the session, and http.server flushes it after that.

@@ -31,7 +31,6 @@ class _Seen:
     participants: int = 0
     reported: tuple[int, int] | None = None  # quorum id and participants of the last report
     committed_at: float | None = None
-    state_fetched: bool = False  # a peer's state is ready to be loaded
     pace: Pace = field(default_factory=Pace)
 
 
@@ -42,7 +41,7 @@ class Observer(Onlooker):
     step          the Manager's current step: the committed step plus one
     quorum_id     changes whenever the process groups are rebuilt
     participants  groups whose gradients count, without those that are healing
-    committed, aborted, healed    counts since this process started
+    committed, aborted    counts since this process started
     gap_s         the longest time between two successive commits since the last report; None: there were no two
     own_s, step_s as Pace.medians
 
@@ -65,10 +64,8 @@ class Observer(Onlooker):
         self._clock = clock
         self._every_s = every_s
         self._managers: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
-        self.step: int | None = None  # after the latest commit of this process; None: there was none
         self._committed = 0
         self._aborted = 0
-        self._healed = 0
         self._aborting = False  # the last step was not committed
         self._gap_s: float | None = None
         self._reported_at = float("-inf")
@@ -115,17 +112,9 @@ class Observer(Onlooker):
         if self.on_quorum is not None:
             tell, self.on_quorum = self.on_quorum, None
             tell(messages.FirstQuorum())
-        seen.state_fetched = manager._pending_state_dict is not None
         # Not before the first report: a group in its first quorum has not trained with its peers yet.
         if seen.reported not in (None, (seen.quorum_id, seen.participants)):
             self._tell(seen, self._clock())
-
-    @quietly
-    def has_healed(self, manager: Any) -> None:
-        """Count a heal. torchft loads a state also when none could be fetched; that step is aborted later."""
-        seen = self._read(manager)
-        self._healed += seen.state_fetched
-        seen.state_fetched = False
 
     @quietly
     def has_voted(self, manager: Any, committed: bool) -> None:
@@ -142,7 +131,6 @@ class Observer(Onlooker):
             self._aborting = True
             return
         self._aborting = False
-        self.step = seen.step
         self._committed += 1
         if seen.committed_at is not None:
             self._gap_s = max(self._gap_s or 0.0, now - seen.committed_at)
@@ -174,7 +162,6 @@ class Observer(Onlooker):
                 participants=seen.participants,
                 committed=self._committed,
                 aborted=self._aborted,
-                healed=self._healed,
                 gap_s=None if gap_s is None else round(gap_s, 4),
                 own_s=own_s,
                 step_s=step_s,

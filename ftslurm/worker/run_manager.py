@@ -88,7 +88,6 @@ class RunManager(Base):  # type: ignore[misc]
         if self._ftslurm.compared is not None:
             self._ftslurm.compared.state_changes(self)
         super()._apply_pending_state_dict()
-        self._ftslurm.progress.has_healed(self)
 
     def wait_quorum(self) -> None:
         """Wait for the quorum."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from ftslurm.code import node_copy, running
 from ftslurm.errors import complain
 from ftslurm.guard import gpus, interfaces, node_check, rank_log, stacks
-from ftslurm.guard.gateway import Gateway, publish
+from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.exit_codes import ExitCode
@@ -38,7 +38,6 @@ from ftslurm.worker import (
     script,
     torchft_patches,
 )
-from ftslurm.worker.arguments import fill
 from ftslurm.worker.lineage_guard import LineageGuard
 from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.private_names import Patch
@@ -134,7 +133,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
     ours = descriptors()
-    args = fill(assign.args, os.environ)
+    args = script.fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
 
 
@@ -212,7 +211,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
             "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
         )
     secret_variables.check_worker(os.environ)
-    code = running.of_run(os.environ)
+    code = running.RunCode(os.environ["FTSLURM_RUN_DIR"])
     code.enter(os.environ)
     choose_gpus(task.options.gpus)
     node_check.pass_or_end(task, channel.say)
@@ -497,11 +496,10 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
 
     host, _, port = gateway.reserve().rpartition(":")
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    here, mine = os.dup(listener.fileno()), listener.getsockname()[1]
+    mine = listener.getsockname()[1]
     store = TCPStore("127.0.0.1", mine, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     _kept.append(store)
-    publish(gateway, addresses.STORE, here, mine)
-    os.close(here)
+    gateway.publish(addresses.STORE, mine)
     empty(store)
     return host, int(port)
 

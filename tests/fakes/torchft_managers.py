@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import torch  # noqa: F401  else the first one to import it does so below, where it is forgotten again
+
 
 def run_manager(torchft: Any, watchers: Any) -> Any:
     """Return RunManager over a fake."""
@@ -40,10 +42,10 @@ def fake_torchft():
             self._step = 0
             self._executor = ThreadPoolExecutor(max_workers=1)
 
-        def train(self, quorum=(1, 2), commit=True, heal_to=None, heal_fails=False):
+        def train(self, quorum=(1, 2), commit=True, heal_to=None):
             """Run one step of a training loop; the quorum is found in another thread, as in torchft."""
             self._quorum_future: Future = self._executor.submit(self._async_quorum, quorum, heal_to)
-            if heal_to is not None or heal_fails:
+            if heal_to is not None:
                 self._quorum_future.result()
                 self._apply_pending_state_dict()
             return self.should_commit(commit)

@@ -27,7 +27,7 @@ def save(place: Path | Store, step: int, me: Writer = ME, **contents: bytes) -> 
     """Write a complete checkpoint."""
     store = place if isinstance(place, Store) else Store(str(place))
     part, files = write(store, step, me, **contents)
-    return store.finish(step, part, me, files)
+    return Checkpoint(step, store.finish(step, part, me, files), None, part, me.run)
 
 
 def part_of(folder: Path, step: int) -> Path:

@@ -56,9 +56,11 @@ def block_of(page: Path, first: str) -> list[str]:
 
 
 def shape(line: str) -> re.Pattern[str]:
-    """Return the pattern of a line of output: any numbers, any space between words, any end of a run's name."""
+    """Return the pattern of a line of output: any numbers, seconds or minutes, any space, any end of a name."""
     words = [re.escape(word).replace(r"\.\.\.", r"\S+") for word in line.split()]
-    return re.compile(r"\s+".join(re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", word) for word in words))
+    numbers = [re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", word) for word in words]
+    minutes = [r"(\d+\s+min\s+)?" if re.match(r"s\b", after) else "" for after in (*words[1:], "")]
+    return re.compile(r"\s+".join(map("".join, zip(minutes, numbers, strict=True))))
 
 
 def unlike(block: list[str], output: str) -> list[str]:

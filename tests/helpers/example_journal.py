@@ -68,7 +68,7 @@ def progress(time: float, group: int, step: int, attempt: int = 0, participants:
 def exited(time: float, group: int, attempt: int = 0, cause: str = "killed", **fields: Any) -> Line:
     log = f"/scratch/runs/ddp-0930-k3/logs/group-{group:04d}/attempt-{attempt:03d}/rank-0.log"
     known: Line = {"unit": f"group-{group:04d}", "code": None, "signal": None, "node": None, "log": log, "error": None}
-    known |= {"evidence": [], "traceback": None, "phases": None}
+    known |= {"evidence": [], "traceback": None}
     if cause == "killed":
         known |= {"signal": 9, "node": f"n{group + 1}", "evidence": ["the guard of task 0: signal 9"]}
     if cause == "ok":

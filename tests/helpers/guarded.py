@@ -172,7 +172,6 @@ def step(
 
 
 class _Observer:
-    step: int | None = None
     report = on_quorum = None
 
     def flush(self) -> None: ...

@@ -44,7 +44,8 @@ class Loop:
         return asyncio.run_coroutine_threadsafe(make(), self.loop).result(PATIENCE_S)
 
     def admission(self, name: str = "127.0.0.1") -> Admission:
-        made = Admission(name, lambda: KEY, self.refusals)
+        made = Admission(lambda: KEY, self.refusals)
+        made.announce(name, name if name == "127.0.0.1" else "")
         self.do(made.open)
         self.listeners.append(made)
         return made
@@ -90,8 +91,9 @@ def until(true: Callable[[], object]) -> None:
 def asked(*keys: bytes) -> Iterator[Gateway]:
     """Run a guard's network that has these keys; yield the worker's gateway to it."""
     requests, questions = pair()
-    network = Network(requests, "127.0.0.1")
+    network, gateway = Network(requests), Gateway(questions)
     for key in keys:
         network.learn(key.hex())
-    yield Gateway(questions)
+    gateway.announce("127.0.0.1", "127.0.0.1")
+    yield gateway
     network.close()

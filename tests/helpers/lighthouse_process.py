@@ -129,4 +129,5 @@ if __name__ == "__main__":
         print(messages.encode_report(report, 0).decode(), end="", flush=True)
 
     options = json.loads(sys.argv[1])
-    asyncio.run(serve(options, 0, say, OpenPort(options["port"])))
+    port = OpenPort(options["port"])
+    asyncio.run(serve(options, 0, say, port, f"http://{port.reserve()}/lighthouse"))

@@ -37,7 +37,7 @@ class Observed:
     def observer(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """Start an observer; at the end of the block close its input, and wait until it has ended by itself."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "ftslurm.observer", str(self.run.root), *options], stdin=subprocess.PIPE
+            [sys.executable, "-m", "ftslurm.observer.observer", str(self.run.root), *options], stdin=subprocess.PIPE
         )
         try:
             yield process

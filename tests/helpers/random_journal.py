@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import example_journal as ex
@@ -71,7 +72,7 @@ def write(run: RunDir, lines: Iterable[ex.Line]) -> RunDir:
     """Write these lines into the journal, or after those that are there, as a controller does."""
     run.root.mkdir(exist_ok=True)
     now = [ex.START]
-    with Journal(run, clock=lambda: now[0], recent=Story(run).recent) as journal:
+    with closing(Journal(run, clock=lambda: now[0], recent=Story(run).recent)) as journal:
         for count, line in enumerate(lines):
             now[0] = line["time"]
             journal.append(read(line))

@@ -63,7 +63,7 @@ def progressed(
     own_s: float | None = None,
     step_s: float | None = None,
 ) -> Heard:
-    return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, None, gap_s, own_s, step_s))
+    return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, gap_s, own_s, step_s))
 
 
 def digested(step: StepId, number: int, digest: str, rank: int = 0) -> Heard:

@@ -18,7 +18,7 @@ from ftslurm.run.directory import RunDir
 def read(ask: Ask, text: str, code: int = 0, slurm: Slurm | None = None) -> list[Any]:
     """Return the events of an answer."""
     slurm = slurm or Slurm(Config(), RunDir(Path("/nowhere/run")))
-    return list(slurm.request(ask, 1.0).read(Answer(code, text)))
+    return list(slurm.request(ask).read(Answer(code, text)))
 
 
 def read_queue(text: str, mark: str, known: Mapping[str, int] = {}) -> tuple[list[Job], bool]:

@@ -47,12 +47,12 @@ class Jobs(Scheduler):
         task = {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": node}
         return [Command(argv, env | task)]
 
-    def request(self, ask: Ask, now: float) -> Request:
+    def request(self, ask: Ask) -> Request:
         match ask:
             case RequestJobs(pool, count):
                 many = 'for n in $(seq "$1"); do sleep 600 > /dev/null & echo $!; done'
                 return Request(ask, ["sh", "-c", many, "sh", str(count)], partial(self.submitted, pool))
-            case AskJobs():
+            case AskJobs(now):
                 alive = 'for job; do grep -q "^State:.[^Z]" "/proc/$job/status" && echo "$job"; done 2> /dev/null; true'
                 return Request(ask, ["sh", "-c", alive, "sh", *self.jobs], partial(seen, now))
             case CancelJobs(names):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import manager_requests
 import pytest
 from fuzz import numbers
 from lighthouse_process import LighthouseProcess
@@ -217,14 +218,14 @@ def test_managers_with_an_unknown_store_or_of_a_dead_attempt_are_refused(
     stranger = Member("s", "a", "10.0.0.1:1", 10**6)
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
         ask = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum")
-        first: Future[bytes] = ask.future(protobuf.write_request(stranger), timeout=30)
+        first: Future[bytes] = ask.future(manager_requests.quorum(stranger), timeout=30)
         for step in range(20):
             assert real.quorum(step).replica_world_size == 1
         assert first.exception(30).code() == grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[union-attr]
         assert real.quorum(20).max_step == 20
         lighthouse.order("evict", group=0, attempt=0)
         time.sleep(0.2)
-        dead = ask.future(protobuf.write_request(Member("other", "a", real.address, 21)), timeout=30)
+        dead = ask.future(manager_requests.quorum(Member("other", "a", real.address, 21)), timeout=30)
         assert dead.exception(20).code() == grpc.StatusCode.FAILED_PRECONDITION
     real.stop()
 
@@ -234,7 +235,7 @@ def test_who_brings_a_store_of_its_own_is_told_what_to_do_and_so_is_the_controll
 ) -> None:
     lighthouse = start()
     lighthouse.order("member", group=0, attempt=0, store="127.0.0.1:29500")
-    own = protobuf.write_request(Member("toy_0", "a", "127.0.0.1:12345", 0))
+    own = manager_requests.quorum(Member("toy_0", "a", "127.0.0.1:12345", 0))
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
         ask = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum")
         errors = [call.exception(20) for call in [ask.future(own, timeout=30) for _ in range(3)]]
@@ -255,7 +256,7 @@ def test_a_poisonous_step_is_refused_with_the_reason_and_nothing_of_it_is_kept(
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
         ask = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum")
         for step in (2**62, 2**53, 10**6, 9, 2**62):
-            poison = protobuf.write_request(Member("g2:0", "a", "127.0.0.1:29500", step))
+            poison = manager_requests.quorum(Member("g2:0", "a", "127.0.0.1:29500", step))
             error = ask.future(poison, timeout=30).exception(20)
             assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
             assert f"step {step}" in error.details()
@@ -276,7 +277,7 @@ def test_a_second_manager_of_a_process_takes_part_once_the_first_has_ended(
     first, other = Group(lighthouse, 0), Group(lighthouse, 1)
     together(pool, [first, other], 3)
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
-        second = protobuf.write_request(Member("g0:second", "a", first.address, 4))
+        second = manager_requests.quorum(Member("g0:second", "a", first.address, 4))
         waiting = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum").future(second, timeout=60)
         assert {answer.replica_world_size for answer in together(pool, [first, other], 4)} == {2}
         assert waiting.exception(30).code() == grpc.StatusCode.FAILED_PRECONDITION
@@ -310,7 +311,7 @@ def test_the_request_of_a_client_that_has_hung_up_is_void(start: Callable[..., L
     assert len(client.quorum("a", PATIENCE, "", "", 0, 1, False).participants) == 1
     client.heartbeat("b")
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
-        call = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum").future(protobuf.write_request(Member("b")))
+        call = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum").future(manager_requests.quorum(Member("b")))
         time.sleep(0.2)
         call.cancel()
     time.sleep(0.2)
@@ -323,7 +324,7 @@ def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., Lighthou
     group = Group(lighthouse, 0)
     assert group.quorum(1).quorum_id == 1
     chance = random.Random(1)
-    real = protobuf.write_request(Member("g0:0", "a", "b:1", 5, 1))
+    real = manager_requests.quorum(Member("g0:0", "a", "b:1", 5, 1))
     address = lighthouse.url.removeprefix("http://")
     with grpc.insecure_channel(address) as wire:
         methods = [wire.unary_unary(f"/{protobuf.SERVICE}/{name}") for name in ("Quorum", "Heartbeat")]

@@ -19,7 +19,7 @@ NAME = "no-such-node-at-all"
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give a machine another name")
 def test_a_machine_without_a_name_trains_and_heals(tmp_path: Path) -> None:
     words = ["cluster=local", "groups.count=2", "groups.workers=2", f"run.root={tmp_path}/runs", "follow=true"]
-    words += [f"job.script={SCRIPTS}/toy.py", "job.args.steps=60", "job.args.step-time=0.2"]
+    words += [f"job.script={SCRIPTS}/toy.py", "job.args.steps=200", "job.args.step-time=0.2"]
     words += ["faults.plan=[{kind: kill, group: 1, at: 5}]"]
     command = ["unshare", "-u", "sh", "-c", f'hostname {NAME}; exec "$@"', "sh", sys.executable, "-m", "ftslurm", "run"]
     done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)

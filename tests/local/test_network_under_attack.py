@@ -37,13 +37,14 @@ class Guard:
             questions.close()
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
             admission.OFFERED_WITHIN_S = 1.0
-            Network(requests, "127.0.0.1").learn(KEY.hex())
+            Network(requests).learn(KEY.hex())
             while True:
                 signal.pause()
         requests.close()
+        self.gateway.announce("127.0.0.1", "127.0.0.1")
         self.address = self.gateway.reserve()
         self.server = socket.create_server(("127.0.0.1", 0), backlog=500)
-        self.gateway.publish("store", self.server.fileno())
+        self.gateway.publish("store", self.server.getsockname()[1])
         threading.Thread(target=self._echo, daemon=True).start()
         self.port = int(self.address.rpartition(":")[2])
         self.forwarder = self.port_to(f"{self.address}/store")

@@ -46,7 +46,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import RankGroup
-from ftslurm.checkpoint.snapshot import Stage, read, write
+from ftslurm.checkpoint.snapshot import copy, read, write
 from ftslurm.checkpoint.store import Store
 
 torch.distributed.init_process_group("gloo")
@@ -58,7 +58,7 @@ def tree(scale):
     return made | {"plain": torch.ones(3) * scale}
 group, store, me = RankGroup(), Store(sys.argv[1]), layout.Writer("r", 0, 0)
 part = layout.part_name(1, me, 0)
-files = write(Stage().copy(tree(1.0)), store, part, group)
+files = write(copy(tree(1.0), {}), store, part, group)
 if group.rank == 0:
     store.finish(1, part, me, files)
 torch.distributed.barrier()

@@ -42,8 +42,8 @@ def test_it_is_due_on_all_ranks_after_the_same_step(seed: int, stores: Sequence[
     errors: list[BaseException] = []
 
     def train(rank: int) -> None:
-        ranks: Any = SimpleNamespace(rank=rank, size=RANKS, store=PrefixStore(str(seed), stores[rank]))
-        agreed = AgreedStep(ranks, "save")
+        ranks: Any = SimpleNamespace(rank=rank, size=RANKS, store=PrefixStore(str(seed), stores[rank]), name="save")
+        agreed = AgreedStep(ranks)
         try:
             for step in range(1, STEPS + 1):
                 vote.wait()
@@ -68,11 +68,11 @@ def test_it_is_due_on_all_ranks_after_the_same_step(seed: int, stores: Sequence[
 
 
 def test_a_rank_that_never_hears_of_it_holds_nobody_up_and_one_alone_asks_nobody(stores: Sequence[TCPStore]) -> None:
-    ranks: Any = SimpleNamespace(rank=0, size=2, store=stores[0])
-    agreed = AgreedStep(ranks, "save")
+    ranks: Any = SimpleNamespace(rank=0, size=2, store=stores[0], name="save")
+    agreed = AgreedStep(ranks)
     assert not any(agreed.due(True, step) for step in range(1, 50))
     alone: Any = SimpleNamespace(rank=0, size=1, store=None)
-    assert [AgreedStep(alone, "save").due(wants, 3) for wants in (True, False)] == [True, False]
+    assert [AgreedStep(alone).due(wants, 3) for wants in (True, False)] == [True, False]
 
 
 # --- exchanges -------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_rank_that_never_hears_of_it_holds_nobody_up_and_one_alone_asks_nobody
 def rank_group(rank: int, store: Any) -> RankGroup:
     """Return the group as torch.distributed would make it, with a thread as each rank."""
     group = RankGroup()
-    group.rank, group.size, group.store, group._name = rank, RANKS, store, "ftslurm/ranks"
+    group.rank, group.size, group.store, group.name = rank, RANKS, store, "ftslurm/ranks"
     return group
 
 

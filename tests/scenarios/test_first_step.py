@@ -60,6 +60,7 @@ def stop(run: Run) -> None:
 
 
 @pytest.mark.light
+@pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
 def test_ranks_that_have_caught_their_error_are_told(backend: Backend) -> None:
     run = backend.start("groups.count=2", "job.longest_step_s=1", script=backend.script(CATCHES))
     record = told(run, "no script has asked for a quorum")

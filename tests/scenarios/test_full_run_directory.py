@@ -129,9 +129,7 @@ def test_each_error_at_any_write(local: Backend, tmp_path: Path, number: int, pe
     assert len(complaints(tmp_path / "told", CANNOT.format(os.strerror(number)))) == 1
 
 
-@pytest.mark.parametrize(
-    "backend", ["local", pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.nightly])], indirect=True
-)
+@pytest.mark.nightly
 def test_a_run_that_ends_on_a_full_disk_leaves_its_verdict(backend: Backend, tmp_path: Path) -> None:
     with full_disk(tmp_path / "runs0", kib=4096) as disk:
         make_room(disk)

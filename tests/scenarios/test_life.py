@@ -32,8 +32,16 @@ on_slurm = pytest.mark.parametrize("backend", [SLURM], indirect=True)  # or wher
     ("backend", "text", "error"),
     [
         pytest.param("slurm", "exec('def broken(:')\n", "SyntaxError", marks=pytest.mark.slurm, id="syntax error"),
-        pytest.param("local", "import no_such_module\n", "No module named 'no_such_module'", id="missing module"),
-        pytest.param("local", "open('/no/such/file')\n", "FileNotFoundError", id="missing file"),
+        pytest.param(
+            "local",
+            "import no_such_module\n",
+            "No module named 'no_such_module'",
+            marks=pytest.mark.nightly,
+            id="missing module",
+        ),
+        pytest.param(
+            "local", "open('/no/such/file')\n", "FileNotFoundError", marks=pytest.mark.nightly, id="missing file"
+        ),
     ],
     indirect=["backend"],
 )

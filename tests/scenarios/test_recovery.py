@@ -277,7 +277,12 @@ def test_an_unmodified_torchrun_style_script_runs(backend: Backend) -> None:
     assert len(run.named("group_joined")) == 2, run.rank_log(0)
 
 
-@pytest.mark.parametrize(("backend", "lighthouse"), [("local", OURS), ("local", STOCK)], indirect=["backend"], **ids)
+@pytest.mark.parametrize(
+    ("backend", "lighthouse"),
+    [("local", OURS), pytest.param("local", STOCK, marks=pytest.mark.nightly)],
+    indirect=["backend"],
+    **ids,
+)
 def test_a_script_with_a_store_of_its_own_needs_torchfts_lighthouse_and_is_told_so(
     backend: Backend, lighthouse: list[str]
 ) -> None:

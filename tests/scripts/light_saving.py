@@ -42,9 +42,9 @@ class Manager(light_worker.Manager):
             part = layout.part_name(self._step, self.me, time.time_ns())
             with self.store.files.open(self.store.path(part, "digest"), "wb") as file:
                 file.write(self.digest.encode())
-            saved = self.store.finish(self._step, part, self.me, {"digest": (len(self.digest), [])})
-            outbox.say(messages.Checkpointed(self._step, saved.name, 0.0, None))
-            self.store.prune(saved.step, KEEP, self.me)
+            name = self.store.finish(self._step, part, self.me, {"digest": (len(self.digest), [])})
+            outbox.say(messages.Checkpointed(self._step, name, 0.0, None))
+            self.store.prune(self._step, KEEP, self.me)
         return committed
 
 

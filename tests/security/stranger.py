@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -197,7 +198,7 @@ def guess(step: int, seconds: float = 6.0, only: list[int] | None = None) -> dic
         ask = channel.unary_unary(QUORUM)
         for host, store, group in itertools.product(hosts, here, (0, 1)):
             member = Member(f"toy_{group}:{uuid.uuid4()}", "http://127.0.0.1:9", f"{host}:{store}", step=step)
-            waiting.append((port, ask.future(protobuf.write_request(member), timeout=seconds)))
+            waiting.append((port, ask.future(manager_requests.quorum(member), timeout=seconds)))
     for port, future in waiting:
         error = future.exception()
         answer = "A QUORUM" if error is None else f"{error.code().name}: {error.details()[:60]}"
@@ -225,7 +226,7 @@ def say_and_hang_up(step: int, only: list[int] | None = None) -> int:
     """Ask for a quorum at this step with every guessed store, and close at once; return the number of requests sent."""
     stores = [f"127.0.0.1:{port}" for port in open_ports(only)]
     members = [Member(f"toy_0:{uuid.uuid4()}", "http://127.0.0.1:9", store, step=step) for store in stores]
-    return _blurt([http2.HELLO + http2.call(1, QUORUM, protobuf.write_request(member)) for member in members], only)
+    return _blurt([http2.HELLO + http2.call(1, QUORUM, manager_requests.quorum(member)) for member in members], only)
 
 
 def _blurt(words: list[bytes], only: list[int] | None) -> int:
@@ -261,7 +262,7 @@ def _stream(n: int) -> bytes:
 
 
 def _heartbeat(n: int) -> bytes:
-    return http2.call(2 * n + 1, HEARTBEAT, protobuf.write_heartbeat(f"toy_{n}:{uuid.uuid4()}"))
+    return http2.call(2 * n + 1, HEARTBEAT, manager_requests.heartbeat(f"toy_{n}:{uuid.uuid4()}"))
 
 
 FLOODS: dict[str, tuple[bytes, Callable[[int], bytes] | None]] = {  # the first bytes, and those sent repeatedly
@@ -470,7 +471,9 @@ if __name__ == "__main__":
     attack = ATTACKS[sys.argv[2]]
     import grpc
 
-    from ftslurm.lighthouse import protobuf
+    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+    import manager_requests
+
     from ftslurm.lighthouse.quorum import Member
 
     if attack not in LIGHT:

@@ -83,8 +83,9 @@ def test_a_stranger_cannot_end_a_manager(run: Run, stranger: Stranger) -> None:
     told_once(run)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "heartbeats" else pytest.mark.nightly) for kind in FLOODS]
+)
 def test_a_flood_of_connections_does_not_slow_the_training_nor_fill_its_logs(
     run: Run, stranger: Stranger, kind: str
 ) -> None:

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.light]
 IDLE = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n"
 
 
+@pytest.mark.nightly
 def test_a_used_up_spare_node_is_asked_for_again_and_a_returning_node_is_used(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:

@@ -29,7 +29,7 @@ def test_all_verbs_tell_of_a_run_cancelled_in_the_queue_in_the_same_words(
 
     folder, name = str(run.dir), run.dir.name
     assert f"run {name} has not started yet: Slurm job {job} is waiting in the queue" in said("report", folder)
-    assert "(yet)" in said("logs", folder, code=2)
+    assert "has no log of a worker" in said("logs", folder, code=2)
 
     slurm_cluster.run(["scancel", job])
     why = f"Slurm job {job} was cancelled before it started"

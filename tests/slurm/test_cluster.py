@@ -11,7 +11,7 @@ import cluster as cluster_module
 import pytest
 from cluster import Cluster, ClusterError, processes_in, scratch
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 STUBBORN = "trap '' TERM; while true; do sleep 0.2; done"
 

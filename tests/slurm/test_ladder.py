@@ -72,8 +72,7 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
     os.kill(stopped, signal.SIGSTOP)
     back(run, 1, 3)
     assert cause(run, 1, 2) == "hang"
-    (hang,) = run.named("hang_found")
-    assert (hang["group"], hang["attempt"], hang["rank"]) == (1, 2, 0)
+    assert run.named("step_exited", group=1, attempt=2)[0]["rank"] == 0
     stacks = run.rank_log(1, attempt=2)
     assert "light.py" in stacks, stacks
     assert re.search(r"Thread 0x\w+", stacks), stacks

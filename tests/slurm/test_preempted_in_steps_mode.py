@@ -21,7 +21,12 @@ URGENT = ("sbatch", "--output=/dev/null", "--partition=urgent", "--nodes=2", "--
 @pytest.mark.slurm
 @pytest.mark.light
 @pytest.mark.parametrize(
-    ("grace_s", "saves"), [(3, False), (0, False), (12, True)], ids=["grace", "no-grace", "long-grace-saving"]
+    ("grace_s", "saves"),
+    [
+        pytest.param(3, False, marks=pytest.mark.nightly, id="grace"),
+        pytest.param(0, False, id="no-grace"),
+        pytest.param(12, True, id="long-grace-saving"),
+    ],
 )
 def test_a_preempted_run_is_told_as_preempted_and_not_as_cancelled(
     grace_s: int, saves: bool, new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]

@@ -6,7 +6,6 @@ from typing import Any
 
 from ftslurm.core.groups import fault_drills, placement, reports, restart
 from ftslurm.core.groups.launching import has_room
-from ftslurm.core.groups.reports import phases
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
@@ -41,7 +40,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
         distrust(turn, unit.group_id, unit.attempt, unit.current.agreed)
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
     if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job):
-        queue.doubt(turn, unit.place.allocation)
+        queue.doubt(turn, unit)
     _follows(turn, unit, verdict, event)
 
 
@@ -71,8 +70,7 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
         noticed = turn.now
         failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
     failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
-    began = None if unit.marks.joined is not None else phases(unit.marks)
-    turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit), phases=began))
+    turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit)))
     return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 
@@ -116,7 +114,7 @@ def _follows(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
 def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
     """Return whether srun failed before there was a step: slurmctld was away, or has just restarted and refuses."""
     heard = any(host is not None for host in unit.current.hosts) or bool(unit.current.evidence)
-    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.current.adoption is None
+    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and not unit.adopting
 
 
 def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
@@ -125,7 +123,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     marks = replace(unit.marks, launched=None)
     unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
-    queue.doubt(turn, unit.place.allocation)
+    queue.doubt(turn, unit)
     before = len(turn.actions)
     _follows(turn, unit, verdict, event)
     after = turn.change(unit, reason=reason)
@@ -168,7 +166,7 @@ def _alone(turn: Turn, verdict: Exit, unit: Unit) -> Exit:
 
 
 def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
-    """Relaunch the Lighthouse at once, on the same address; groups keep running. Only a failed start has a backoff."""
+    """Relaunch the Lighthouse at once; groups keep running. Only a failed start has a backoff."""
     if not turn.goes_on:
         give_up(turn, unit)
         return
@@ -199,11 +197,11 @@ def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
     if verdict.cause.row.blame is Blame.BROKEN:
         _blame(turn, unit)
     answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
-    if isinstance(answer, restart.GiveUp):
-        turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}"))
+    if isinstance(answer, str):
+        turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer}"))
         give_up(turn, unit)
         return
-    due = max(answer.time, verdict.time + 1.0)
+    due = max(answer, verdict.time + 1.0)
     wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
 
 
@@ -224,10 +222,10 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         return
     _blame(turn, unit)
     answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
-    if isinstance(answer, restart.GiveUp):
-        given_up(turn, unit, answer.reason)
+    if isinstance(answer, str):
+        given_up(turn, unit, answer)
         return
-    due, reason = answer.time, f"restart: {describe(verdict)}"
+    due, reason = answer, f"restart: {describe(verdict)}"
     if verdict.attempt == unit.attempt:  # else its launch was refused, and that record says when
         turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
     wait_for_next(turn, unit, due, reason)
@@ -241,7 +239,7 @@ def _got_anywhere(turn: Turn) -> bool:
 
 def _all_failed_alike(state: RunState) -> bool:
     """Return whether every group has failed with the same error, one that another attempt is not likely to mend."""
-    if len(state.table.names(Trait.HAS_FAILED)) < state.table.groups:
+    if state.table.count(Trait.HAS_FAILED) < state.table.groups:
         return False
     groups = state.groups
     ends = [unit.exits[-1] for unit in groups]

@@ -143,7 +143,7 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
         return
     target = turn.attempt(target, drilled=turn.now)
     task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(ranks.of(target)) if row.rank == rank)
-    node = target.current.hosts[task] if task < len(target.current.hosts) else None
+    node = target.node_of(task)
     turn.do(records.FaultInjected(**about, node=node))
     if kind == "cancel":
         turn.do(Cancel(target.id))

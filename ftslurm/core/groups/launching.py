@@ -91,7 +91,7 @@ def _to_check(turn: Turn, unit: Unit, place: Place) -> tuple[str, ...]:
     """
     if not turn.config.health.preflight or unit.is_lighthouse:
         return ()
-    near = (one for node in place.nodes for one in turn.table.near(node) if unit.is_standby)
+    near = turn.table.near(*place.nodes) if unit.is_standby else ()
     if any(one.phase in LIVE and one.name != unit.name and not one.is_lighthouse for one in near):
         return ()
     return tuple(node for node in place.nodes if node not in turn.nodes.passed)
@@ -195,9 +195,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
 
 def explain(turn: Turn) -> None:
     """Record what the groups without a place wait for, once a job has been requested; the others continue."""
-    if not turn.goes_on or turn.lineage.lost is not None or over_from(turn) is not None:
-        return
-    if not turn.awake:
+    if not turn.awake or not turn.goes_on or turn.lineage.lost is not None or over_from(turn) is not None:
         return
     coming = dict[int, tuple[str | None, str | None]]()  # by pool
     for unit in turn.having(Trait.WAITING):

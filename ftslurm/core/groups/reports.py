@@ -5,7 +5,7 @@ lines a second in total, or a journal of 64 groups would grow by 230,000 lines a
 controller has to read. An omitted report is added to the group's next line; nothing is lost when its attempt ends.
 
 What a group waits for before its first committed step is written if that lasts, and that no group commits one. Facts
-only: ftslurm/monitor makes the sentences of them, and adds the last lines of the logs. Nothing is ended: the first step
+only: ftslurm/monitor makes the sentences of them. Nothing is ended: the first step
 of a correct script may take any time.
 """
 
@@ -30,14 +30,10 @@ def every_s(groups: int) -> float:
 
 
 def reported(turn: Turn, unit: Unit, report: Progress) -> Unit:
-    """Add a report of a group: journal its line if one is due, else keep the report for its next line.
-
-    Args:
-        turn: the decision.
-        unit: the group.
-        report: its counts are those since the previous report.
-    """
-    report = report if unit.current.untold is None else _added(unit.current.untold[1], report)
+    """Journal the line of a group's report if one is due, else keep the report, with the longer gap, for the next."""
+    if unit.current.untold is not None:
+        gaps = (unit.current.untold[1].gap_s, report.gap_s)
+        report = replace(report, gap_s=max((gap for gap in gaps if gap is not None), default=None))
     unit = turn.attempt(unit, untold=(turn.now, report))
     return told(turn, unit) if _is_due(turn, unit) else unit
 
@@ -73,16 +69,6 @@ def _is_due(turn: Turn, unit: Unit) -> bool:
         return True
     shift, every = unit.group / LINES_PER_S, every_s(groups)
     return turn.due(((unit.current.last_told - shift) // every + 1) * every + shift, unit.name)
-
-
-def _added(before: Progress, now: Progress) -> Progress:
-    """Return two reports as one: the newer one, with the counts of both and the longer gap."""
-    return replace(
-        now,
-        committed=(before.committed or 0) + (now.committed or 0),
-        aborted=(before.aborted or 0) + (now.aborted or 0),
-        gap_s=max((gap for gap in (before.gap_s, now.gap_s) if gap is not None), default=None),
-    )
 
 
 # --- the parts of a group's recovery ----------------------------------------------------------------------------------
@@ -134,7 +120,7 @@ def tell_waiting(turn: Turn) -> None:
     for unit in turn.attended() if turn.goes_on else ():
         since = unit.marks.launched if unit.current.looked is None else unit.current.looked
         starts = unit.phase is Phase.STARTING or (unit.phase is Phase.RUNNING and not turn.independent)
-        if unit.group is None or unit.joined or unit.current.adoption is not None or since is None or not starts:
+        if unit.group is None or unit.joined or unit.adopting or since is None or not starts:
             continue
         if not turn.due(since + max(TOLD_S, every_s(turn.table.groups)), unit.name):
             continue
@@ -209,7 +195,7 @@ def _mind_first_step(turn: Turn) -> None:
     if begun or turn.lineage.lost is not None or not turn.goes_on:
         turn.set(stepless=None)
     elif stepless is None:
-        pending = table.count(Phase.PENDING) - len(table.names(Trait.WAITING))
+        pending = table.count(Phase.PENDING) - table.count(Trait.WAITING)
         if table.count(Phase.RUNNING) and not table.count(Phase.STARTING) + pending:
             turn.set(stepless=(turn.now, 0.0))
     elif turn.due(stepless[0] + max(turn.config.first_step_s, 2 * stepless[1])):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from ftslurm.config.schema import RestartConfig
@@ -15,18 +14,8 @@ WINDOW_S = 3600.0  # older failures do not count
 BACKOFF_MAX_S = 60.0  # the longest wait for a restart
 
 
-@dataclass(frozen=True)
-class RestartAt:
-    time: float
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    reason: str
-
-
-def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float) -> RestartAt | GiveUp:
-    """Apply the restart policy to one unit. A function of the exits: it keeps no counters.
+def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float) -> float | str:
+    """Return when a unit runs again, or why it never does. A function of the exits: it keeps no counters.
 
     The first failure leads to a restart at once, the second after backoff_s, each later one after twice the previous
     wait, up to BACKOFF_MAX_S. An attempt that has committed steps for BACKOFF_MAX_S was healthy: its failure counts as
@@ -43,32 +32,32 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     """
     last = exits[-1]
     if last.cause.row.again is Again.AT_ONCE:
-        return RestartAt(last.time)
+        return last.time
     if last.cause.row.again is Again.NEVER:
-        return GiveUp("every attempt would have it, too")
+        return "every attempt would have it, too"
     if config.max_per_group == 0:
-        return GiveUp("restart.max_per_group=0")
+        return "restart.max_per_group=0"
     if not last.launched:
         in_a_row = list(takewhile(lambda e: not e.launched, reversed(exits)))
         if last.time - in_a_row[-1].time < launch_patience_s:
-            return RestartAt(last.time + LAUNCH_AGAIN_S)
-        return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
+            return last.time + LAUNCH_AGAIN_S
+        return f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)"
     recent = [e for e in exits if last.time - e.time < WINDOW_S]
     failures = [e for e in recent if _is_failure(e)]
     if len(failures) > config.max_per_group:
-        return GiveUp(
+        return (
             f"{len(failures)} failures within {WINDOW_S:g} s are more than restart.max_per_group="
             f"{config.max_per_group} allows" + _hint(failures)
         )
     if where := _same_error(failures):
-        return GiveUp(f"the same error at the same step {where}: it is the script, not the node")
+        return f"the same error at the same step {where}: it is the script, not the node"
     in_a_chain = 0
     for exit_ in recent:
         counts = _is_failure(exit_) and not _moves(exit_, recent)
         in_a_chain = (0 if exit_.healthy_s >= BACKOFF_MAX_S else in_a_chain) + counts
     if _moves(last, recent):
-        return RestartAt(last.time)
-    return RestartAt(last.time + wait(in_a_chain, config))
+        return last.time
+    return last.time + wait(in_a_chain, config)
 
 
 def _moves(exit_: Exit, recent: Sequence[Exit]) -> bool:

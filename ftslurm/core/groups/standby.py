@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
 from ftslurm.core.groups.placement import FreePlaces
-from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit, replace
+from ftslurm.core.state.model import LIVE, OVER, RUNS, Phase, Place, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_names import group_unit, standby_number, standby_unit
-from ftslurm.core.state.units import places, pool_of
+from ftslurm.core.state.units import pool_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 
@@ -27,9 +27,9 @@ def home(turn: Turn, unit: Unit) -> Place | None:
     """Return the place of a standby: on spare nodes, else on a free share of a node, else beside a group."""
     if standby_each(turn.config):
         return _beside(turn, standby_number(unit.name))
-    taken = places(turn.state.groups, but=unit, phases=LIVE | {Phase.PENDING})
-    others = places(turn.state.standbys, but=unit)
-    if turn.config.cluster.kind == "array":  # it has a job of its own, or waits for one
+    taken = [group.place for group in turn.table.in_phase(*LIVE, Phase.PENDING) if group.place.nodes]
+    others = [standby.place for standby in turn.state.standbys if standby.phase in LIVE]
+    if turn.config.array:  # it has a job of its own, or waits for one
         return _place(turn, 1, [*taken, *others])
     used = frozenset(node for place in taken for node in place.nodes)
     spot = _place(turn, 1, others, used) or _place(turn, turn.config.groups.per_node, [*taken, *others])
@@ -57,7 +57,7 @@ def pick(turn: Turn, unit: Unit) -> tuple[Unit, Place] | None:
         place = standby.place
         if standby.phase is not Phase.RUNNING or standby.is_stopped or not avoid.isdisjoint(place.nodes):
             continue
-        near = {other.name: other for node in place.nodes for other in turn.table.near(node)}.values()
+        near = turn.table.near(*place.nodes)
         living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.name != unit.name]
         used = {spot.slot for spot in living if spot.allocation == place.allocation}
         slots = [slot for slot in range(config.groups.per_node) if slot not in used]
@@ -115,12 +115,12 @@ def _is_usable(turn: Turn, place: Place) -> bool:
 
 def _is_astray(turn: Turn, own: Unit, number: int) -> bool:
     """Return whether a standby's step is neither where its group is, nor where that wants to come back."""
-    if own.phase not in (Phase.STARTING, Phase.RUNNING) or own.current.adoption is not None:
+    if own.phase not in RUNS or own.adopting:
         return False
     group = turn.table.by_name.get(group_unit(number))
     if group is None or group.retired or group.phase in OVER:
         return True
-    return group.phase in (Phase.STARTING, Phase.RUNNING) and group.place != own.place
+    return group.phase in RUNS and group.place != own.place
 
 
 def told_room(turn: Turn, said: messages.Room, unit: Unit) -> None:
@@ -133,7 +133,7 @@ def told_room(turn: Turn, said: messages.Room, unit: Unit) -> None:
         return
     if NO_ROOM in turn.state.warnings:
         return
-    node = unit.current.hosts[said.task] if said.task < len(unit.current.hosts) else None
+    node = unit.node_of(said.task)
     reason = (
         f"{node} has {said.available_mb / 1024:.1f} GiB of memory left beside group {unit.group}, and warm processes "
         f"there would take {need / 1024:.1f} GiB, more than half: standby.count=each starts them all the same"
@@ -148,5 +148,5 @@ NO_ROOM = "standby.count=auto: no memory to spare"
 def needs_mb(worker_mb: int, config: Config) -> int:
     """Return the memory that the standbys of all groups on one node take."""
     groups = config.groups
-    here = groups.nodes * most_groups(config) if config.cluster.kind == "local" else groups.per_node
+    here = groups.nodes * most_groups(config) if config.local else groups.per_node
     return int(worker_mb * WARM_RATIO * groups.workers * here)

@@ -30,7 +30,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     asked = unit.current.recalled if cause is Cause.REQUESTED else None
     launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # srun itself is the reason
     if best is None or cause in (Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
-        best = Evidence(None, None, code=ended.code, signal=ended.signal)
+        best = Evidence(code=ended.code, signal=ended.signal)
     return Exit(
         attempt=unit.attempt,
         time=now,
@@ -188,9 +188,7 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
     best = strongest(unit.current.evidence)
     if best is None or _strength(best, _echoing(unit.current.evidence)) < Strength.ECHO:
         return ()
-    heard = {e.node for e in unit.current.evidence} | {
-        unit.current.hosts[task] for task in unit.current.done if task < len(unit.current.hosts)
-    }
+    heard = {e.node for e in unit.current.evidence} | {unit.node_of(task) for task in unit.current.done}
     both = zip(unit.current.hosts, unit.pulses, strict=False)
     # What was sent before the failure has been read by now; "Z": its guard has not reaped it yet.
     heard |= {host for host, pulse in both if pulse and pulse.time > since + WORDS_S and pulse.state not in "ZX?"}

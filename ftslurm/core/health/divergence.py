@@ -10,6 +10,7 @@ that is back, and a history that a full restart has undone, are not compared wit
 from __future__ import annotations
 
 from itertools import islice
+from typing import TypeAlias
 
 from ftslurm.core.state.actions import DistrustCheckpoints
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
@@ -22,6 +23,7 @@ from ftslurm.words import few
 
 KEPT = 8  # steps whose digests are kept for each rank, those that were reported last
 NAMED = 8  # groups that a sentence names
+Tasks: TypeAlias = list[tuple[Unit, int]]  # that of a rank in each of some groups
 
 
 def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
@@ -46,7 +48,7 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
 
 
 def _all_have_reported(turn: Turn, compared: Compared) -> bool:
-    if len(compared.digests) < len(turn.table.names(Trait.JOINED)):
+    if len(compared.digests) < turn.table.count(Trait.JOINED):
         return False
     return all((unit.name, unit.attempt) in compared.digests for unit in turn.having(Trait.JOINED))
 
@@ -75,7 +77,7 @@ def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
     ]
     told = turn.state.comparisons.told
     in_doubt = {digest for unit, digest, _ in running if (unit.name, unit.attempt) in told}
-    alike: dict[str, list[tuple[Unit, int]]] = {}
+    alike: dict[str, Tasks] = {}
     for unit, digest, task in running:
         alike.setdefault(digest, []).append((unit, task))
     if len(alike) < 2 or len(in_doubt) > 1:
@@ -90,7 +92,7 @@ def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
         _tell(turn, rank, compared.step, differ)
 
 
-def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], equal: int) -> None:
+def _condemn(turn: Turn, rank: int, step: int, wrong: Tasks, equal: int) -> None:
     """Bring the groups down that differ from the majority."""
     alone = f"weights or optimizer differ from those of {equal} groups, which are equal, after step {step}"
     _write(turn, rank, step, wrong, equal, f"{_named(wrong, rank)}: {alone}")
@@ -99,7 +101,7 @@ def _condemn(turn: Turn, rank: int, step: int, wrong: list[tuple[Unit, int]], eq
         turn.attempt(stop(turn, unit, Cause.DIVERGED, sign), agreed=turn.state.comparisons.equal.get(rank, 0))
 
 
-def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]]) -> None:
+def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
     """Tell people once that groups differ, and that nothing shows which are right."""
     known = turn.state.comparisons
     turn.set(comparisons=replace(known, told=frozenset((unit.name, unit.attempt) for unit, _ in differ)))
@@ -115,13 +117,13 @@ def _tell(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]]) -> N
         turn.fail(f"{reason} (health.on_divergence=stop)")
 
 
-def _write(turn: Turn, rank: int, step: int, differ: list[tuple[Unit, int]], equal: int, reason: str) -> None:
+def _write(turn: Turn, rank: int, step: int, differ: Tasks, equal: int, reason: str) -> None:
     groups = tuple(unit.group_id for unit, _ in differ)
     nodes = tuple(str(unit.current.hosts[task]) for unit, task in differ)
     turn.do(records.ReplicasDiffer(step=step, rank=rank, groups=groups, nodes=nodes, equal=equal, reason=reason))
 
 
-def _named(differ: list[tuple[Unit, int]], rank: int) -> str:
+def _named(differ: Tasks, rank: int) -> str:
     """Return the groups with the nodes of a rank: "group 1 (rank 0 on n2), group 2 (rank 0 on n3)"."""
     named = [f"group {unit.group} (rank {rank} on {unit.current.hosts[task]})" for unit, task in differ]
     return few(named, NAMED)

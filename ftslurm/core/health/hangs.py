@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health.node_health import FRESH
-from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Standstill, Trait, Unit, replace
+from ftslurm.core.state.model import RUNS, Evidence, Phase, Pulse, Standstill, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.units import independent
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -50,7 +49,7 @@ def limits(standstill: Standstill, config: Config) -> Limits:
     if health.hang_after_s != AUTO:
         fixed = health.hang_after_s or inf
         return Limits(fixed, fixed)
-    if independent(config):
+    if config.independent:
         return Limits(inf, inf)  # no steps are reported
     if standstill.seen < ENOUGH:
         return Limits(config.join_timeout_s, config.join_timeout_s)
@@ -66,7 +65,7 @@ def learn(turn: Turn, gap_s: float | None) -> None:
     due = now >= standstill.learnt + LOOK_S_PER_GROUP * table.groups
     if gap_s <= standstill.longest_s and not due:
         return  # the groups step together: one of them is enough
-    joining = table.count(Phase.RUNNING) != len(table.names(Trait.JOINED))
+    joining = table.count(Phase.RUNNING) != table.count(Trait.JOINED)
     if joining or last_change(turn) >= now - gap_s - REPORT_S:
         return
     longest_s = max(standstill.longest_s, gap_s)
@@ -143,7 +142,7 @@ def _ask_where(turn: Turn) -> None:
 
 def _compare(turn: Turn) -> None:
     """Note the tasks that the same rank of another group has passed."""
-    turn.set(standstill=replace(turn.state.standstill, overtaken=tuple(overtaken(turn))))
+    turn.set(standstill=replace(turn.state.standstill, overtaken=dict(overtaken(turn))))
 
 
 def _condemn(turn: Turn, culprit: Culprit) -> None:
@@ -159,15 +158,6 @@ def _condemn(turn: Turn, culprit: Culprit) -> None:
         reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
     stop(turn, unit, Cause.HANG, evidence, due=turn.now + DUMP_S, detect_s=round(silent_s, 3))
-    found = records.HangFound(
-        **unit.of_group,
-        rank=task,
-        step=pulse.step,
-        stage=pulse.stage,
-        silent_s=round(silent_s, 3),
-        reason=reason,
-    )
-    turn.do(found)
     turn.send(unit, messages.Dump())
 
 
@@ -181,7 +171,7 @@ def hung(turn: Turn) -> tuple[Culprit, ...]:
     """
     standstill, allowed = turn.state.standstill, limits(turn.state.standstill, turn.config)
     stopped: dict[str, Culprit] = {}
-    for unit in turn.table.in_phase(Phase.STARTING, Phase.RUNNING):
+    for unit in turn.table.in_phase(*RUNS):
         for task, pulse in enumerate(unit.pulses):
             if pulse is not None and pulse.stopped is not None and pulse.time >= pulse.stopped + allowed.in_step_s:
                 stopped.setdefault(unit.name, Culprit(unit, task, pulse))
@@ -190,26 +180,27 @@ def hung(turn: Turn) -> tuple[Culprit, ...]:
     if not standstill.overtaken or _heals(turn, allowed.between_s):
         return ()
     changed, found = last_change(turn), list[Culprit]()
-    since = {(one.unit, one.task): max(one.since, changed) for one in standstill.overtaken}
     for peers in _ranks(turn):
         if any(turn.now - one.pulse.time > FRESH * turn.config.heartbeat_s for one in peers):
             continue  # the others may wait for the silent task
         for one in peers:
-            passed = since.get((one.unit.name, one.task), inf)
-            if one.pulse.time >= max(passed, one.pulse.moved) + allowed.at(one.pulse.stage):
+            passed = standstill.overtaken.get(_key(one), inf)
+            if one.pulse.time >= max(passed, changed, one.pulse.moved) + allowed.at(one.pulse.stage):
                 found.append(one)
     first = min(found, key=lambda one: one.pulse.moved, default=None)
     return () if first is None else (first,)
 
 
-def overtaken(turn: Turn) -> Iterator[Overtaken]:
+def overtaken(turn: Turn) -> Iterator[tuple[tuple[str, int, float], float]]:
     """Yield the tasks that the same rank of another group has passed, with the time at which that was first seen."""
     standstill = turn.state.standstill
-    known = {(one.unit, one.task, one.moved): one.since for one in standstill.overtaken}
     for peers in _ranks(turn):
         for one in _passed(peers, limits(standstill, turn.config)):
-            key = (one.unit.name, one.task, one.pulse.moved)
-            yield Overtaken(*key, known.get(key, turn.now))
+            yield _key(one), standstill.overtaken.get(_key(one), turn.now)
+
+
+def _key(one: Culprit) -> tuple[str, int, float]:
+    return one.unit.name, one.task, one.pulse.moved
 
 
 def _passed(peers: list[Culprit], allowed: Limits) -> Iterator[Culprit]:

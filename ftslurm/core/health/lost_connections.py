@@ -99,7 +99,7 @@ def _sign(turn: Turn, unit: Unit, node: str, look: Look) -> Evidence | None:
     if not look.reachable:
         return node_health.lost(task, node, f"{others}, and Slurm cannot start a step there")
     if look.letters(unit.id) == "" and look.asked < _noticed(unit) + KILL_S:  # later: we have killed them
-        return node_health.gone(task, node, "something killed its slurmstepd")
+        return node_health.gone(task, node)
     if turn.due(_noticed(unit) + KILL_S):
         error = f"{others}, which answers, but the guard of the step there does not"
         return Evidence(task, node, error=error, cause=Cause.UNKNOWN, stuck=True)

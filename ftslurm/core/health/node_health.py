@@ -19,7 +19,7 @@ on. A node that fails its check (health.preflight) is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
@@ -27,7 +27,7 @@ from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
-from ftslurm.core.state.model import Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
+from ftslurm.core.state.model import RUNS, Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
@@ -56,7 +56,7 @@ class Silence(NamedTuple):
 
 def silences(unit: Unit) -> Iterator[Silence]:
     """Yield for each node of a unit that should send heartbeats when it last did."""
-    if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.marks.launched is not None:
+    if unit.phase in RUNS and unit.marks.launched is not None:
         for node in dict.fromkeys(unit.place.nodes):
             if unit.task_on(node) in unit.current.done:
                 continue  # the first task of a node reports for it, and has succeeded: the others may still end
@@ -102,7 +102,7 @@ def watch(turn: Turn) -> None:
         return
     for silence in late:
         unit, node = turn.unit(silence.unit.name), silence.node
-        if unit.phase not in (Phase.STARTING, Phase.RUNNING):
+        if unit.phase not in RUNS:
             continue
         words = f"nothing heard of {node} for {turn.now - silence.since:.0f} s, and its slurmd's port does not answer"
         evidence = lost(unit.task_on(node), node, words) if dead else _judge(turn, silence, looks[node])
@@ -174,7 +174,7 @@ def _quiet(turn: Turn, names: Iterable[str]) -> list[Silence]:
     suspicious.
     """
     suspicious = turn.nodes.those(lambda node: node.look is not None or node.dialled)
-    known = {unit.name for node in suspicious for unit in turn.table.near(node)}
+    known = {unit.name for unit in turn.table.near(*suspicious)}
     limit, units = DIALLED * turn.config.health.lost_after_s, turn.table.named({*names, *known})
     found = (silence for unit in units for silence in silences(unit) if turn.due(silence.since + limit, unit.name))
     return sorted(found, key=lambda silence: silence.since)
@@ -222,7 +222,7 @@ def _judge(turn: Turn, silence: Silence, look: Look) -> Evidence | None:
     if task is None and (letters != "" or not turn.due(since + 2 * lost_after_s)):
         return None  # no hello yet: a container may start slowly, and health.start_timeout_s limits that
     if letters == "":
-        return gone(task, node, "something killed its slurmstepd")
+        return gone(task, node)
     if letters is not None and "T" in letters:
         error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
         return Evidence(task, node, error=error, cause=Cause.HANG)
@@ -236,8 +236,8 @@ def lost(task: int | None, node: str, error: str) -> Evidence:
     return Evidence(task, node, node_lost=True, error=error, stuck=True)
 
 
-def gone(task: int | None, node: str, why: str) -> Evidence:
-    error = f"its processes are gone from {node}, which answers: {why}"
+def gone(task: int | None, node: str) -> Evidence:
+    error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
     return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
 
 
@@ -315,10 +315,9 @@ def looked(turn: Turn, answer: Looked) -> None:
     if answer.silent:
         turn.node(name, no_answer=node.dialled > 0)
         return
-    known: dict[str, Any] = {"answered": now, "reachable": answer.reachable, "steps": answer.steps}
-    known = {"again": now + REFUSED_AGAIN_S} if answer.refused else known
-    if node.look is not None:
-        turn.node(name, look=replace(node.look, **known))
+    if (look := node.look) is not None:
+        known = replace(look, answered=now, reachable=answer.reachable, steps=answer.steps)
+        turn.node(name, look=replace(look, again=now + REFUSED_AGAIN_S) if answer.refused else known)
     if answer.reachable and node.out is Out.LOST:
         turn.take_back(name, "a step can be started there again")
 
@@ -332,7 +331,7 @@ def heard(turn: Turn, events: Iterable[Alive]) -> None:
             continue  # a late message of an attempt that has ended
         beating[unit.name] = beat(beating.get(unit.name, unit), event, turn.config)
     if beating:
-        turn.put_unnoticed(beating.values())
+        turn.set(table=turn.table.put_unnoticed(beating.values()))
 
 
 def beat(unit: Unit, event: Alive, config: Config) -> Unit:

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from ftslurm.core.state.actions import CancelJobs, Exclude
-from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
+from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, RequeueRefused, Submitted
 from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.job_states import state as job_state
 
 TOLD_S = 1.5  # wait at most this long for Slurm's reason after it has ended a step
 BUSY_S = 2.0  # poll interval while a job is between two states
@@ -31,9 +30,6 @@ def observe(turn: Turn, event: JobEvent) -> None:
     match event:
         case JobsSeen():
             _seen(turn, event)
-        case JobsUnknown(took_s):
-            wait = max(turn.config.poll_s, 2 * took_s)
-            turn.set_job_pool(next_poll=turn.now + min(wait, RARE_S))
         case Submitted():
             _submitted(turn, event)
         case JobLeaving(name, cause, why):
@@ -107,9 +103,9 @@ def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
     return records.AllocationLeaving(allocation=one.name, cause=cause.value, reason=why)
 
 
-def doubt(turn: Turn, name: str | None) -> None:
-    """Poll Slurm at once whether a job still runs, because a step in it was ended from outside."""
-    known = job(turn, name)
+def doubt(turn: Turn, unit: Unit) -> None:
+    """Poll Slurm at once whether the job of a unit still runs, because its step was ended from outside."""
+    known = job(turn, unit.place.allocation)
     if known is not None and known.state == "RUNNING":
         update(turn, known.name, doubted=turn.now)
         poll_by(turn, turn.now)
@@ -197,13 +193,14 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
             seen = replace(old, state="GONE", nodes=(), reason="")
         if seen is None:
             continue
-        if seen.nodes and job_state(seen.state).ends:
+        if seen.nodes and seen.row.ends:
             _cannot_write(turn, seen)
         jobs[old.name] = _changed(turn, old, seen)
         if _has_lost_its_nodes(old, seen):
             _bring_down(turn, old, seen)
     if not event.whole:
-        turn.set_job_pool(by_name=jobs)
+        wait = max(turn.config.poll_s, 2 * event.took_s)
+        turn.set_job_pool(by_name=jobs, next_poll=now + min(wait, RARE_S))
         return
     jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
     busy = any(_unsettled(one, now) for one in jobs.values())
@@ -213,7 +210,7 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
 
 
 def slurm_answered(turn: Turn) -> None:
-    """Record that slurmctld has answered since the probes were sent (health/silence.py)."""
+    """Record that slurmctld has answered since the probes were sent (health/node_health.py)."""
     for node, look in turn.nodes.looks.items():
         turn.node(node, look=replace(look, slurm=True))
 
@@ -228,7 +225,7 @@ def _cannot_write(turn: Turn, one: Job) -> None:
 
 def _unsettled(one: Job, now: float) -> bool:
     """Return whether a job is between two states, or waits since a short time, so that Slurm is polled more often."""
-    between = job_state(one.state).between or not one.nodes
+    between = one.row.between or not one.nodes
     waits = between or one.leaving is not None or one.tried > -inf or one.doubted is not None
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
@@ -247,7 +244,7 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
     if runs and job.leaving is None and new.preempted:
         job = replace(job, leaving=Cause.PREEMPTED)
         turn.do(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
-    if old.state == "RUNNING" and old.nodes and job_state(new.state).between:
+    if old.state == "RUNNING" and old.nodes and new.row.between:
         job = replace(job, doubted=turn.now)
     elif _has_lost_its_nodes(old, new):
         job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None)
@@ -267,7 +264,7 @@ def _is_same_run(old: Job, new: Job) -> bool:
 
 def _has_lost_its_nodes(old: Job, new: Job) -> bool:
     """Return whether a job had nodes and has none now."""
-    return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and not job_state(new.state).between
+    return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and not new.row.between
 
 
 def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
@@ -281,7 +278,7 @@ def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
 
 def _bring_down(turn: Turn, old: Job, new: Job) -> None:
     """Stop the units in a job that has ended, without waiting for their srun, which may hang."""
-    cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or job_state(new.state).cause
+    cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or new.row.cause
     cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
     for unit in living(turn, old.name):

@@ -21,7 +21,6 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.job_states import state as job_state
 
 LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for this long; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
@@ -33,14 +32,9 @@ HANDOVER_S = 900.0  # the next job of a group is requested so long before the en
 HOPELESS = 4  # consecutive refusals of sbatch after which a group without a place will get none
 
 
-def array(config: Config) -> bool:
-    """Return whether all nodes come from pilots."""
-    return config.cluster.kind == "array"
-
-
 def uses_jobs(config: Config) -> bool:
     """Return whether the run may have jobs beside the controller's."""
-    return array(config) or (config.cluster.kind == "slurm" and config.cluster.requeue)
+    return config.array or (config.cluster.kind == "slurm" and config.cluster.requeue)
 
 
 def may_come(turn: Turn, unit: Unit) -> bool:
@@ -51,7 +45,7 @@ def may_come(turn: Turn, unit: Unit) -> bool:
     pool = pool_of(unit.group, config)
     if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
-        free = (one for one in jobs if one.alive or job_state(one.state).between or not turn.due(one.since + BETWEEN_S))
+        free = (one for one in jobs if one.alive or one.row.between or not turn.due(one.since + BETWEEN_S))
         return not state.job_pool.polled or not jobs or any(not any(living(turn, one.name)) for one in free)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
@@ -71,7 +65,7 @@ def lasts(turn: Turn, one: Job) -> bool:
     state, config = turn.state, turn.config
     if one.dismissed is not None:
         return False
-    if job_state(one.state).between and not turn.due(one.since + BETWEEN_S, JOBS):
+    if one.row.between and not turn.due(one.since + BETWEEN_S, JOBS):
         return True
     bad = state.nodes.unusable if any(living(turn, one.name)) else state.nodes.unusable | given_back(turn)
     if not one.alive or not bad.isdisjoint(one.nodes):
@@ -90,7 +84,7 @@ def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
 
 def given_back(turn: Turn) -> frozenset[str]:
     """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
-    gives_back = array(turn.config) and may_ask(turn.config)
+    gives_back = turn.config.array and may_ask(turn.config)
     return turn.nodes.those(lambda node: node.shunned) if gives_back else frozenset()
 
 
@@ -101,14 +95,14 @@ def _requeues(one: Job, config: Config) -> bool:
 
 def may_ask(config: Config) -> bool:
     """Return whether jobs may be submitted; the tasks of an array submitted by hand can only be requeued."""
-    return (array(config) or config.cluster.requeue) and config.internal.pilots is None
+    return (config.array or config.cluster.requeue) and config.internal.pilots is None
 
 
 def wanted(turn: Turn, pool: int) -> int:
     """Return how many jobs a pool needs."""
     state, config = turn.state, turn.config
     groups = _open_groups(turn, pool)
-    if array(config):
+    if config.array:
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return groups + (standbys if groups else 0)
     there = (one.name for one in state.job_pool.by_name.values() if one.alive)
@@ -131,7 +125,7 @@ def _is_open(unit: Unit) -> bool:
 def _stuck(turn: Turn) -> int:
     """Return how many groups on drained nodes of the controller's allocation find no other place in it."""
     state, groups, drained = turn.state, turn.config.groups, turn.nodes.drained
-    near = {unit.name: unit for node in drained for unit in turn.table.near(node)}.values()
+    near = turn.table.near(*drained)
     stay = sum(u.phase in LIVE and _is_open(u) and u.place.allocation is None for u in near)
     if stay == 0:
         return 0
@@ -196,10 +190,10 @@ def supply(turn: Turn) -> None:
             _balance(turn, pool)
         _requeue(turn)
     known = turn.state.job_pool
-    busy = array(turn.config) or any(one.alive for one in turn.jobs) or not known.polled
+    busy = turn.config.array or any(one.alive for one in turn.jobs) or not known.polled
     doubtful = any(not look.slurm for look in turn.nodes.looks.values())  # no node is judged until Slurm answers
     if busy and (doubtful or turn.due(known.next_poll)):
-        turn.do(AskJobs())
+        turn.do(AskJobs(turn.now))
         turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
 
 
@@ -298,7 +292,7 @@ def _requeue(turn: Turn) -> None:
 
 def over(state: RunState) -> tuple[str, ...]:
     """Return the jobs to cancel when the run ends."""
-    return tuple(one.name for one in state.job_pool.jobs if one.alive or job_state(one.state).between)
+    return tuple(one.name for one in state.job_pool.jobs if one.alive or one.row.between)
 
 
 def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:
@@ -315,7 +309,7 @@ def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:
         asking = asking_of(turn, pool)
         if asking.error:
             return f"a job that sbatch refuses: {asking.error}", None
-        return "a job of its own" if array(config) or asking.count else None, None
+        return "a job of its own" if config.array or asking.count else None, None
     if job.leaving is not None:
         return f"the requeue of Slurm job {job.name}", job.name
     why = f": {job.reason}" if job.reason not in ("", "None") else ""

@@ -11,12 +11,11 @@ from __future__ import annotations
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.events import Granted
-from ftslurm.core.state.model import LIVE, Comparisons, Phase, Saved, Trait, Unit
+from ftslurm.core.state.model import LIVE, RUNS, Comparisons, Phase, Saved, Trait, Unit
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.units import independent
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -39,7 +38,7 @@ def opened(turn: Turn, event: Granted) -> None:
         return
     if past is not None:
         _continued(turn, past, event.homes)
-        if any(unit.current.adoption for unit in turn.state.groups):
+        if any(unit.adopting for unit in turn.state.groups):
             return
         if past.step > 0 and not turn.independent:
             lost = f"the job was requeued at step {past.step}, with all groups"
@@ -71,7 +70,7 @@ def reached(state: RunState, config: Config) -> int:
     It is one less than the run has reached: each group commits a step by its own vote, so a survivor may be one step
     behind the group that reported the step and died.
     """
-    if independent(config) or state.lineage.step == 0 or state.lineage.lost is not None or state.lineage.resuming:
+    if config.independent or state.lineage.step == 0 or state.lineage.lost is not None or state.lineage.resuming:
         return 0
     return max(1, state.lineage.step - 1)
 
@@ -115,7 +114,7 @@ def guard(turn: Turn) -> None:
     lost = turn.lineage.lost
     if lost is None:
         return
-    for unit in turn.table.in_phase(Phase.STARTING, Phase.RUNNING):
+    for unit in turn.table.in_phase(*RUNS):
         stop(turn, unit, Cause.CANCELLED)
     if not turn.table.count(*LIVE):
         _restart_all(turn, lost)

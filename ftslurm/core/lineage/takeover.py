@@ -16,7 +16,20 @@ from ftslurm.core.groups.reports import recovery
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Attach
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import LIVE, Adoption, Evidence, Exit, Job, Marks, Phase, Place, Pulse, Unit, replace
+from ftslurm.core.state.model import (
+    LIVE,
+    Adoption,
+    Evidence,
+    Exit,
+    Job,
+    Marks,
+    Phase,
+    Place,
+    Pulse,
+    StepId,
+    Unit,
+    replace,
+)
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.turn import Turn
@@ -40,7 +53,7 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
         past: what the journal of the earlier controller shows.
         homes: where this controller runs, see Live.home.
     """
-    here = turn.config.cluster.kind == "array" or past.home in homes  # else everything ended with the job
+    here = turn.config.array or past.home in homes  # else everything ended with the job
     over = past.over if here else {}
     for unit in turn.state.units:
         step = past.live.get(unit.name)
@@ -54,7 +67,7 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
             turn.put(_left_behind(unit, step, turn.now))
         elif step is not None:
             _gone(turn, unit, step, past)
-    if any(unit.current.adoption for unit in turn.state.groups):
+    if any(unit.adopting for unit in turn.state.groups):
         _went_on(turn, past)
 
 
@@ -84,7 +97,7 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
     now, place = turn.now, step.place
     away = round(now, 3) if step.joined is not None or step.away is None else step.away
     exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error)
-    turn.do(exited(unit, exit_, now, with_job=True, away_since=away, evidence=(), phases=None))
+    turn.do(exited(unit, exit_, now, with_job=True, away_since=away, evidence=()))
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
     if step.diverged:
         distrust(turn, unit.group_id, step.attempt, 0)
@@ -128,7 +141,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         recalled=live.recalled,
         agreed=0 if live.diverged else None,
         evidence=(live.diverged,) if live.diverged else (),
-        ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
+        ran_as=None if live.id == StepId(unit.name, live.attempt) else live.id,
         hosts=hosts,
         ready=Map({0: ""} if unit.is_lighthouse else {}),
         adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
@@ -150,15 +163,12 @@ def attach(turn: Turn) -> None:
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
         if job is not None and job.id and job.state == "RUNNING" and not moved:
             _attach(turn, unit, adoption, place)
-        elif moved or (
-            turn.state.job_pool.polled
-            and (job is None or not (job_state(job.state).runs or job_state(job.state).between))
-        ):
+        elif moved or (turn.state.job_pool.polled and (job is None or not (job.row.runs or job.row.between))):
             _job_gone(turn, unit, place.allocation, job, moved)
 
 
 def _attach(turn: Turn, unit: Unit, adoption: Adoption, place: Place) -> None:
-    turn.do(Attach(unit.id, unit.group, place, adoption.slurm_step))
+    turn.do(Attach(unit.id, place, adoption.slurm_step))
     turn.attempt(unit, adoption=replace(adoption, asked=True))
 
 
@@ -167,7 +177,7 @@ def _job_gone(turn: Turn, unit: Unit, allocation: str, job: Job | None, moved: b
     words = f"job {allocation} has ended while no controller was there"
     now_is = None if job is None or moved else job.state
     cause = job_state(now_is or "").cause or Cause.PREEMPTED  # requeued, or unknown to Slurm
-    sign = Evidence(None, None, error=words, cause=cause)
+    sign = Evidence(error=words, cause=cause)
     unit = turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign))
     ended(turn, Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), unit)
     if not moved:
@@ -182,7 +192,7 @@ def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:
     late = turn.now >= adoption.since + turn.config.orphan_after_s  # by now the step has ended itself
     if late or event.no_job:
         return False
-    queue.doubt(turn, unit.place.allocation)
+    queue.doubt(turn, unit)
     turn.attempt(unit, adoption=replace(adoption, asked=False, again=turn.now + AGAIN_S))
     return True
 

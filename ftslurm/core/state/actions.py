@@ -5,6 +5,8 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from ftslurm.core.state.model import Place, RunOutcome, StepId
 from ftslurm.protocol.messages import Order, Rank
 from ftslurm.protocol.records import JournalRecord
@@ -30,7 +32,6 @@ class Attach(Value):
     """Connect to the guards of a step that an earlier controller has launched."""
 
     id: StepId
-    group: int | None
     place: Place
     slurm_step: str | None = None  # to end the step if the guards do not answer
 
@@ -100,7 +101,9 @@ class Dial(Ask):
 
 
 class AskJobs(Ask):
-    """Ask about all jobs of this run at once. The answer is JobsSeen, or JobsUnknown."""
+    """Ask about all jobs of this run at once. The answer is JobsSeen."""
+
+    asked: float = field(default=0.0, compare=False)  # when; a request that is still open serves as well
 
 
 class RequestJobs(Ask):

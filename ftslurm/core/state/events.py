@@ -35,13 +35,7 @@ class JobsSeen(Value):
     jobs: tuple[Job, ...]
     asked: float  # when squeue was called
     took_s: float = 0.0  # how long squeue took
-    whole: bool = True  # False: the list is partial; jobs that are not in it may still exist
-
-
-class JobsUnknown(Value):
-    """squeue has not answered, or its answer is unusable."""
-
-    took_s: float = 0.0
+    whole: bool = True  # False: squeue has not answered, or not all can be read: jobs that are not here may exist
 
 
 class Submitted(Value):
@@ -175,7 +169,7 @@ class Explained(Value):
 
 
 StepEvent = Heard | TaskFailed | Ended
-JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
+JobEvent = JobsSeen | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
 RunEvent = Granted | Asked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

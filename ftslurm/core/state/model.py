@@ -16,6 +16,7 @@ from immutables import Map
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause, Says
+from ftslurm.protocol.job_states import JobState
 from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted
 from ftslurm.protocol.records import Progress
@@ -58,6 +59,7 @@ class Phase(str, Enum):
 
 
 LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})  # phases in which a step exists
+RUNS = (Phase.STARTING, Phase.RUNNING)  # phases in which a step exists, and is not being brought down
 OVER = frozenset({Phase.SUCCEEDED, Phase.FAILED})  # phases in which no further step will exist
 
 
@@ -143,9 +145,14 @@ class Job(Value):
     began: float | None = None  # when it was first seen running, since it was last requeued
 
     @property
+    def row(self) -> JobState:
+        """What follows from its state."""
+        return job_state(self.state)
+
+    @property
     def alive(self) -> bool:
         """Whether the job provides nodes, now or later."""
-        return self.dismissed is None and job_state(self.state).provides
+        return self.dismissed is None and self.row.provides
 
     @property
     def usable(self) -> bool:
@@ -156,8 +163,8 @@ class Job(Value):
 class Evidence(Value):
     """One sign of how a task ended: the worker's error, its guard's report, srun's output, or the core's verdict."""
 
-    task: int | None
-    node: str | None
+    task: int | None = None
+    node: str | None = None
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
@@ -293,9 +300,7 @@ class Attempt(Value):
     told: float | None = None  # when Slurm ordered its step to end; Slurm is asked why
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
-    looked: float | None = (
-        None  # when what it waits for before its first step was last looked at (before_first_step.py)
-    )
+    looked: float | None = None  # when what it waits for before its first step was last looked at (groups/reports.py)
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
 
@@ -351,6 +356,15 @@ class Unit(Value):
         """Whether this attempt has committed a step, so that it holds the state of the training."""
         return self.phase is Phase.RUNNING and self.current.step is not None
 
+    @property
+    def adopting(self) -> bool:
+        """Whether an earlier controller has launched its step, and not all guards have reported to this one."""
+        return self.current.adoption is not None
+
+    def node_of(self, task: int) -> str | None:
+        """Return the node that a task has reported; None: it has not."""
+        return self.current.hosts[task] if task < len(self.current.hosts) else None
+
     def task_on(self, node: str) -> int | None:
         """Return the first task that has reported this node; None: none has."""
         return next((task for task, host in enumerate(self.current.hosts) if host == node), None)
@@ -383,15 +397,6 @@ class Look(Value):
         return None if self.steps is None else dict(self.steps).get(str(step), "")
 
 
-class Overtaken(Value):
-    """A task that has not moved since `moved`, and since when another is known to have passed it."""
-
-    unit: str
-    task: int
-    moved: float
-    since: float
-
-
 class Ending(Value):
     """The run is being brought to an end."""
 
@@ -402,13 +407,6 @@ class Ending(Value):
     until: float = 0.0  # earliest end: Slurm has been asked for the reason
 
 
-class Asker(Value):
-    """A user who waits for the answer to a command."""
-
-    command: str  # the id of the command in the inbox
-    by: Requester
-
-
 class SaveAsked(Value):
     """A checkpoint that was requested from all groups; the group that leads saves it (rollover.py)."""
 
@@ -416,7 +414,7 @@ class SaveAsked(Value):
     until: float  # when the controller stops waiting for it
     error: str | None = None  # why it could not be saved
     saved: Saved | None = None  # it
-    askers: tuple[Asker, ...] = ()  # users who wait for it (`ftslurm save`)
+    askers: tuple[tuple[str, Requester], ...] = ()  # the commands and users that wait for it (`ftslurm save`)
 
 
 class Saved(Value):
@@ -546,9 +544,10 @@ class Nodes(Value):
 class Standstill(Value):
     """The tasks that stand still while others make progress; see health/hangs.py."""
 
-    overtaken: tuple[Overtaken, ...] = ()
+    # The unit, task and time of the last move of those that another has passed -> since when that is known.
+    overtaken: Mapping[tuple[str, int, float], float] = field(default_factory=dict)
     looked: float = 0.0  # when all groups were compared last
-    longest_s: float = 0.0  # the longest time between two commits; see health/hang_limit.py
+    longest_s: float = 0.0  # the longest time between two commits; see health/hangs.py
     seen: int = 0  # such times
     learnt: float = -inf  # when the last one was added
     told_s: float = 0.0  # the limit inside a step that the journal has

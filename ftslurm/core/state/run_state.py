@@ -9,6 +9,7 @@ from math import inf
 from immutables import Map
 
 from ftslurm.core.state.actions import Send
+from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import (
     ALL,
     Allocation,
@@ -31,13 +32,13 @@ class RunState(Value):
 
     table: UnitTable
     allocation: Allocation = Allocation("", ())  # the controller's own; without nodes in array mode: jobs provide all
-    held: tuple[object, ...] = ()  # Ended events whose verdict waits (rules._holds)
+    held: tuple[Ended, ...] = ()  # ended steps whose verdict waits (rules._holds)
     parked: Map[str, int] = Map()  # the last attempts of groups that `ftslurm scale` has removed
     lineage: Lineage = field(default=Lineage())
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
-    paced: bool = False  # a group has reported how fast it is since all were compared (health/slow.py)
+    paced: bool = False  # a group has reported how fast it is since all were compared (slow.py)
     compared: float = -inf  # when they were
     drills: Drills = field(default=Drills())
     comparisons: Comparisons = field(default=Comparisons())

@@ -15,20 +15,17 @@ from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import ALL, JOBS, RUN, Ending, Job, Lineage, Node, Nodes, RunOutcome, Trait, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import UnitTable
-from ftslurm.core.state.units import independent
 from ftslurm.protocol import records
 from ftslurm.protocol.messages import Order
 from ftslurm.protocol.value_class import Value
 
 V = TypeVar("V", bound=Value)
 # Fields of the run, its lineage and its jobs on which the rules about every unit depend, beside the unit itself.
-OF_ALL = frozenset(
-    {
-        *("allocation", "ending", "lighthouse_url", "nodes", "released"),
-        *("lost", "restarted", "resuming", "rolling", "saving"),
-        *("asking", "by_name", "polled"),
-    }
-)
+OF_ALL = {
+    "allocation", "ending", "lighthouse_url", "nodes", "released",
+    "lost", "restarted", "resuming", "rolling", "saving",
+    "asking", "by_name", "polled",
+}  # fmt: skip
 
 
 class Turn:
@@ -80,12 +77,12 @@ class Turn:
     @property
     def independent(self) -> bool:
         """Whether groups have no quorum: none waits for another, heals from it, or is too late once it finished."""
-        return independent(self.config)
+        return self.config.independent
 
     @property
     def local(self) -> bool:
         """Whether all nodes are this machine: none is lost, excluded or probed."""
-        return self.config.cluster.kind == "local"
+        return self.config.local
 
     def unit(self, name: str) -> Unit:
         return self.state.table.by_name[name]
@@ -165,10 +162,6 @@ class Turn:
         if is_new or (old is not None and unit.is_lighthouse and _differ(old, unit, ("phase", "attempt"))):
             self.wake(ALL)
         return unit
-
-    def put_unnoticed(self, units: Iterable[Unit]) -> None:
-        """As UnitTable.put_unnoticed."""
-        self.set(table=self.table.put_unnoticed(units))
 
     def set(self, **fields: Any) -> None:
         """Change these fields of the run's state."""

@@ -34,11 +34,11 @@ def _keys(unit: Unit | None) -> frozenset[Key]:
     if current.ran_as is not None:
         keys.add(current.ran_as)
     if unit.is_standby:
-        keys.add((Trait.STANDBY, unit.phase, current.adoption is not None))
+        keys.add((Trait.STANDBY, unit.phase, unit.adopting))
     if unit.group is not None:
         traits = {
             Trait.JOINED: unit.joined,
-            Trait.ADOPTING: current.adoption is not None,
+            Trait.ADOPTING: unit.adopting,
             Trait.WAITING: unit.waits_for is not None,
             Trait.HAS_FAILED: unit.exits,
             Trait.RETIRED: unit.retired,
@@ -87,9 +87,9 @@ class UnitTable(Value):
         """Return the names of the units with a property: of groups, if it is a phase or a trait."""
         return self.index.get(key, NOBODY)
 
-    def count(self, *phases: Phase) -> int:
-        """Return the number of groups in one of these phases."""
-        return sum(len(self.names(phase)) for phase in phases)
+    def count(self, *keys: Key) -> int:
+        """Return the number of groups in one of these phases, or with a trait."""
+        return sum(len(self.names(key)) for key in keys)
 
     def in_phase(self, *phases: Phase) -> list[Unit]:
         """Return the groups in one of these phases, in order."""
@@ -106,9 +106,9 @@ class UnitTable(Value):
         units = (self.by_name.get(name) for name in names)
         return sorted((unit for unit in units if unit is not None), key=_place_in_order)
 
-    def near(self, node: str) -> list[Unit]:
-        """Return the units whose last place has this node, in order."""
-        return self.named(self.names((Trait.ON_NODE, node)))
+    def near(self, *nodes: str) -> list[Unit]:
+        """Return the units whose last place has one of these nodes, in order."""
+        return self.named({name for node in nodes for name in self.names((Trait.ON_NODE, node))})
 
     def of_job(self, job: str) -> list[Unit]:
         """Return the units whose last place is in this Slurm job, in order."""

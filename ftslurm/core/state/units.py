@@ -1,11 +1,9 @@
-"""Facts about units that follow from the configuration, and the replacement of units in the state."""
+"""Facts about units that follow from the configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ftslurm.config.schema import Config, members, role_of
-from ftslurm.core.state.model import LIVE, Phase, Place, Unit
+from ftslurm.core.state.model import Unit
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 
 
@@ -17,11 +15,6 @@ def tasks_of(unit: Unit, config: Config) -> int:
 def step_tasks(unit: str, config: Config) -> int:
     """Return the number of tasks of a step of the unit of this name."""
     return 1 if unit == LIGHTHOUSE else config.groups.nodes * config.groups.workers
-
-
-def independent(config: Config) -> bool:
-    """Return whether groups have no quorum: none waits for another, heals from it, or is too late once it finished."""
-    return config.lighthouse.kind == "none"
 
 
 def serves(group: int | None, config: Config) -> bool:
@@ -38,9 +31,3 @@ def pool_of(group: int | None, config: Config) -> int:
         return 0
     ranges = (i + 1 for i, one in enumerate(config.cluster.ranges) if group in members(one.groups))
     return next(ranges, 0)
-
-
-def places(units: Iterable[Unit], *, but: Unit, phases: frozenset[Phase] = LIVE) -> list[Place]:
-    """Return the places of these units without `but`, as far as they are in one of these phases."""
-    others = (u for u in units if u.phase in phases and u.name != but.name)
-    return [u.place for u in others if u.place.nodes]

@@ -114,7 +114,7 @@ def test_runs_are_listed_newest_first(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["list", "--root", str(tmp_path)]) == 0
     assert "2 h" in capsys.readouterr().out
     assert main(["list", "--root", str(tmp_path), "--sweep", "nope"]) == 0
-    assert f"there is no such run under {tmp_path}" in capsys.readouterr().out
+    assert f"there is no run of the sweep nope under {tmp_path}" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -174,7 +174,7 @@ def test_a_local_run_whose_controller_ended_at_once_never_started(
 def test_a_run_that_has_begun_and_lost_its_job_has_started(run: RunDir, programs: Programs) -> None:
     slurm_says(programs, run, "CANCELLED")
     config = compose.load(run.config)
-    assert facts.look(config, run).never is not None
+    assert facts.look(config, run).never
     run.events.write_text("damaged\n")
     ex.write(run, [ex.launched(1, 0)])
     assert facts.look(config, run) == Standing("lost", "its controller is gone: Slurm job 81 is CANCELLED")
@@ -197,7 +197,7 @@ def test_a_run_that_slurm_starts_after_its_end_was_written_has_started(run: RunD
     Run(run.root).stop()
     ex.write(run, [ex.started() | {"cluster": "slurm", "mode": "steps", "job_id": "81"}])
     slurm_says(programs, run, "RUNNING")
-    assert facts.look(compose.load(run.config), run).never is None
+    assert not facts.look(compose.load(run.config), run).never
 
 
 def test_stop_ends_a_local_run_that_never_started(run: RunDir) -> None:

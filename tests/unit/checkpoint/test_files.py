@@ -29,7 +29,7 @@ def has_read() -> int:
 def test_what_is_saved_is_not_read_back_and_what_is_restored_is_read_once(tmp_path: Path) -> None:
     numbers, group, store = BLOCK, RankGroup(), Store(str(tmp_path))
     tree = {"large": torch.arange(numbers), "small": [torch.ones(5) * number for number in range(30)]}
-    staged, before = snapshot.Stage().copy(tree), has_read()
+    staged, before = snapshot.copy(tree, {}), has_read()
     files = snapshot.write(staged, store, PART, group)
     store.finish(1, PART, ME, files)
     size, wrote = sum(size for size, _ in files.values()), has_read()

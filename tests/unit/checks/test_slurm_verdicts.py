@@ -11,6 +11,7 @@ from ftslurm.checks.slurm_verdicts import (
     Node,
     SlurmFacts,
     check_slurm,
+    read_accounts,
     read_nodes,
     read_records,
     read_settings,
@@ -124,6 +125,12 @@ def test_a_cluster_where_the_site_chooses_the_partition_does_not_fail() -> None:
     found = {f.check: f for f in check_slurm(replace(GOOD, chosen=None, rows=rows))}
     assert found["partition"].level is Level.WARN
     assert "a, b" in found["partition"].fix
+
+
+def test_an_account_that_may_not_submit_a_second_job_is_a_warning() -> None:
+    (one,) = read_accounts("lab|gpu|1", ("Account", "Partition", "MaxSubmit"))
+    found = [f.level for f in check_slurm(replace(GOOD, accounts=[one])) if "account lab" in f.what]
+    assert found == [Level.OK, Level.WARN]
 
 
 @pytest.mark.parametrize("text", ["", "no = sense\n|||\n", "\x00=\n= =\n"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 import time
@@ -77,31 +76,6 @@ def keys(pilot: Pilot[Any]) -> list[str]:
 
 async def shows(pilot: Pilot[Any], words: str) -> None:
     await until(pilot, lambda: words in screen(pilot), words)
-
-
-@pytest.mark.parametrize("name", ["[/red].log", "[bold].log", "[.log", "\\[red].log", "[link='x'].log"])
-def test_the_name_of_a_log_is_text_whatever_it_has(tmp_path: Path, name: str) -> None:
-    """A journal names the log of a failure, and the run may be another user's."""
-    run = a_run(tmp_path)
-    log = run.logs / "group-0001" / name
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("the end\n")
-    lines = run.events.read_text().splitlines()
-    events = [json.loads(line) for line in lines]
-    run.events.write_text(
-        "".join(
-            json.dumps(event | ({"log": str(log)} if event["event"] == "step_exited" else {})) + "\n"
-            for event in events
-        )
-    )
-
-    async def look(pilot: Pilot[Any]) -> None:
-        await shows(pilot, "line")
-        await pilot.press("down")
-        await shows(pilot, f"logs/group-0001/{name}")
-        await shows(pilot, "the end")
-
-    drive(Top(tmp_path, run), look)
 
 
 def test_runs_are_sorted_opened_and_left_by_keys(tmp_path: Path) -> None:

@@ -7,15 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ftslurm.code import record
 from ftslurm.code.record import CodeRecord
 from ftslurm.code.running import RunCode
 
 PROGRAM = """
 import os, subprocess, sys
-from ftslurm.code.record import CodeRecord
+from ftslurm.code import record
 from ftslurm.code.running import RunCode
 tree, link, run = sys.argv[1:]
-code = RunCode(run, CodeRecord("copy", tree, "train.py"))
+record.write(run, record.CodeRecord("copy", tree, "train.py"))
+code = RunCode(run)
 sys.path.insert(0, link + "/src")
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -62,11 +64,13 @@ def test_they_do_for_every_way_of_finding_a_module_and_for_child_processes(tmp_p
 def test_the_script_is_that_of_the_copy_and_other_paths_stay(tmp_path: Path) -> None:
     (tmp_path / "code/sub").mkdir(parents=True)
     (tmp_path / "code/data").symlink_to("/usr")
-    code = RunCode(str(tmp_path), CodeRecord("copy", "/t", "sub/train.py"))
+    record.write(tmp_path, CodeRecord("copy", "/t", "sub/train.py"))
+    code = RunCode(str(tmp_path))
     assert code.script("/t/sub/train.py") == str(tmp_path / "code/sub/train.py")
     assert code.place("/t") == str(tmp_path / "code")
     assert code.place("/t/sub") == str(tmp_path / "code/sub")
     for outside in ("/t/data", "/t/data/lib", "/t/none", "/tt/sub", "/t/../etc", ""):
         assert code.place(outside) == outside
-    none = RunCode(str(tmp_path), CodeRecord("none"))
+    (tmp_path / record.NAME).unlink()
+    none = RunCode(str(tmp_path))
     assert (none.script("/t/a.py"), none.place("/t/sub")) == ("/t/a.py", "/t/sub")

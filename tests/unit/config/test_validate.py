@@ -98,6 +98,10 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
     [
         # groups
         ({"groups__min": 3}, ["groups.min=3", "groups.count=2"]),
+        ({"groups__mem": "64GB"}, ["groups.mem='64GB'", "64G"]),
+        ({"groups__mem": "1.5G"}, ["groups.mem='1.5G'"]),
+        ({"groups__mem": "-5G"}, ["groups.mem='-5G'"]),
+        ({"groups__mem": ""}, ["groups.mem=''"]),
         # job
         ({"run__name": "my job"}, ["run.name='my job'"]),
         ({"run__name": ""}, ["run.name=''"]),

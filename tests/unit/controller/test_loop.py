@@ -72,4 +72,4 @@ def test_a_script_begins_before_its_line_is_on_disk_but_not_before_it_is_written
 
 def test_an_error_while_a_step_is_adopted_ends_the_controller_because_the_step_may_run(controller: Controller) -> None:
     with pytest.raises(NotImplementedError):  # a local run adopts nothing
-        controller._act([Attach(STEP, 0, PLACE)])
+        controller._act([Attach(STEP, PLACE)])

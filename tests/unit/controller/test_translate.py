@@ -18,7 +18,7 @@ from ftslurm.protocol.messages import BadMessage, parse
 
 GROUP = StepId("group-0001", 2)
 LIGHTHOUSE = StepId("lighthouse", 0)
-PROGRESS = {"step": 12, "quorum_id": 3, "participants": 2, "committed": 11, "aborted": 1, "healed": 1, "gap_s": 0.25}
+PROGRESS = {"step": 12, "quorum_id": 3, "participants": 2, "committed": 11, "aborted": 1, "gap_s": 0.25}
 ADDRESSES = {"store": ["n3", 29500], "lighthouse": "http://n1:1"}
 
 MESSAGES: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ def heard(sender: StepId, kind: str, /, **fields: object) -> ev.Event | None:
         ("ready", said.ready(GROUP, 1)),
         ("adopted", said.adopted(GROUP, 1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12)),
         ("store", said.store_up(GROUP, "n3", 29500)),
-        ("progress", ev.Heard(GROUP, msg.Progress(12, 3, 2, 11, 1, 1, 0.25))),
+        ("progress", ev.Heard(GROUP, msg.Progress(12, 3, 2, 11, 1, 0.25))),
         ("serving", said.serving(GROUP, "http://n3:4711/new_session")),
         ("served", said.served(GROUP, 40)),
         ("session", said.session_opened(GROUP)),
@@ -149,7 +149,7 @@ def test_names_that_cannot_be_make_a_bad_message(kind: str, fields: dict[str, ob
 
 def test_no_gap_between_commits_is_no_gap() -> None:
     fields = {**MESSAGES["progress"], "gap_s": None}
-    assert heard(GROUP, "progress", **fields) == ev.Heard(GROUP, msg.Progress(12, 3, 2, 11, 1, 1, None))
+    assert heard(GROUP, "progress", **fields) == ev.Heard(GROUP, msg.Progress(12, 3, 2, 11, 1, None))
 
 
 def test_only_the_lighthouse_has_an_address() -> None:

@@ -319,9 +319,8 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             assert not set(nodes) & state.nodes.unusable
         case records.NodeCheckPassed(node=node) | records.NodeCheckFailed(node=node):
             assert (node in world.unfit) or isinstance(action, records.NodeCheckPassed)
-        case records.HangFound(group=group):
-            unit = state.groups[group]
-            assert world.states.get(unit.id, "S") != "S", f"no hang: {action}"
+        case act.Send(step, msg.Dump()):
+            assert world.states.get(step, "S") != "S", f"no hang: {action}"
         case records.NodeExcluded(node=node, reason=reason) if "failed there" not in reason:
             assert node in world.struck | world.gone, f"a sound node: {action}"
         case act.Assign() | act.Send(message=msg.Begin()):

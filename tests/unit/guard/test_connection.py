@@ -34,7 +34,7 @@ import sys, time
 from ftslurm.protocol import messages, outbox as tell
 print("now", flush=True)
 while True:
-    tell.say(messages.Progress(7, 0, 0, 6, 0, 0, gap_s=time.time()))
+    tell.say(messages.Progress(7, 0, 0, 6, 0, gap_s=time.time()))
     time.sleep(0.01)
 """
 
@@ -65,7 +65,7 @@ def adopted(there: Attached) -> dict[str, object]:
 
 def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         task.begin(COMMITS)
         task.send("ping", reached=5)
         task.until("progress")
@@ -88,7 +88,7 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
             assert there.process.wait(PATIENCE_S) == ExitCode.DETACHED
 
 
-@pytest.mark.parametrize("flags", [(), ("--adoptable",)])
+@pytest.mark.parametrize("flags", [(), ("--adoptable=1",)])
 def test_a_worker_has_no_end_of_a_pipe_that_is_the_guards(flags: tuple[str, ...], tmp_path: Path) -> None:
     with step(tmp_path / "run", *flags) as task:
         task.begin(BOTH_ENDS)
@@ -103,7 +103,7 @@ def test_one_that_has_not_begun_goes_on_from_where_it_is(assigned: bool, tmp_pat
     words |= {"ranks": [{"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}], "groups": 1, "max_restarts": 3}
     (tmp_path / "script.py").write_text("import os; print(os.environ['MASTER_PORT'], flush=True)")
     words |= {"script": str(tmp_path / "script.py")}
-    with step(folder, "--adoptable", env={"FTSLURM_STEP": "standby-001/4"}) as task:
+    with step(folder, "--adoptable=1", env={"FTSLURM_STEP": "standby-001/4"}) as task:
         task.get_ready()
         if assigned:
             task.send("assign", **words)
@@ -124,7 +124,7 @@ def test_one_that_has_not_begun_goes_on_from_where_it_is(assigned: bool, tmp_pat
 
 def test_a_worker_that_ends_while_nobody_leads_has_its_end_told_to_who_attaches(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         task.begin("import time\nprint('now', flush=True)\ntime.sleep(0.3)\nraise ValueError('nine')")
         task.until("exited")
         assert task.process.wait(PATIENCE_S) == 1  # the receiver may have been about to exit
@@ -138,7 +138,7 @@ def test_a_worker_that_ends_while_nobody_leads_has_its_end_told_to_who_attaches(
 
 def test_a_worker_that_is_killed_for_its_failure_has_told_it_before(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         task.begin("print('now', flush=True)\nraise ValueError('nine')")
         task.until("failed")
         task.process.kill()  # as Slurm does when the controller that heard it has the step ended
@@ -152,7 +152,7 @@ def test_a_worker_that_is_killed_for_its_failure_has_told_it_before(tmp_path: Pa
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         task.begin(WAITING)
         os.kill(task.process.pid, signal.SIGSTOP)
         with attached(folder) as there:
@@ -175,7 +175,7 @@ def connected() -> set[bytes]:
 
 def test_an_end_that_cannot_be_kept_is_complained_of(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         (folder / "task-0.end").mkdir()
         task.begin("print('now', flush=True)")
         task.until("exited")
@@ -185,7 +185,7 @@ def test_an_end_that_cannot_be_kept_is_complained_of(tmp_path: Path) -> None:
 
 def test_one_that_attaches_ends_when_the_guard_does(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         task.begin(WAITING)
         with attached(folder) as there:
             adopted(there)
@@ -197,7 +197,7 @@ def test_one_that_attaches_ends_when_the_guard_does(tmp_path: Path) -> None:
 
 def test_the_latest_of_two_commands_and_when_it_dies_the_step_lives_on_for_a_third(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         task.begin(WAITING)
         with attached(folder) as first:
             adopted(first)
@@ -218,7 +218,7 @@ def pinged(task: Step) -> AbstractContextManager[None]:
 
 def test_without_a_controller_a_step_and_who_had_attached_end_after_a_while_and_not_before(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable", "--orphan-after-s=1.0") as task, ExitStack() as pings:
+    with step(folder, "--adoptable=1", "--orphan-after-s=1.0") as task, ExitStack() as pings:
         pings.enter_context(pinged(task))
         task.begin(WAITING)
         with attached(folder, "--orphan-after-s=0.5") as there:
@@ -248,7 +248,7 @@ def test_a_name_that_somebody_else_holds_is_no_way_in(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     squatter = socket.socket(socket.AF_UNIX)
     squatter.bind(connection.address(key_of(folder), "group-0000/0", 0))
-    with squatter, step(folder, "--adoptable") as task:
+    with squatter, step(folder, "--adoptable=1") as task:
         task.get_ready()
         task.begin("print('now', flush=True)")  # it trains all the same
         assert "the name of its socket is taken" in task.step_log()
@@ -274,7 +274,7 @@ else:
     near.accept()[0].recv(100)
 """
     name = connection.address(key_of(folder), "group-0000/0", 0).hex()
-    with step(folder, "--adoptable") as task:
+    with step(folder, "--adoptable=1") as task:
         task.begin(WAITING)
         assert not guessed(str(folder)) & names(), "what a stranger knows of a step gives its name away"
         said = subprocess.run(

@@ -245,7 +245,7 @@ def test_a_log_that_its_script_floods_is_kept_below_the_cap_while_it_runs(tmp_pa
 
 
 def test_the_end_of_stdin_alone_does_not_end_a_worker(tmp_path: Path) -> None:
-    with step(tmp_path / "run") as task:
+    with step(tmp_path / "run", "--adoptable=1") as task:
         task.begin(WAITING)
         assert task.process.stdin
         task.process.stdin.close()
@@ -255,7 +255,7 @@ def test_the_end_of_stdin_alone_does_not_end_a_worker(tmp_path: Path) -> None:
 
 
 def test_the_end_of_both_pipes_does_at_once(tmp_path: Path) -> None:
-    with step(tmp_path / "run") as task:
+    with step(tmp_path / "run", "--adoptable=1") as task:
         task.begin("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)\n" + WAITING)
         below = processes.descendants(task.process.pid)
         assert len(below) == 2

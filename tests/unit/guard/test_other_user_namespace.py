@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_its_step_is_adopted_and_commanded_from_outside(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with step(folder, "--adoptable", srun=REMAPPED) as task:
+    with step(folder, "--adoptable=1", srun=REMAPPED) as task:
         task.begin(WAITING)
         assert task.log().strip() == "1234"
         with attached(folder, "--patience-s=2") as there:

@@ -84,7 +84,7 @@ def _echo(listener: socket.socket) -> None:
 def test_the_end_of_a_worker_is_told_while_nothing_can_be_written_about_it(tmp_path: Path, file: str) -> None:
     folder = tmp_path / "run"
     disk = FailingDisk(tmp_path, folder / file)
-    with step(folder, "--adoptable", env=disk.environ) as task:
+    with step(folder, "--adoptable=1", env=disk.environ) as task:
         task.get_ready()
         disk.stall(20)
         task.begin(FAILING)
@@ -95,7 +95,7 @@ def test_the_end_of_a_worker_is_told_while_nothing_can_be_written_about_it(tmp_p
 
 
 def test_the_end_file_is_there_before_the_message(tmp_path: Path) -> None:
-    with step(tmp_path / "run", "--adoptable") as task:
+    with step(tmp_path / "run", "--adoptable=1") as task:
         task.begin(FAILING)
         task.until("failed")
         assert b"on purpose" in (tmp_path / "run" / "task-0.end").read_bytes()

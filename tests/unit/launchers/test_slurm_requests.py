@@ -24,7 +24,7 @@ from ftslurm.core.state.actions import (
     RequeueJob,
     StartNow,
 )
-from ftslurm.core.state.events import Explained, JobsSeen, JobsUnknown, Looked, RequeueRefused
+from ftslurm.core.state.events import Explained, JobsSeen, Looked, RequeueRefused
 from ftslurm.core.state.model import Job, replace
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep
@@ -114,7 +114,7 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     slurm = Slurm(config, run)
     run.submitted.mkdir()
     command = ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"]
-    submit = replace(slurm.request(RequestJobs(0, 1), 0.0), argv=command)
+    submit = replace(slurm.request(RequestJobs(0, 1)), argv=command)
     executor = Executor(config, run, Children(run.root, slurm))
     executor.children.background.ask(submit)
     state = begin(config)
@@ -131,7 +131,7 @@ def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
     slurm = Slurm(Config(), new(tmp_path))
     children = Children(slurm.run.root, slurm)
     for now in (1.0, 2.0):
-        children.background.ask(slurm.request(AskJobs(), now))
+        children.background.ask(slurm.request(AskJobs(now)))
     assert len(children.background.running) == 1
     news: list[News] = []
     until = time.monotonic() + 20
@@ -145,7 +145,7 @@ def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
 
 
 ANSWERS = {
-    AskJobs(): [JobsUnknown],
+    AskJobs(): [JobsSeen],
     AskNodes(("n1",)): [],
     Probe("n1"): [Looked],
     Exclude("6", ("n1",)): [],
@@ -162,7 +162,7 @@ ANSWERS = {
 def test_what_cannot_be_asked_is_answered_at_once(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, background = Slurm(Config(), new(tmp_path)), BackgroundCommands()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [type(event) for event in background.ask(slurm.request(ask, 0.0))] == ANSWERS[ask]
+    assert [type(event) for event in background.ask(slurm.request(ask))] == ANSWERS[ask]
     assert not background.running
 
 
@@ -170,7 +170,7 @@ def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
     of_ours = {RequestJobs(0, 1), Dial(("n1",))}  # programs that are always there
     assert set(Ask.__subclasses__()) == {type(ask) for ask in (*ANSWERS, *of_ours)}
     slurm = Slurm(Config(), RunDir(Path("/nowhere/run")))
-    assert all(slurm.request(ask, 0.0).argv for ask in of_ours)
+    assert all(slurm.request(ask).argv for ask in of_ours)
 
 
 @pytest.mark.parametrize(
@@ -187,5 +187,5 @@ def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
 def test_of_what_dialling_prints_only_nodes_that_were_dialled_count(
     text: str, nodes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    request = Slurm(Config(), new(tmp_path)).request(Dial(("n1", "n2")), 0.0)
+    request = Slurm(Config(), new(tmp_path)).request(Dial(("n1", "n2")))
     assert request.read(Answer(0, text)) == [Looked(node, False, silent=True) for node in nodes]

@@ -77,7 +77,7 @@ def test_a_worker_understands_its_command_line(here: bool) -> None:
     assert argv[:4] == programs.module("ftslurm.worker")
     got = understood(argv)
     assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 1.0, 60.0, None)
-    assert got.eof_ends is here  # through srun an end-of-file has no meaning
+    assert got.adoptable == (not here)  # through srun an end-of-file has no meaning
     assert got.lighthouse is None
 
 
@@ -299,7 +299,7 @@ def test_an_srun_that_handles_sigpipe_goes_on_when_its_controller_is_killed(role
     launcher, launch, told = Slurm(config(), RUN), group(), tmp_path / "told"
     made = {
         "launches": launcher.start(launch, tmp_path)[0],
-        "adopts": launcher.attach(Attach(launch.id, launch.group, launch.place, "77.1")),
+        "adopts": launcher.attach(Attach(launch.id, launch.place, "77.1")),
     }
     command = replace(made[role], argv=[sys.executable, "-c", HANDLES_SIGPIPE, str(told)], env=dict(os.environ))
     children = Children(tmp_path, launcher)

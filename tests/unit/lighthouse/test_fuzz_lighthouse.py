@@ -6,21 +6,14 @@ import struct
 import zlib
 from pathlib import Path
 
+import manager_requests
 import pytest
 from fuzz import TEXTS, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.lighthouse.last_quorum import LastQuorum
-from ftslurm.lighthouse.protobuf import (
-    Malformed,
-    read_heartbeat,
-    read_quorum,
-    read_request,
-    write_heartbeat,
-    write_quorum,
-    write_request,
-)
+from ftslurm.lighthouse.protobuf import Malformed, read_heartbeat, read_quorum, read_request, write_quorum
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import MOST_STEPS, Book
 
@@ -56,7 +49,13 @@ def test_any_last_quorum_is_believed_or_forgotten(tmp_path: Path) -> None:
 
 
 @tried(400)
-@given(data=st.one_of(st.binary(max_size=80), st.builds(write_request, MEMBERS), st.builds(write_heartbeat, st.text())))
+@given(
+    data=st.one_of(
+        st.binary(max_size=80),
+        st.builds(manager_requests.quorum, MEMBERS),
+        st.builds(manager_requests.heartbeat, st.text()),
+    )
+)
 def test_any_bytes_are_a_message_of_torchfts_or_malformed(data: bytes) -> None:
     for read in (read_request, read_heartbeat, read_quorum):
         try:
@@ -102,7 +101,7 @@ def test_no_history_begins_at_a_step_that_cannot_be(step: int) -> None:
 @given(text=TEXTS)
 def test_a_heartbeat_of_any_name_is_read(text: str) -> None:
     try:
-        data = write_heartbeat(text)
+        data = manager_requests.heartbeat(text)
     except (ValueError, UnicodeError):  # half of a character cannot even be sent
         return
     assert read_heartbeat(data) == text

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import manager_requests
 import pytest
 
 from ftslurm.lighthouse import protobuf
@@ -43,7 +44,7 @@ def test_many_requests_do_not_cost_as_many_decisions(tmp_path: Path) -> None:
             book.beat(member(number).replica_id, time.monotonic())
         tasks = []
         for number in range(count):
-            request = protobuf.write_request(member(number))
+            request = manager_requests.quorum(member(number))
             tasks.append(asyncio.create_task(server.quorum(request)))
             await asyncio.sleep(0.0001)
         return await asyncio.wait_for(asyncio.gather(*tasks), 30)
@@ -60,7 +61,7 @@ def test_a_manager_that_hangs_up_just_after_it_is_announced_is_in_no_quorum(tmp_
         book = Book(RULES, time.monotonic())
         server = Server(book, LastQuorum(str(tmp_path)), 3600.0, lambda _: None)
         server.order(messages.Member(0, 0, "host:0"))  # from here on unannounced stores have to wait
-        asked = asyncio.create_task(server.quorum(protobuf.write_request(member(1))))
+        asked = asyncio.create_task(server.quorum(manager_requests.quorum(member(1))))
         await asyncio.sleep(0.05)
         server.order(messages.Member(1, 0, "host:1"))
         asyncio.get_running_loop().call_soon(asked.cancel)
@@ -79,6 +80,7 @@ def test_an_eviction_ends_all_ids_with_the_store_and_the_inherited_quorum(last: 
     book = Book(RULES, 0.0, 1, 3, quorum)
     for number in range(3):
         book.announce(number, 0, f"host:{number}")
+    book.told_all = True
     assert book.ask(member(0, 3), 0.0) == quorum
     if last == "forgotten":
         book._forget(member(2).replica_id)

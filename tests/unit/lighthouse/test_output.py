@@ -131,7 +131,7 @@ def test_the_guard_tells_for_how_long_a_stopped_lighthouse_has_stood_still_and_l
     settings |= {"join_timeout_ms": 1000, "heartbeat_timeout_ms": 1000, "quorum_tick_ms": 5000}
     argv = [f"--log-dir={tmp_path}", "--log-max-mb=1", "--heartbeat-s=0.1", "--orphan-after-s=300"]  # nobody pings it
     process = subprocess.Popen(
-        [sys.executable, "-m", "ftslurm.lighthouse", *argv, "--eof-ends", f"--lighthouse={json.dumps(settings)}"],
+        [sys.executable, "-m", "ftslurm.lighthouse", *argv, f"--lighthouse={json.dumps(settings)}"],
         env=os.environ | {"FTSLURM_RUN_DIR": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -165,6 +165,6 @@ def test_the_guard_tells_for_how_long_a_stopped_lighthouse_has_stood_still_and_l
             time.sleep(0.05)
         assert "bytes of this log were dropped here (logs.max_mb=1)" in log.read_text()
     finally:
-        process.stdin.close()  # end-of-file ends the process, see --eof-ends
+        process.stdin.close()  # end-of-file ends the process, see --adoptable
         process.wait(20)
         process.stdout.close()

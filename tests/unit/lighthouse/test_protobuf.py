@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 
+import manager_requests
 import pytest
 
 from ftslurm.lighthouse import protobuf
@@ -39,7 +40,7 @@ NEWER = (
 
 
 def test_what_a_newer_torchft_adds_to_a_request_is_ignored() -> None:
-    assert protobuf.read_request(protobuf.write_request(MEMBER) + b"\x7a\x03new") == MEMBER
+    assert protobuf.read_request(manager_requests.quorum(MEMBER) + b"\x7a\x03new") == MEMBER
 
 
 def test_what_a_newer_torchft_says_of_a_member_is_in_the_answer_byte_for_byte() -> None:
@@ -61,7 +62,7 @@ def test_a_member_that_has_only_unknown_fields_is_read() -> None:
         (b"", "missing requester"),
         (b"\xff", "not a LighthouseQuorumRequest"),
         (b"\x0a\x05\x0a\x03\xff\xff\xff", "not a LighthouseQuorumRequest"),  # no UTF-8
-        (protobuf.write_request(Member("x", step=-1)), "step -1"),
+        (manager_requests.quorum(Member("x", step=-1)), "step -1"),
     ],
 )
 def test_what_is_no_request_is_refused(data: bytes, says: str) -> None:
@@ -71,7 +72,7 @@ def test_what_is_no_request_is_refused(data: bytes, says: str) -> None:
 
 def test_random_bytes_are_refused_or_read_and_nothing_else() -> None:
     chance = random.Random(0)
-    real = protobuf.write_request(MEMBER)
+    real = manager_requests.quorum(MEMBER)
     for _ in range(5000):
         data = bytearray(real if chance.random() < 0.5 else chance.randbytes(chance.randrange(60)))
         for _ in range(chance.randrange(4)):

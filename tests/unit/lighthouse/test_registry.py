@@ -325,6 +325,7 @@ def killed_and_back(it: Book, file: LastQuorum, now: float, *, quorum_kept: bool
     successor = Book(RULES, now, 1, 9, file.load())
     for store, (group, attempt) in it.stores.items():
         successor.announce(group, attempt, store)
+    successor.told_all = True
     return successor
 
 

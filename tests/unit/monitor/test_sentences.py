@@ -110,11 +110,6 @@ def test_a_kill_reads_like_a_story() -> None:
             "drill refused, SIGKILL: no group is running",
         ),
         (ex.event(11, "node_silent", node="n2", seconds=10.2), "nothing is heard of node n2 for 10 s: looking"),
-        (
-            ex.event(11, "hang_found", group=1, attempt=0, step=31, stage=3, silent_s=120.3, reason="rank 1 moves not"),
-            "group 1 hangs: rank 1 moves not",
-        ),
-        (ex.event(11, "hang_found", group=1, attempt=0, step=None, stage=None, silent_s=None), "group 1 hangs"),
         (ex.event(11, "warning", group=0, text="nothing heals it"), "warning: nothing heals it"),
         (ex.exited(11, 1, cause="hang", log=None, node="n2"), "group 1 attempt 0 died at step 31: hung on n2"),
         (ex.exited(11, 1, cause="preempted"), "group 1 was preempted (at step 31)"),
@@ -244,13 +239,11 @@ def test_a_full_restart_reads_like_a_story() -> None:
     assert checkpoint(at(15)) is None
 
 
-def test_a_hang_is_told_once_with_one_step() -> None:
+def test_a_hang_is_told_with_its_reason() -> None:
     reason = "rank 0 has not moved for 6 s, computing after step 31"
-    found = ex.event(11, "hang_found", group=1, attempt=0, rank=0, step=31, stage=0, silent_s=6.0, reason=reason)
     died = ex.exited(12, 1, cause="hang", node="n2", rank=0, step=31, error=reason, log=None)
-    status = fold(at(10), found)
-    said = [describe(found, status), describe(died, fold(status, died))]
-    assert said == [f"group 1 hangs: {reason}", "group 1 attempt 0 died at step 31: hung on n2, rank 0"]
+    said = describe(died, fold(at(10), died))
+    assert said == f"group 1 attempt 0 died at step 31: hung on n2, rank 0: {reason}"
 
 
 # What the table shows well enough. Of a new event, think about it before it is named here.

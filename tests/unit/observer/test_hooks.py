@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ftslurm.config.schema import Config, HookConfig
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 from ftslurm.guard import processes
-from ftslurm.observer.hook_command import MARK, HookCommand, Told
+from ftslurm.observer.hook_command import MARK, HookCommand
 from ftslurm.observer.sinks import MOST_WAITING, Sink
 
 
@@ -230,12 +231,12 @@ class Waits(HookCommand):
     name, events = "slow", frozenset({"warning"})
 
     def __init__(self) -> None:
-        self.begun, self.go, self.got = threading.Event(), threading.Event(), list[int]()
+        self.begun, self.go, self.got = threading.Event(), threading.Event(), list[object]()
 
-    def deliver(self, told: Told) -> None:
+    def deliver(self, message: Mapping[str, object]) -> None:
         self.begun.set()
         assert self.go.wait(PATIENCE_S)
-        self.got.append(told.offset)
+        self.got.append(message["number"])
 
     def kill(self) -> None:
         """Nothing runs any more."""
@@ -246,7 +247,7 @@ def test_a_flood_of_events_drops_the_oldest_and_counts_them(within_s: float) -> 
     receiver = Waits()
     sink = Sink(receiver, None, lambda: None)
     for number in range(1, 1501):
-        sink.put(Told(frozenset({"warning"}), {"kind": "warning"}, number))
+        sink.put({"kind": "warning", "number": number}, number)
         assert receiver.begun.wait(PATIENCE_S)  # with the first one
     sink.finish(within_s, drops=True)
     receiver.go.set()

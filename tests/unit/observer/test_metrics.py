@@ -18,6 +18,7 @@ from urllib.request import urlopen
 import pytest
 from example_journal import event, finished, lost_node, one_kill, started
 from observed import Observed, observed, until
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ftslurm.config.receivers import endpoint
@@ -25,7 +26,7 @@ from ftslurm.errors import ConfigError
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.observer.metric_outputs import CLIENT_S, MOST_CLIENTS
-from ftslurm.observer.metrics import METRICS, RECOVERY, RunCollector, rendered
+from ftslurm.observer.metrics import METRICS, RECOVERY, RunCollector
 from ftslurm.run.deliveries import Delivery
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +50,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 def of(*lines: dict[str, object], hooks: tuple[Delivery, ...] = ()) -> Samples:
     """Return the metrics after these lines, at the time of the last one."""
     status = replace(fold(RunStatus(), *lines), hooks=hooks)
-    return parsed(rendered(RunCollector("run-1", lambda: status, lambda: status.updated or 0.0)).decode())
+    return parsed(generate_latest(RunCollector("run-1", lambda: status, lambda: status.updated or 0.0)).decode())
 
 
 def test_the_metrics_of_a_run_with_one_failure() -> None:

@@ -100,6 +100,12 @@ def test_a_full_restart_undoes_the_steps_since_the_checkpoint() -> None:
     assert accounts.step_efficiency == pytest.approx(1 - 11 / (56 + 11))
 
 
+def test_each_line_counts_all_steps_of_its_attempt_so_far() -> None:
+    lines = [*ex.one_kill(), ex.progress(30, 0, 200, committed=9, aborted=2), ex.progress(31, 0, 201, committed=10)]
+    group = fold_history(lines).groups[0]
+    assert (group.committed, group.aborted) == (10, 0)
+
+
 def test_a_step_that_takes_long_is_a_stall_of_a_failure_that_is_near() -> None:
     lines = [*ex.one_kill(), ex.progress(16.4, 0, 63, gap_s=1.2), ex.progress(24.5, 2, 110, gap_s=3.2)]
     history = fold_history(sorted(lines, key=lambda line: line["time"]))

@@ -22,7 +22,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(*ANSWERS, records.ControllerLeft, records.RollOver, records.AllocationRequeued),
         *(records.AllocationRequested, records.AllocationLeaving),
         *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
-        *(records.StacksTaken, records.HangFound, records.QuorumRefused, records.CheckpointFailed),
+        *(records.StacksTaken, records.QuorumRefused, records.CheckpointFailed),
         *(records.FaultInjected, records.CheckpointsDistrusted),
     },
     (HistoryFold,): {
@@ -34,7 +34,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
         *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),
-        *(records.GroupHeardAgain, records.HangFound, records.HangLimit, records.QuorumRefused),
+        *(records.GroupHeardAgain, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.CheckpointsDistrusted),
         *(records.CheckpointSaved,),
     },
@@ -45,7 +45,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         records.NodeSilent,
         *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
         *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
-        *(records.GroupHeardAgain, records.HangFound, records.GroupSlow, records.CheckpointsDistrusted),
+        *(records.GroupHeardAgain, records.GroupSlow, records.CheckpointsDistrusted),
         *(records.QuorumRefused, records.CheckpointFailed, records.CheckpointRestored),
     },
 }

@@ -51,7 +51,6 @@ MORE = [
     example.event(20, "checkpoint_restored", group=0, attempt=0, step=5),
     example.event(20, "serving", unit="group-0000", group=0, attempt=0, url="http://n1:1", seconds=1.0, recovery_s=1.0),
     example.event(20, "session_opened", group=0, attempt=0, seconds=1.0, recovery_s=None),
-    example.event(20, "hang_found", group=0, attempt=0, step=5, stage=3, silent_s=9.0, reason="x"),
     example.event(20, "step_adopted", unit="group-0000", group=0, attempt=0, step=5, slurm_step="7.1"),
     example.event(20, "node_restored", node="n2", reason="x"),
     example.event(20, "fault_refused", kind="kill", group=0, rank=0, reason="x"),
@@ -150,7 +149,7 @@ def test_any_bytes_are_a_journal_and_another_can_be_written_after_them(
     run.events.write_bytes(b"\n".join(data))
     before = list(JournalReader(run.events).iter_new())
     last_line(run.events)
-    with Journal(run) as journal:
+    with contextlib.closing(Journal(run)) as journal:
         journal.append(RawRecord("warning", text="the next"))
     after = list(JournalReader(run.events).iter_new())
     assert after[-1]["text"] == "the next"

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,7 +55,7 @@ def test_only_the_owner_may_read_it(path: Path) -> None:
 
 def test_a_second_writer_continues_the_numbers(path: Path) -> None:
     for event in ("a", "b"):
-        with Journal(RunDir(path.parent)) as journal:
+        with closing(Journal(RunDir(path.parent))) as journal:
             journal.append(RawRecord(event))
     assert [(r["seq"], r["event"]) for r in JournalReader(path).iter_new()] == [(1, "a"), (2, "b")]
 
@@ -63,34 +64,34 @@ def test_a_second_writer_continues_the_numbers(path: Path) -> None:
     "torn", ['{"seq":2,"ti', '{"seq":2,"time":1,"event":"whole but for its newline"}', "x" * 200_000]
 )
 def test_a_second_writer_cuts_off_a_torn_last_line(path: Path, torn: str) -> None:
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         journal.append(RawRecord("a"))
     with path.open("a") as file:
         file.write(torn)
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         journal.append(RawRecord("b"))
     assert [(r["seq"], r["event"]) for r in JournalReader(path).iter_new()] == [(1, "a"), (2, "b")]
 
 
 def test_a_journal_that_is_nothing_but_a_torn_line_begins_anew(path: Path) -> None:
     path.write_text('{"seq":1,')
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         assert journal.append(RawRecord("a"))["seq"] == 1
     assert len(list(JournalReader(path).iter_new())) == 1
 
 
 def test_numbers_continue_after_very_long_lines_and_rubbish(path: Path) -> None:
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         journal.append(RawRecord("a", ranks="x" * 300_000))
     with path.open("ab") as file:
         file.write(b"\0" * 100_000 + b"\n[]\n")
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         assert journal.append(RawRecord("b"))["seq"] == 2
     assert [r["event"] for r in JournalReader(path).iter_new()] == ["a", "b"]
 
 
 def test_fields_that_are_no_plain_text_are_still_one_line(path: Path) -> None:
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         journal.append(
             RawRecord("step_exited", log=Path("/a b"), error=os.fsdecode(b"caf\xe9\n\xe2\x80\xa8"), ratio=float("nan"))
         )
@@ -202,7 +203,7 @@ def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypa
 def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_controller(path: Path) -> None:
     run, exited = RunDir(path.parent), read(ex.exited(0, 0, attempt=1))
     assert isinstance(exited, StepExited)
-    with Journal(run) as journal:
+    with closing(Journal(run)) as journal:
         for step in (7, 9, 11):
             journal.append(of_progress(step, attempt=1))
         journal.append(of_progress(12, attempt=1, committed=0))
@@ -213,7 +214,7 @@ def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_control
         (replace(exited, attempt=2), None),
         (replace(exited, group=1), None),
     ):
-        with Journal(run, recent=recent) as journal:
+        with closing(Journal(run, recent=recent)) as journal:
             assert journal.append(record)["step"] == last
 
 
@@ -246,13 +247,13 @@ def test_where_progress_cannot_be_written_the_events_are_and_it_is_told(
 
 def test_events_that_a_crash_has_taken_are_told_and_their_numbers_not_used_again(path: Path) -> None:
     run = RunDir(path.parent)
-    with Journal(run) as journal:
+    with closing(Journal(run)) as journal:
         for _ in range(3):
             journal.append(RawRecord("a"))
         journal.append(of_progress(1))
         assert journal.damage == ""
     os.truncate(path, len(path.read_bytes()) // 2)
-    with Journal(run) as journal:
+    with closing(Journal(run)) as journal:
         assert journal.damage == f"lines 2 to 3 of {path} are lost"
         assert journal.append(RawRecord("b"))["seq"] == 4
 
@@ -267,7 +268,7 @@ def test_another_controllers_lines_are_not_cut_off(path: Path, monkeypatch: pyte
     disk.fails = 1.0
     journal.flush()
     disk.fails = 0.0
-    with Journal(RunDir(path.parent)) as other:
+    with closing(Journal(RunDir(path.parent))) as other:
         other.append(RawRecord("new"))
     now[0] += RETRY_S
     assert not journal.flush()
@@ -289,7 +290,7 @@ def test_neither_reader_nor_writer_waits_for_a_pipe_or_follows_a_link(path: Path
 def test_a_reader_waits_for_a_journal_that_does_not_exist_yet(path: Path) -> None:
     reader = JournalReader(path)
     assert list(reader.iter_new()) == []
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         journal.append(RawRecord("a"))
     assert [r["event"] for r in reader.iter_new()] == ["a"]
     assert list(reader.iter_new()) == []
@@ -309,7 +310,7 @@ def test_a_reader_goes_on_where_a_torn_line_was_cut_off(path: Path) -> None:
     path.write_text('{"seq":1,"event":"a"}\n{"seq":2,"event":"never finished')
     reader = JournalReader(path)
     list(reader.iter_new())
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         journal.append(RawRecord("b"))
     assert [(r["seq"], r["event"]) for r in reader.iter_new()] == [(2, "b")]
 
@@ -320,14 +321,14 @@ def test_a_reader_passes_over_lines_that_are_no_records(path: Path) -> None:
 
 
 def test_a_reader_takes_lines_longer_than_its_block(path: Path) -> None:
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         for n in range(3):
             journal.append(RawRecord("a", n=n, text="x" * 1_500_000))
     assert [r["n"] for r in JournalReader(path).iter_new()] == [0, 1, 2]
 
 
 def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         for n in range(5):
             journal.append(RawRecord("a", n=n))
     reader = JournalReader(path)
@@ -340,7 +341,7 @@ def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
 def test_the_last_event_is_known_without_reading_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     assert last_event(path) is None
-    with Journal(RunDir(path.parent)) as journal:
+    with closing(Journal(RunDir(path.parent))) as journal:
         for step in range(1000):
             journal.append(RawRecord("progress", step=step))
         journal.append(RawRecord("run_finished", outcome="succeeded"))

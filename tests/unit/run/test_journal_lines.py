@@ -35,7 +35,6 @@ EXITED = StepExited(
     away_since=None,
     evidence=("rank 0: signal 9",),
     traceback=None,
-    phases={"detect": 0.03, "wait": None},
 )
 
 

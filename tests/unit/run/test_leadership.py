@@ -53,7 +53,7 @@ def test_leaders_are_numbered_and_the_highest_leads(run: RunDir) -> None:
     assert leadership.held(run, 1)
     first = leadership.leader(run)
     assert first is not None
-    assert (first.number, first.job, first.host, first.pid) == (1, "77", platform.node(), os.getpid())
+    assert (first.job, first.host, first.pid) == ("77", platform.node(), os.getpid())
     assert leadership.take(run) == 2
     assert not leadership.held(run, 1)
     assert leadership.held(run, 2)
@@ -64,10 +64,11 @@ def test_a_claim_on_a_full_disk_deposes_nobody_in_favour_of_nobody(
 ) -> None:
     assert leadership.take(run) == 1
 
-    def full(fd: int, data: bytes) -> int:
+    def full(path: Path, data: bytes) -> None:
+        path.touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(owned_files, "write_file", full)
     assert leadership.take(run) == 2  # the name is the claim
     monkeypatch.undo()
     assert leadership.held(run, 2)
@@ -211,7 +212,7 @@ def test_the_same_job_again_or_a_process_that_is_gone_needs_no_silence(run: RunD
         ],
         start=1,
     ):
-        who = {"job": job, "host": host, "pid": pid, "time": time.time()}
+        who = {"job": job, "host": host, "pid": pid}
         (run.leaders / f"{number:04d}").write_text(json.dumps(who))
         journal(run, "run_started")
         looks = Looks(run, job="77")

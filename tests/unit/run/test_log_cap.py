@@ -19,7 +19,7 @@ from ftslurm.launchers.scheduler import Command
 from ftslurm.launchers.step_processes import Children, StepEnded
 from ftslurm.run import log_cap
 from ftslurm.run.directory import RunDir
-from ftslurm.run.log_cap import HEAD, MB, Gap, cut, gap
+from ftslurm.run.log_cap import HEAD, MB, Gap, cut, read_gap
 
 NOTICE = re.compile(rb"^ftslurm: (\d+) bytes of this log were dropped here \(logs\.max_mb=1\)\n", re.MULTILINE)
 
@@ -116,11 +116,12 @@ def test_positions_follow_the_lines() -> None:
     assert later.offset(after.stream(150 + 2000)) == 150
 
 
-def test_where_it_was_cut_is_found_again() -> None:
-    assert gap(b"") == Gap(0)
-    assert gap(b"a\nb\nhalf") == Gap(4)
-    said = log_cap.notice(77, 1)
-    assert gap(b"a\n" + said + b"b\n") == Gap(2, len(said), 77)
+def test_where_it_was_cut_is_found_again(tmp_path: Path) -> None:
+    said = b"ftslurm: 77 bytes of this log were dropped here (logs.max_mb=1)\n"
+    for text, found in ((b"", Gap(0)), (b"a\nb\nhalf", Gap(4)), (b"a\n" + said + b"b\n", Gap(2, len(said), 77))):
+        (tmp_path / "log").write_bytes(text)
+        with (tmp_path / "log").open("rb") as log:
+            assert read_gap(log.fileno()) == read_gap(log.fileno(), found.start) == found
 
 
 def test_the_log_of_the_controller_is_kept_below_the_cap(tmp_path: Path) -> None:

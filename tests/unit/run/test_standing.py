@@ -119,6 +119,6 @@ def test_each_state_of_slurm_means_one_thing_before_and_after_the_start(state: s
     before = standing(replace(QUEUED, jobs=jobs(j81=state)))
     after = standing(replace(BEGUN, jobs=jobs(j81=state), silent_s=40.0))
     if TABLE[state].ends:
-        assert (before.never is not None, after.state) == (True, "lost")
+        assert (before.never, after.state) == (True, "lost")
     else:
         assert (before.state, after.state) == ("waiting", "waiting" if TABLE[state].waits else "silent")

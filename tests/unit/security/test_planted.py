@@ -239,7 +239,7 @@ def test_a_leader_that_is_none_is_nobody(tmp_path: Path) -> None:
     run = planted(tmp_path)
     run.leaders.mkdir()
     for pid in ("1", -1, 0, None):
-        (run.leaders / "0001").write_text(json.dumps({"job": "1", "host": "n1", "pid": pid, "time": 1.0}))
+        (run.leaders / "0001").write_text(json.dumps({"job": "1", "host": "n1", "pid": pid}))
         assert leadership.leader(run) is None
 
 

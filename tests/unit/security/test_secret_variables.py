@@ -142,9 +142,9 @@ def test_only_the_workers_are_given_them(local: bool, monkeypatch: pytest.Monkey
         assert (command.env["MY_API_KEY"], command.env["FTSLURM_SECRETS"]) == (SECRET, "MY_API_KEY")
         assert SECRET not in " ".join(command.argv)
     others = launcher.start(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
-    probe = launcher.request(Probe("n1"), 0.0)
+    probe = launcher.request(Probe("n1"))
     if isinstance(launcher, Slurm):
-        others.append(launcher.attach(Attach(StepId("group-0000", 0), 0, place)))
+        others.append(launcher.attach(Attach(StepId("group-0000", 0), place)))
         config.cluster.kind = "array"
         others += launcher.start(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
     for env in (probe.env or {}, *(command.env for command in others)):

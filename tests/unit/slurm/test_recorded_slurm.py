@@ -19,7 +19,7 @@ from slurm_answers import read, read_node_fates, read_queue
 from ftslurm.checks.slurm_verdicts import read_nodes, read_records, read_settings
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import AskJobs
-from ftslurm.core.state.events import JobsSeen, JobsUnknown
+from ftslurm.core.state.events import JobsSeen
 from ftslurm.launchers.scheduler import AskOwnNodes
 from ftslurm.launchers.srun import Slurm
 from ftslurm.run import facts
@@ -225,9 +225,8 @@ def test_a_state_that_is_new_leaves_the_job_as_it_was_and_is_told_once(
     text = recorded(VERSIONS[-1], "queue").replace("|RUNNING|", f"|{word}|", 1)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            seen, unknown = read(AskJobs(), text, slurm=slurm)
+            (seen,) = read(AskJobs(), text, slurm=slurm)
             assert isinstance(seen, JobsSeen)
-            assert isinstance(unknown, JobsUnknown)
             assert not seen.whole
             assert len(seen.jobs) == len(KNOWN) - 2
             assert all(STATES.fullmatch(job.state) for job in seen.jobs)

@@ -94,7 +94,7 @@ def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller
         for name, value in (("SLURM_ARRAY_JOB_ID", "81"), ("SLURM_ARRAY_TASK_ID", "0"), (PILOT, str(pilot.pid))):
             monkeypatch.setenv(name, value)
         background = BackgroundCommands()
-        assert not background.ask(Slurm(by_hand(), RunDir(tmp_path)).request(RequeueJob("81_0"), 0.0))
+        assert not background.ask(Slurm(by_hand(), RunDir(tmp_path)).request(RequeueJob("81_0")))
         assert pilot.wait(20) == -signal.SIGUSR1  # as if Slurm wanted its nodes
 
 

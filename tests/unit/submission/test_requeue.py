@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def begun(config: Config, job: str, outcome: str | None = None) -> RunDir:
     run = submit.create(config)
     config.run.dir = None
     replace_text(run.job_id, job)
-    with Journal(run) as journal:
+    with closing(Journal(run)) as journal:
         journal.append(RawRecord("run_started"))
         if outcome is not None:
             journal.append(RawRecord("run_finished", outcome=outcome))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.worker.arguments import fill
+from ftslurm.worker.script import fill
 
 ENVIRON = {
     "REPLICA_GROUP_ID": "3",

@@ -61,9 +61,7 @@ class Training:
         self.reports, self.warnings, self.position = list[tuple[int, str]](), list[str](), Position()
         self.compared = Comparison(self.warnings.append, self.position, every, parts)
         self.compared.report = lambda *told: self.reports.append(told)
-        progress = SimpleNamespace(
-            seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, has_healed=bool, reduces=bool
-        )
+        progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, reduces=bool)
         watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
         self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)
         self.weight = torch.nn.Parameter(torch.arange(float(size)))

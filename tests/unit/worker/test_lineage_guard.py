@@ -155,6 +155,6 @@ def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
     """Return a fake Manager under the lineage guard's watch, whose Lighthouse gives this answer."""
     history = LineageGuard(refuse)
     history.floor = floor
-    progress = SimpleNamespace(seeks_quorum=bool, has_quorum=bool, has_healed=bool)
+    progress = SimpleNamespace(seeks_quorum=bool, has_quorum=bool)
     watchers = SimpleNamespace(lineage=history, progress=progress, unhealed=SimpleNamespace(), compared=None)
     return run_manager(fake_torchft_client(answer, step), watchers)()

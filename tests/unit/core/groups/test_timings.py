@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import said
-from histories import RUNNING, STARTED, config, finished, killed, play, raised, ready, stepped, store
-from steps import ANN, B0, B1, B2, B3, LIGHT0
+from histories import RUNNING, STARTED, config, killed, play, ready, stepped, store
+from steps import ANN, B0, B1, B2, B3
 
 from ftslurm.core.groups.reports import NAMES, phases
 from ftslurm.core.state import events as ev
@@ -62,13 +62,6 @@ def test_the_way_back_of_a_group_in_all_its_phases() -> None:
     assert joined["recovery_s"] == 8  # the sum
 
 
-def test_an_attempt_that_never_joined_says_how_far_it_came_and_one_that_did_does_not() -> None:
-    story = play(*RUNNING, (30, killed(B0)), (32, said.hello(B1, 0, "n2")), (33, raised(B1, started=False)))
-    first, second = story.records("step_exited")
-    assert first["phases"] is None
-    assert second["phases"] == NOTHING | {"end": 0, "wait": 0, "start": 2}
-
-
 @pytest.mark.parametrize(
     "fails",
     [
@@ -86,11 +79,6 @@ def test_a_failure_long_after_a_drill_is_not_put_down_to_it() -> None:
     back = (301, ready(B1)), (302, store(B1)), (303, stepped(B1, 40))
     story = play(*RUNNING, (30, ev.Asked("inject", ANN, "c", 1, 0, fault="kill")), (300, killed(B0)), *back)
     assert story.records("group_joined", since=30)[0]["phases"]["detect"] is None
-
-
-def test_the_ends_of_the_lighthouse_and_of_a_finished_group_have_their_phases_too() -> None:
-    story = play(*RUNNING, (60, finished(B0)), (61, ev.Ended(LIGHT0, 1)), config=config())
-    assert [exited["phases"] is None for exited in story.records("step_exited")] == [True, False]
 
 
 def test_a_group_that_fails_on_its_way_back_was_away_since_its_last_committed_step() -> None:

@@ -17,6 +17,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.health.hangs import ENOUGH, Limits, limits
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Standstill, StepId
+from ftslurm.protocol import messages as msg
 from ftslurm.protocol.stages import Stage
 
 LEAST = 300.0
@@ -153,7 +154,7 @@ def test_healthy_groups_are_never_blamed_and_one_that_hangs_is(seed: int) -> Non
     training, moments = lived(seed, steps=120)
     healthy = settings(join_timeout_s=3600.0)
     story = play(*STARTED, *moments, config=healthy)
-    assert story.records("hang_found") == []
+    assert story.all(msg.Dump) == []
     assert story.state.standstill.seen >= ENOUGH
     stage = random.Random(seed).choice([COMPUTES, COLLECTIVE])
     limit = limits(story.state.standstill, healthy).at(stage)
@@ -174,15 +175,15 @@ def found_at(story: Story, began: float, stage: Stage, steps: list[StepId], unti
 
     for now, events in beats():
         story.turn(now, events)
-    return [found["group"] for found in story.records("hang_found")]
+    return [story.unit(step).group_id for step in story.ids(msg.Dump)]
 
 
 @pytest.mark.parametrize(("stage", "allowed"), [(COMPUTES, 600), (COLLECTIVE, 300)])
 def test_the_reason_names_the_limit_and_its_setting(stage: Stage, allowed: int) -> None:
     story = play(*STARTED, *trained(1000.0), config=settings())
     assert found_at(story, 1000.0, stage, list(STEPS), until=1000.0 + 2 * LEAST + 3 * BEAT) == [1]
-    (found,) = story.records("hang_found")
-    assert found["reason"].endswith(f"; health.hang_after_s=auto allows {allowed} s there")
+    (sign,) = story.unit(B0).current.evidence
+    assert str(sign).endswith(f"; health.hang_after_s=auto allows {allowed} s there")
 
 
 def test_the_work_for_a_report_is_small_in_a_large_run() -> None:

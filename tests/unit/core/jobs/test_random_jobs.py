@@ -119,7 +119,7 @@ class Slurm:
         soon, dice = now + self.dice.uniform(0.05, 2), self.dice
         match action:
             case act.AskJobs() if dice.random() < 0.1 and now < TROUBLE_S:
-                self.later(soon, ev.JobsUnknown(soon - now))
+                self.later(soon, ev.JobsSeen((), now, soon - now, whole=False))
             case act.AskJobs():
                 shown = [
                     Job(j.name, 0, j.state, f"id-{j.name}", (j.node,) if j.state == "RUNNING" else (), j.reason)

@@ -421,7 +421,7 @@ def test_one_that_does_not_answer_is_asked_more_and_more_rarely() -> None:
     gaps = []
     for _ in range(6):
         story.wait(story.state.job_pool.next_poll + 0.01)
-        story.turn(story.now + 5, [ev.JobsUnknown(5.0)])
+        story.turn(story.now + 5, [ev.JobsSeen((), story.now, 5.0, whole=False)])
         gaps.append(story.state.job_pool.next_poll - story.now)
     assert gaps[0] >= 15
     assert max(gaps) <= 300

@@ -87,7 +87,7 @@ def adopted(*more: Moment, settings: Config | None = None) -> Story:
 
 def test_what_runs_is_gone_to_and_nothing_but_the_lighthouse_is_launched() -> None:
     story = play(*ADOPTED[:2], config=array())
-    assert story.all(act.Attach) == [act.Attach(A0, 0, PLACES[A0], "91.0"), act.Attach(B0, 1, PLACES[B0], "92.0")]
+    assert story.all(act.Attach) == [act.Attach(A0, PLACES[A0], "91.0"), act.Attach(B0, PLACES[B0], "92.0")]
     assert story.ids(act.Launch) == [LIGHT1]
     assert story.phases() == [Phase.STARTING] * 2
 
@@ -407,7 +407,7 @@ def test_who_may_hold_the_state_is_not_sent_away_before_it_has_said_so() -> None
     ending = ev.JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
     story = play((10, opening(past())), (11, ending), (11.2,), config=array())
     assert story.records("allocation_leaving") == []
-    assert story.all(act.Attach) == [act.Attach(A0, 0, PLACES[A0], "91.0"), act.Attach(B0, 1, PLACES[B0], "92.0")]
+    assert story.all(act.Attach) == [act.Attach(A0, PLACES[A0], "91.0"), act.Attach(B0, PLACES[B0], "92.0")]
     story.turn(11.5, [*word(A0), *word(B0)])  # now another one is known to hold it
     assert [record["allocation"] for record in story.records("allocation_leaving")] == ["81_0"]
 

@@ -80,7 +80,7 @@ class Steered:
             inbox.put(run.inbox, "stop")
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{error}. {by_hand}") from error
-        waits = talk.status.started is None and config.cluster.kind != "local"
+        waits = talk.status.started is None and not config.local
         if waits or last_event(run.events) == RunRequeued.event:
             return f"{name} does not run now: it stops as soon as its Slurm job {run.job()} starts"
         if talk.status.started is not None and not talk.stops():
@@ -146,7 +146,7 @@ class Steered:
         task, row = next((task, row) for task, row in enumerate(ranks.table(list(live.hosts))) if row.rank == rank)
         shell = programs.module("ftslurm.guard.shell", f"--run={run.root}", f"--step={live.id}", f"--task={task}")
         shell.append(f"--name=rank {rank} of group {group} (attempt {live.attempt})")
-        if talk.config.cluster.kind == "local":
+        if talk.config.local:
             return shell
         if live.slurm_step is None:
             raise NotDone(f"group {group} is starting: its Slurm step is not known yet; try again in a moment")

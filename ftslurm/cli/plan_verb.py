@@ -72,11 +72,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _print_plan(config: Config) -> int:
     tell(submitting.settle(config, preview=True))
-    place, local = Path(config.run.dir or config.run.root), config.cluster.kind == "local"
+    place = Path(config.run.dir or config.run.root)
     owned_files.check_way(place, config.run.trust)
-    if not local and config.cluster.controller == "job":
+    if not config.local and config.cluster.controller == "job":
         pilot_jobs.try_out(config, RunDir(place), lead=True)
-    print(*plan(config, None if local else client.kill_wait_s()), sep="\n")
+    print(*plan(config, None if config.local else client.kill_wait_s()), sep="\n")
     return 0
 
 
@@ -87,13 +87,12 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
         kill_wait_s: Slurm's KillWait; None: not known.
     """
     run = RunDir(Path(config.run.dir or f"{config.run.root}/{config.run.name}-TIME-RANDOM"))
-    here = config.cluster.kind == "local"
     jobs = pretend_jobs(config) if config.array else ()
     names = tuple(f"node{i + 1}" for i in range(nodes_needed(config)))
-    scheduler: Scheduler = ThisMachine(config, run) if here else Slurm(config, run)
-    if not here:
+    scheduler: Scheduler = ThisMachine(config, run) if config.local else Slurm(config, run)
+    if not config.local:
         scheduler.job = "JOBID"
-    allocation = scheduler.allocation() if here else Allocation("JOBID", () if jobs else names)
+    allocation = scheduler.allocation() if config.local else Allocation("JOBID", () if jobs else names)
     events: list[Event] = [Granted(allocation), JobsSeen(jobs, asked=0.0)] if jobs else [Granted(allocation)]
     state, actions = decide(begin(config), events, 0.0, config)
     launches = [action for action in actions if isinstance(action, Launch)]
@@ -105,8 +104,11 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     steps = alike((str(one.id.unit), shlex.join(_command(scheduler, run, one))) for one in launches)
     losses = alike((node, _if_lost(config, state, node)) for node in nodes)
     for block in (
-        *(() if here else _sbatch_scripts(config, run, jobs)),
-        ["steps" if here else "steps, each with a clean environment", *(f"  {unit}: {line}" for unit, line in steps)],
+        *(() if config.local else _sbatch_scripts(config, run, jobs)),
+        [
+            "steps" if config.local else "steps, each with a clean environment",
+            *(f"  {unit}: {line}" for unit, line in steps),
+        ],
         _time_outs(config, kill_wait_s),
         [*([WITHOUT_CONTROLLER] if jobs else []), *(f"if {node} died   {text}" for node, text in losses)],
     ):
@@ -141,16 +143,15 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
 def _allocation(
     config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    here = config.cluster.kind == "local"
     if jobs:
         size = plural(config.groups.nodes, "node")
         yield "allocation", "a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
         names = few(tuple(job.name for job in jobs))
         yield "", f"{plural(len(jobs), 'job')} of {size}, submitted as needed; called here {names}"
     else:
-        where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes, called here"
+        where = "this machine, under the names" if config.local else f"one Slurm job of {len(nodes)} nodes, called here"
         yield "allocation", f"{where} {few(nodes)}"
-    if not here:
+    if not config.local:
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
         yield "", f"{plural(cpus_per_node(config), 'CPU')} and {plural(gpus_per_node(config), 'GPU')} on each{spare}"
         if said := exclude_file.read(config, run)[1]:
@@ -212,14 +213,14 @@ def _command(scheduler: Scheduler, run: RunDir, launch: Launch) -> list[str]:
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:
     """Describe what the controller would do if the node were lost after ten steps of training."""
-    if config.cluster.kind != "local" and node in state.allocation.nodes[:1]:
+    if not config.local and node in state.allocation.nodes[:1]:
         return _without_controller(config)
     state = _training(state)
     hit = [u for u in state.units if node in u.place.nodes and not u.is_lighthouse]
     events = [TaskFailed(u.id, Evidence(None, node, node_lost=True)) for u in hit]
     ends = [Ended(u.id, code=1) for u in hit]
     own = state.allocation.nodes
-    left = NodesLeft(tuple(n for n in own if n != node)) if own and config.cluster.kind != "local" else None
+    left = NodesLeft(tuple(n for n in own if n != node)) if own and not config.local else None
     state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
     state, more = decide(state, [NodeFate(node, down=True)], 1.0, config)  # Slurm's answer, for which groups wait
     actions += more

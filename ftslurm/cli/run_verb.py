@@ -98,15 +98,14 @@ def start(
 
 def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts) -> int:
     """Start the controller, and follow the run if the user wants that. Return the exit code."""
-    local = config.cluster.kind == "local"
-    if local:  # sbatch may take long
+    if config.local:  # sbatch may take long
         interrupts.hold()
     run = submitting.launch(config, create)
     tell(preflight.notes(config))
-    say(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"))
+    say(f"run {run.root}" + ("" if config.local else f", Slurm job {run.job()}"))
     follow = config.follow
     if follow is None:
-        follow = local or (sys.stdout.isatty() and not sweep)
+        follow = config.local or (sys.stdout.isatty() and not sweep)
     if not follow:
         say(f"follow it with: ftslurm status -w {run.root}")
         return 0
@@ -139,7 +138,7 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     say(f"run {run.root}" + (" goes on" if before is not None else ""))
-    return keeper.keep(run, config if config.cluster.kind == "array" else None)
+    return keeper.keep(run, config if config.array else None)
 
 
 def _check_allocation(config: Config) -> None:

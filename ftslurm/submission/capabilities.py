@@ -54,8 +54,7 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
     """
     partitions, why_not, notes = _settle_kind(config, preview)
     cluster, here = config.cluster, config.cluster.controller == "here"
-    slurm = cluster.kind != "local"
-    if slurm:
+    if not config.local:
         for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
             if (told := os.environ.get(f"SLURM_JOB_{key.upper()}")) and not sbatch_options(cluster).get(key):
                 set_sbatch_option(cluster, key, told)
@@ -64,21 +63,21 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
             notes.append(
                 f"this is in Slurm job {job}, and another one is asked for (cluster.controller=here: its nodes)"
             )
-    if slurm and here and (cluster.kind == "slurm" or config.internal.pilots):
+    if config.local:
+        if "cancel" in fault_kinds(config):
+            raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
+        notes += _share_local_gpus(config)
+    elif here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
-    elif slurm and partitions:
+    elif partitions:
         places: list[Place] = [cluster, *(one for one in cluster.ranges if one.groups != CONTROLLER)]
         for place in places:
             notes += _fit(config, partitions, place)
-    elif slurm:
+    else:
         notes.append(f"{why_not}: cannot check whether the cluster has these nodes and GPUs")
         notes += _choose_gpus(config, "the cluster", [UNKNOWN], told=True)
         if preview:
             return notes
-    else:
-        if "cancel" in fault_kinds(config):
-            raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
-        notes += _share_local_gpus(config)
     _check_process_group(config)
     _check_container(config)
     if is_url(config.checkpoint.dir or ""):
@@ -190,9 +189,9 @@ def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool
 
 def _too_much(config: Config, offer: Offer) -> str:
     """Say what the request has too much of for every partition that it can mean, or ""."""
-    name, groups, array = offers.named(offer.rows), config.groups, config.cluster.kind == "array"
+    name, groups = offers.named(offer.rows), config.groups
     gpus, cpus = gres_per_node(config), cpus_per_node(config)
-    need, has = groups.nodes if array else nodes_needed(config), offer.nodes(cpus, gpus)
+    need, has = groups.nodes if config.array else nodes_needed(config), offer.nodes(cpus, gpus)
     if not any(row.up for row in offer.rows):
         return f"{name} is not up: choose another (cluster.partition) or ask its admin"
     if need <= has:

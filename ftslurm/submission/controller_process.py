@@ -119,7 +119,7 @@ def control(
     logger, tell = logging.getLogger("ftslurm"), output.tell if output is not None else lambda _: None
     log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
     try:
-        scheduler: Scheduler = ThisMachine(config, run) if config.cluster.kind == "local" else Slurm(config, run)
+        scheduler: Scheduler = ThisMachine(config, run) if config.local else Slurm(config, run)
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
             reading = Reading()
             story = Story(run, also=reading)

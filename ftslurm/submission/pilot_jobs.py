@@ -89,7 +89,7 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
     """
     jobs = [("the job", sbatch_parameters(config, run))] if lead else []
     pools = [0, *(i + 1 for i, one in enumerate(config.cluster.ranges) if one.groups != CONTROLLER)]
-    for pool in pools if config.cluster.kind == "array" else ():
+    for pool in pools if config.array else ():
         where = f" of cluster.ranges[{pool - 1}]" if pool else ""
         jobs.append((f"the jobs for groups{where}", parameters(config, run, pool)))
     for what, told in jobs:

@@ -47,7 +47,7 @@ def notes(config: Config) -> list[str]:
 def saves_nothing(config: Config) -> bool:
     """Return whether no checkpoint will be written, as far as the configuration tells."""
     kept = config.checkpoint.every > 0 or config.restart.on_state_loss == "checkpoint"
-    return not kept and config.lighthouse.kind != "none"  # without a Lighthouse there is no state in common
+    return not kept and not config.independent  # without a Lighthouse there is no state in common
 
 
 def _complaint(path: str) -> str:

@@ -92,7 +92,7 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> None:
     Raises:
         EnvironmentProblem: sbatch refused the job; its message is passed on.
     """
-    if config.cluster.kind == "local":
+    if config.local:
         job = _start_here(config, run)
     else:
         parameters = sbatch_parameters(config, run)
@@ -188,7 +188,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     before the time limit to the controller alone; the signal would kill the training scripts.
     """
     cluster, groups = config.cluster, config.groups
-    alone = cluster.kind == "array" and not group  # the controller needs hardly any resources
+    alone = config.array and not group  # the controller needs hardly any resources
     options: dict[str, Any] = {
         "nodes": 1 if alone else groups.nodes if group else nodes_needed(config),
         "ntasks-per-node": 1,
@@ -239,7 +239,7 @@ def sbatch_script(config: Config, run: RunDir, role: JobRole, parameters: Mappin
 
 def batch_role(config: Config) -> JobRole:
     """Return the role of the batch process that is to lead a run on Slurm."""
-    return JobRole.CONTROLLER if config.cluster.kind == "array" else JobRole.STEPS
+    return JobRole.CONTROLLER if config.array else JobRole.STEPS
 
 
 def batch_command(run: RunDir, role: JobRole) -> str:

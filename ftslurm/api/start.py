@@ -12,7 +12,7 @@ from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.errors import ConfigError, RunNotFound
 from ftslurm.protocol.run_states import GOING
-from ftslurm.run.find import find as named
+from ftslurm.run.find import find as by_name
 from ftslurm.run.find import newest
 from ftslurm.security import owned_files
 from ftslurm.submission import preflight
@@ -56,7 +56,7 @@ def find(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:
     Raises:
         RunNotFound: there is none, or several match.
     """
-    return Run(named(name, Path(root)).root)
+    return Run(by_name(name, Path(root)).root)
 
 
 def only_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ftslurm.api import answers, ending
 from ftslurm.api.answers import Answer, Conversation
@@ -15,7 +16,6 @@ from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.protocol.records import (
     CommandDone,
-    CommandRefused,
     FaultInjected,
     FaultRefused,
     RunRequeued,
@@ -53,8 +53,8 @@ class Steered:
 
     files: RunDir
 
-    def _ask(self, what: str, timeout_s: float | None = None, **fields: int | str | None) -> Answer[CommandDone]:
-        return Conversation(self.files).ask(what, CommandDone, CommandRefused, timeout_s, **fields)
+    def _ask(self, what: str, timeout_s: float | None = None, **fields: Any) -> Answer[CommandDone]:
+        return Conversation(self.files).ask(what, CommandDone, timeout_s, **fields)
 
     def stop(self, save: bool = False) -> str:
         """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.
@@ -75,12 +75,12 @@ class Steered:
         config = configuration.to_steer(run)
         if (done := ending.without_controller(config, run, facts.look(config, run, ended=True))) is not None:
             return done
-        talk, by_hand = Conversation(run, config), f"End it with: {ending.by_hand(config, run)}"
+        talk, by_hand = Conversation(run), f"End it with: {ending.by_hand(config, run)}"
         try:
             inbox.put(run.inbox, "stop")
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{error}. {by_hand}") from error
-        waits = talk.status.started is None and config.cluster.kind != "local"
+        waits = talk.status.started is None and not config.local
         if waits or last_event(run.events) == RunRequeued.event:
             return f"{name} does not run now: it stops as soon as its Slurm job {run.job()} starts"
         if talk.status.started is not None and not talk.stops():
@@ -98,7 +98,7 @@ class Steered:
         talk = Conversation(self.files)
         if (why_not := why_not_as_many(groups, talk.config)) is not None:
             raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
-        return talk.ask("scale", Scaled, CommandRefused, groups=groups)
+        return talk.ask("scale", Scaled, groups=groups)
 
     def restart(self, group: int) -> Answer[CommandDone]:
         """Have a group leave politely and start again as its next attempt, which counts against no budget."""
@@ -119,7 +119,7 @@ class Steered:
     def stacks(self, group: int, rank: int | None = None) -> list[Stacks]:
         """Take the stacks of a rank of a group now; with None, of all its ranks."""
         talk = Conversation(self.files)
-        asked = talk.ask("stacks", CommandDone, CommandRefused, group=group, rank=rank)
+        asked = talk.ask("stacks", CommandDone, group=group, rank=rank)
         wanted = {rank} if rank is not None else set(range(_size(talk.config)))
         taken = talk.stacks(asked.record.command, len(wanted), STACKS_S)
         if missing := wanted - {one.rank for one in taken}:
@@ -146,7 +146,7 @@ class Steered:
         task, row = next((task, row) for task, row in enumerate(ranks.table(list(live.hosts))) if row.rank == rank)
         shell = programs.module("ftslurm.guard.shell", f"--run={run.root}", f"--step={live.id}", f"--task={task}")
         shell.append(f"--name=rank {rank} of group {group} (attempt {live.attempt})")
-        if talk.config.cluster.kind == "local":
+        if talk.config.local:
             return shell
         if live.slurm_step is None:
             raise NotDone(f"group {group} is starting: its Slurm step is not known yet; try again in a moment")
@@ -171,8 +171,8 @@ class Steered:
             raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         _check_number("group", group, most_groups(config))
         _check_number("rank", rank, _size(config))
-        ask = Conversation(self.files, config).ask
-        return ask("inject", FaultInjected, FaultRefused, kind=fault, group=group, rank=rank or 0)
+        ask = Conversation(self.files).ask
+        return ask("inject", FaultInjected, refused=FaultRefused, kind=fault, group=group, rank=rank or 0)
 
 
 def _check_number(what: str, number: int | None, count: int) -> None:

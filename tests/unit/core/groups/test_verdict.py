@@ -165,7 +165,8 @@ def test_a_group_has_reached_the_newest_step_that_anybody_has_told(
 
 
 def test_a_success_has_no_error() -> None:
-    assert classify(unit(), ended(0, error="srun: a warning"), 4, 50.0).error is None
+    whole = unit(done=frozenset(range(4)))
+    assert classify(whole, ended(0, error="srun: a warning"), 4, 50.0).error is None
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ class HistoryFold(Fold):
         self._run = History()
         self._submitted = submitted
         self._last = 0.0  # the latest time of a line
-        self._silent_since: float | None = None  # the last line before the controller that leads now
         self._ended: float | None = None  # when the run was over
         self._quorums = True  # there is a Lighthouse
         self._lines: list[Timeline] = []  # of the groups
@@ -116,7 +115,6 @@ class HistoryFold(Fold):
             reason="",
         )
         self._ended = None
-        self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin)
 
@@ -160,11 +158,13 @@ class HistoryFold(Fold):
     def step_exited(self, record: records.StepExited) -> None:
         line, noticed = self._current(record), min(self.now, record.noticed or self.now)
         failed, cause = is_failure(record.cause), record.cause or "unknown"
+        died = noticed if line is not None and not line.trains else min(noticed, record.away_since or noticed)
         if failed if record.unit == LIGHTHOUSE else line is not None and cause != "ok":
             self._open.setdefault(record.unit, []).append(len(self._failures))
             self._failures.append(
                 Failure(
                     noticed,
+                    died,
                     record.group,
                     record.attempt,
                     cause,
@@ -183,8 +183,7 @@ class HistoryFold(Fold):
             line.succeeded(self.now)
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
-        silent_since = self._silent_since if record.with_job else None
-        line.failed(noticed, self.now, cause, node if failed else None, silent_since)
+        line.failed(died, noticed, self.now, cause, node if failed else None)
         if (record.group or 0) >= self._count:
             line.leave(self.now, FINISHED)
 
@@ -291,7 +290,7 @@ class HistoryFold(Fold):
             failure = self._failures[n]
             took = phases if n == open_[-1] else None
             self._failures[n] = replace(
-                failure, back=self.now, recovery_s=round(self.now - failure.time, 3), phases=took
+                failure, back=self.now, recovery_s=round(self.now - failure.died, 3), phases=took
             )
 
     def _line(self, group: int | None) -> Timeline | None:

@@ -28,6 +28,7 @@ class FailureJson(TypedDict):
     """A failure, or a move that is none."""
 
     time: float  # when it was noticed
+    died: float  # when the group was last at work, as far as known
     group: int | None  # null: the Lighthouse
     attempt: int
     cause: str  # as in step_exited
@@ -38,7 +39,7 @@ class FailureJson(TypedDict):
     moved: bool  # true: no failure, but preempted, at a time limit or on request
     drill: str | None  # the fault, if it was inflicted on purpose
     back: float | None  # when the group committed its next step
-    recovery_s: float | None
+    recovery_s: float | None  # from `died` to `back`
     phases: dict[str, float | None] | None  # seconds of each phase of the recovery, as in group_joined
 
 

@@ -31,7 +31,6 @@ class Timeline:
         self.node: str | None = None  # the node that caused it
         self.attempt, self.nodes = -1, tuple[str, ...]()
         self.committed, self.aborted = Counter[int](), Counter[int]()  # steps of each attempt
-        self._trained: int | None = None  # index of the span of training that the outage has ended
 
     @property
     def trains(self) -> bool:
@@ -61,22 +60,18 @@ class Timeline:
                 self.phase = name
                 self.turn(min(time, self.since + max(0.0, known.get(name) or 0.0)), following)
         self.turn(time, TRAINING)
-        if self._trained is not None and (late := known.get("detect")):
-            self._lose(self._trained, self.spans[self._trained].end - late, "detect")
-        self.cause, self.node, self._trained = "", None, None
+        self.cause, self.node = "", None
 
-    def failed(self, noticed: float, time: float, cause: str, node: str | None, silent_since: float | None) -> None:
+    def failed(self, died: float, noticed: float, time: float, cause: str, node: str | None) -> None:
         """End an attempt.
 
         Args:
-            noticed: when it was noticed.
+            died: when it was last at work, if it trains.
+            noticed: when its failure was noticed.
             time: when its last process was gone.
-            silent_since: nothing is known of the attempt from then until `noticed`; None: it was watched.
         """
         if self.trains:
-            self.turn(noticed if silent_since is None else silent_since, "detect")
-            trained = bool(self.spans) and self.spans[-1].phase == TRAINING
-            self._trained = len(self.spans) - 1 if trained else None
+            self.turn(died, "detect")
             self.cause, self.node = cause, node
         elif self.phase == "start":
             self.phase, self.cause, self.node = EARLIER, cause, node
@@ -102,7 +97,6 @@ class Timeline:
                 break
             if self.spans[n].phase == TRAINING:
                 self._lose(n, since, UNDONE)
-                self._trained = None
 
     def close(self, end: float) -> list[Span]:
         """Return all spans up to `end`."""

@@ -68,8 +68,8 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
     noticed = failing.noticed if unit.phase is Phase.STOPPING else None
     if noticed is None:
         noticed = turn.now
-        failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
-    failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
+        failing = Marks(fault_drills.struck(unit, noticed), noticed)
+    failing = replace(failing, ended=turn.now, away=_away(unit, failing))
     turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit)))
     return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
@@ -137,10 +137,10 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     turn.actions.insert(before, refused)
 
 
-def _away(unit: Unit, noticed: float) -> float:
-    """Return since when a group has not worked: since an earlier failure, if the failed attempt never joined."""
-    away = unit.marks.away if unit.marks.joined is None else None
-    return round(noticed, 3) if away is None else away
+def _away(unit: Unit, failing: Marks) -> float | None:
+    """Return since when a unit has not worked: since an earlier failure, if the failed attempt never joined."""
+    away = unit.marks.away if unit.group is not None and unit.marks.joined is None else None
+    return round(failing.died or 0.0, 3) if away is None else away
 
 
 def _signs(unit: Unit) -> tuple[str, ...]:

@@ -74,6 +74,25 @@ def test_the_time_before_a_lost_node_is_noticed_is_lost() -> None:
     assert {one.name: one.seconds for one in account(history).by_phase}["detect"] == pytest.approx(11.2)
 
 
+def test_a_group_that_hung_until_it_was_given_up_did_not_train_meanwhile() -> None:
+    lines = [line for line in ex.one_kill() if line["time"] < ex.START + 15 or line.get("group") != 1]
+    lines += [ex.exited(26, 1, cause="hang", node="n2", noticed=ex.START + 25.9, away_since=ex.START + 15)]
+    lines += [ex.event(26, "group_given_up", group=1, reason="restart.max_per_group=0")]
+    history = fold_history(sorted(lines, key=lambda line: line["time"]))
+    check_that_it_adds_up(history)
+    assert [(span.phase, span.cause, span.node) for span in history.groups[1].spans[-4:]] == [
+        ("training", "", None),
+        *((phase, "hang", "n2") for phase in ("detect", "end", "given_up")),
+    ]
+    assert history.groups[1].spans[-4].end == ex.START + 15
+
+
+def test_a_group_is_away_from_its_death_until_it_is_back() -> None:
+    (failure,) = fold_history(ex.lost_node()).failures
+    assert failure.recovery_s == pytest.approx(11.5)
+    assert failure.time - failure.died == pytest.approx(11.2)
+
+
 def test_the_wait_for_the_first_nodes_is_no_lost_time() -> None:
     early = account(fold_history(ex.one_kill(), submitted=ex.START - 100))
     late = account(fold_history(ex.one_kill()))

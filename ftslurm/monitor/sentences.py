@@ -261,7 +261,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     at = f"at step {group.step}" if group and group.joined and group.step is not None else ""
     if group is None and record.group is not None and cause != "ok":  # `ftslurm scale` has taken it out of the run
         return f"{what} has left the run" + ("" if record.step is None else f" (at step {record.step})")
-    if group is None and cause in ("ok", "cancelled"):
+    if group is None and (cause == "ok" or (cause == "cancelled" and record.error is None)):
         return None  # the Lighthouse ends after the groups
     if cause == "ok":
         return f"{what} has finished"

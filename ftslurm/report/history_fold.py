@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate, chain
 from math import inf
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -64,9 +67,10 @@ class HistoryFold(Fold):
     def history(self, now: float | None = None) -> History:
         """Return the history after the lines so far."""
         end = self._ended if self._ended is not None else max(self._last, now or 0.0)
+        spans = [line.close(end) for line in self._lines]
         stalls = self._stalls()
         groups = tuple(
-            GroupHistory(n, tuple(stalled(line.close(end), stalls[n])), line.committed.total(), line.aborted.total())
+            GroupHistory(n, tuple(stalled(spans[n], stalls[n])), line.committed.total(), line.aborted.total())
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
@@ -87,6 +91,7 @@ class HistoryFold(Fold):
     # --- the run ---------------------------------------------------------------------------------------------------
 
     def run_requeued(self, _: records.RunRequeued) -> None:
+        self._open.pop(LIGHTHOUSE, None)  # its next start answers no failure
         for line in self._lines:
             line.leave(self.now, QUEUED)
 
@@ -159,7 +164,7 @@ class HistoryFold(Fold):
         line, noticed = self._current(record), min(self.now, record.noticed or self.now)
         failed, cause = is_failure(record.cause), record.cause or "unknown"
         died = noticed if line is not None and not line.trains else min(noticed, record.away_since or noticed)
-        if failed if record.unit == LIGHTHOUSE else line is not None and cause != "ok":
+        if (line is not None or record.unit == LIGHTHOUSE) and cause != "ok":
             self._open.setdefault(record.unit, []).append(len(self._failures))
             self._failures.append(
                 Failure(
@@ -222,6 +227,8 @@ class HistoryFold(Fold):
         line, time = self._current(record), self.now if record.at is None else record.at
         if line is None or record.step is None:
             return
+        if (record.committed or 0) > line.committed[record.attempt]:
+            line.stepped = time
         line.committed[record.attempt] = record.committed or 0
         line.aborted[record.attempt] = record.aborted or 0
         if not line.trains:
@@ -258,14 +265,21 @@ class HistoryFold(Fold):
             return found
         typical = median(self._gaps[1])
         least, slack = max(STALL_TIMES * typical, typical + STALL_LEAST_S), every_s(len(self._lines))
-        moments = sorted(
-            (moment, n) for n, f in enumerate(self._failures) for moment in (f.time, f.back) if moment is not None
+        # When the others wait for one that has failed: until that is noticed, and when it is back. Of all that began by
+        # a moment, `latest` has the one that ends last.
+        waits = sorted(
+            (begin, end, n)
+            for n, f in enumerate(self._failures)
+            for begin, end in ((f.died, f.time), (f.back, f.back))
+            if begin is not None and end is not None
         )
-        for time, gap, group in sorted(one for one in zip(*self._gaps, strict=True) if one[1] > least):
-            at = bisect_left(moments, (time - gap - slack, 0))
+        latest = list(accumulate(waits, partial(max, key=itemgetter(1))))
+        stands = ((time, gap - slack, n) for n, line in enumerate(self._lines) for time, gap in line.stands)
+        for time, gap, group in sorted(one for one in chain(zip(*self._gaps, strict=True), stands) if one[1] > least):
+            at = bisect_right(waits, time, key=itemgetter(0)) - 1
             cause, node = SLOW_STEP, None
-            if at < len(moments) and moments[at][0] <= time:
-                failure = self._failures[moments[at][1]]
+            if at >= 0 and latest[at][1] >= time - gap - slack:
+                failure = self._failures[latest[at][2]]
                 cause, node = failure.cause, failure.node
             found[group].append(Span(time - gap + typical, time, STALLED, cause, node))
         return found

@@ -31,6 +31,8 @@ class Timeline:
         self.node: str | None = None  # the node that caused it
         self.attempt, self.nodes = -1, tuple[str, ...]()
         self.committed, self.aborted = Counter[int](), Counter[int]()  # steps of each attempt
+        self.stepped = begin  # while it trains: when it last told of a committed step
+        self.stands: list[tuple[float, float]] = []  # the end of each training, and for how long it had told of none
 
     @property
     def trains(self) -> bool:
@@ -39,6 +41,8 @@ class Timeline:
     def turn(self, time: float, phase: str) -> None:
         """End the current span at `time` and begin one of another phase."""
         time = max(time, self.since)
+        if self.trains:
+            self.stands.append((time, time - self.stepped))
         self._add(self.since, time, self.phase)
         self.since, self.phase = time, phase
 
@@ -60,7 +64,7 @@ class Timeline:
                 self.phase = name
                 self.turn(min(time, self.since + max(0.0, known.get(name) or 0.0)), following)
         self.turn(time, TRAINING)
-        self.cause, self.node = "", None
+        self.cause, self.node, self.stepped = "", None, time
 
     def failed(self, died: float, noticed: float, time: float, cause: str, node: str | None) -> None:
         """End an attempt.
@@ -82,7 +86,7 @@ class Timeline:
     def succeeded(self, time: float) -> None:
         """End the last attempt. If it has never reported a step, it was not in need of any."""
         if self.phase == "start":
-            self.phase = TRAINING
+            self.phase, self.stepped = TRAINING, time
         self.leave(time, FINISHED)
 
     def leave(self, time: float, phase: str) -> None:

@@ -99,6 +99,10 @@ def test_a_kill_reads_like_a_story() -> None:
             "the run was stopped (120 steps, 0 restarts): stop by uid 1000",
         ),
         (ex.event(11, "step_exited", unit="lighthouse", attempt=0, cause="cancelled"), None),
+        (
+            ex.event(11, "step_exited", unit="lighthouse", attempt=0, cause="cancelled", error="scancel"),
+            "the Lighthouse was stopped: scancel",
+        ),
         *((ex.injected(11, kind, 1, rank=2, step=31), f"drill: {said} at step 31") for kind, said in DRILLS),
         (ex.injected(11, "lighthouse"), "drill: the Lighthouse killed"),
         (

@@ -138,6 +138,40 @@ def test_a_step_that_takes_long_is_a_stall_of_a_failure_that_is_near() -> None:
     assert stalls == [("killed", 1.0), ("slow_step", 3.0)]
 
 
+def test_a_stall_before_its_failure_was_noticed_is_a_stall_of_that_failure() -> None:
+    lines = [*ex.lost_node(), ex.progress(18.5, 0, 62, gap_s=3.2), ex.progress(22.5, 0, 63, gap_s=3.2)]
+    history = fold_history(sorted([*lines, ex.progress(36, 0, 64, gap_s=8)], key=lambda line: line["time"]))
+    check_that_it_adds_up(history)
+    stalls = [
+        (span.cause, span.node, round(span.seconds)) for span in history.groups[0].spans if span.phase == "stalled"
+    ]
+    assert stalls == [("node_lost", "n2", 3), ("node_lost", "n2", 3), ("slow_step", None, 8)]
+
+
+def test_a_cancelled_lighthouse_is_told_with_the_stall_that_it_costs() -> None:
+    lines, by = ex.one_kill(), "Slurm cancelled the step (scancel)"
+    about = {"unit": "lighthouse", "group": None, "cause": "cancelled", "node": None, "error": by}
+    lines += [{**ex.exited(20, 0), **about}, *ex.lighthouse(20, 1), ex.progress(23.5, 2, 110, gap_s=3.2)]
+    history = fold_history(sorted(lines, key=lambda line: line["time"]))
+    assert [(who(f), f.detail, f.moved, f.recovery_s) for f in history.failures][1:] == [
+        ("the Lighthouse", f"ended from outside: {by}", True, pytest.approx(0.4))
+    ]
+    assert [span.cause for span in history.groups[2].spans if span.phase == "stalled"] == ["cancelled"]
+    accounts = account(history)
+    assert (accounts.failures, accounts.moves) == (1, 0), "of groups"
+
+
+def test_a_group_that_commits_no_step_until_its_training_ends_does_not_train() -> None:
+    lines = [line for line in ex.one_kill() if line["time"] <= ex.START + 14]
+    history = fold_history(lines, now=ex.START + 60)
+    check_that_it_adds_up(history)
+    assert [(span.phase, span.cause) for span in history.groups[0].spans[-2:]] == [
+        ("training", ""),
+        ("stalled", "slow_step"),
+    ]
+    assert history.groups[0].spans[-1].seconds == pytest.approx(60 - 13.1, abs=1.5)
+
+
 def test_a_requeued_run_waits_for_its_nodes_and_has_moved() -> None:
     lines = [line for line in ex.one_kill() if line["time"] <= ex.START + 10]
     lines += [ex.exited(10, g, cause="time_limit") for g in range(3)]

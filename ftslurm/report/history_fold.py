@@ -52,7 +52,7 @@ class HistoryFold(Fold):
         self._count: float = inf  # number of groups after `ftslurm scale`; those above it leave the run
         self._failures: list[Failure] = []
         self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
-        self._answered: set[int] = set()  # indices of failures after which the unit was launched again
+        self._answered: set[int] = set()  # indices of failures that another attempt follows, or was to follow
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
         self._slow: list[Slow] = []
         self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
@@ -99,9 +99,10 @@ class HistoryFold(Fold):
         self._ended = self.now
         self._step = self._step if record.steps is None else record.steps
         self._set(outcome=record.outcome or "failed", reason=record.reason)
-        for line in self._lines:
+        for n, line in enumerate(self._lines):
             line.leave(self.now, FINISHED)
-            line.stopped()
+            ended = {*self._open.get(group_unit(n), ())} - self._answered
+            line.stopped(min((self._failures[end].died for end in ended), default=inf))
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
@@ -142,9 +143,16 @@ class HistoryFold(Fold):
 
     def step_launched(self, record: records.StepLaunched) -> None:
         self._drills.pop(record.unit, None)
-        self._answered.update(self._open.get(record.unit, ()))
+        self._follows(record.unit)
         if (line := self._line(record.group)) is not None:
             line.launched(self.now, record.attempt, record.nodes)
+
+    def restart_scheduled(self, record: records.RestartScheduled) -> None:
+        self._follows(group_unit(record.group))
+
+    def _follows(self, unit: str) -> None:
+        """Note that a further attempt of a unit follows, or was to follow: the end of the last was not the run's."""
+        self._answered.update(self._open.get(unit, ()))
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if (line := self._current(record)) is not None:
@@ -163,8 +171,9 @@ class HistoryFold(Fold):
     def step_exited(self, record: records.StepExited) -> None:
         line, noticed = self._current(record), min(self.now, record.noticed or self.now)
         failed, cause = is_failure(record.cause), record.cause or "unknown"
+        leaves = (record.group or 0) >= self._count
         died = noticed if line is not None and not line.trains else min(noticed, record.away_since or noticed)
-        if (line is not None or record.unit == LIGHTHOUSE) and cause != "ok":
+        if (line is not None or record.unit == LIGHTHOUSE) and cause != "ok" and (failed or not leaves):
             self._open.setdefault(record.unit, []).append(len(self._failures))
             self._failures.append(
                 Failure(
@@ -189,7 +198,7 @@ class HistoryFold(Fold):
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
         line.failed(died, noticed, self.now, cause, node if failed else None)
-        if (record.group or 0) >= self._count:
+        if leaves:
             line.leave(self.now, FINISHED)
 
     # --- the training ----------------------------------------------------------------------------------------------
@@ -268,10 +277,9 @@ class HistoryFold(Fold):
         # When the others wait for one that has failed: until that is noticed, and when it is back. Of all that began by
         # a moment, `latest` has the one that ends last.
         waits = sorted(
-            (begin, end, n)
+            wait
             for n, f in enumerate(self._failures)
-            for begin, end in ((f.died, f.time), (f.back, f.back))
-            if begin is not None and end is not None
+            for wait in ((f.died, f.time, n), (f.back or inf, f.back or 0.0, n))
         )
         latest = list(accumulate(waits, partial(max, key=itemgetter(1))))
         stands = ((time, gap - slack, n) for n, line in enumerate(self._lines) for time, gap in line.stands)

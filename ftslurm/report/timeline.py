@@ -58,11 +58,10 @@ class Timeline:
 
     def joined(self, time: float, phases: Mapping[str, float | None] | None) -> None:
         """Begin to train; the time since the launch is divided as `phases` says."""
-        known = phases or {}
         if self.phase == "start" and phases:
             for name, following in pairwise(LAUNCHED):
                 self.phase = name
-                self.turn(min(time, self.since + max(0.0, known.get(name) or 0.0)), following)
+                self.turn(min(time, self.since + max(0.0, phases.get(name) or 0.0)), following)
         self.turn(time, TRAINING)
         self.cause, self.node, self.stepped = "", None, time
 
@@ -100,20 +99,20 @@ class Timeline:
             if self.spans[n].end <= since:
                 break
             if self.spans[n].phase == TRAINING:
-                self._lose(n, since, UNDONE)
+                span = self.spans[n]
+                late = span._replace(begin=max(since, span.begin), phase=UNDONE, cause=self.cause, node=self.node)
+                self.spans[n : n + 1] = [one for one in (span._replace(end=late.begin), late) if one.seconds > 0]
 
     def close(self, end: float) -> list[Span]:
         """Return all spans up to `end`."""
         self.turn(end, FINISHED)
         return self.spans
 
-    def stopped(self) -> None:
-        """Name the end of the run as the cause of what it has ended."""
-        for n in reversed(range(len(self.spans))):
-            if self.spans[n].phase == TRAINING:
-                return
-            if self.spans[n].cause == "cancelled":
-                self.spans[n] = self.spans[n]._replace(cause=STOPPED)
+    def stopped(self, since: float) -> None:
+        """Name the end of the run as the cause of what has been lost since the attempt died that it has ended."""
+        for n, span in enumerate(self.spans):
+            if span.end >= since and span.cause == "cancelled":
+                self.spans[n] = span._replace(cause=STOPPED)
 
     def _add(self, begin: float, end: float, phase: str) -> None:
         if end <= begin:
@@ -122,12 +121,6 @@ class Timeline:
         cause, node = (self.cause, self.node) if lost else ("", None)
         ran = phase not in (QUEUED, FINISHED, GIVEN_UP, "wait")
         self.spans.append(Span(begin, end, phase, cause, node, self.attempt if ran else -1, self.nodes if ran else ()))
-
-    def _lose(self, n: int, since: float, phase: str) -> None:
-        """Give the end of a span of training another phase, of the outage that has begun after it."""
-        span = self.spans[n]
-        late = span._replace(begin=max(since, span.begin), phase=phase, cause=self.cause, node=self.node)
-        self.spans[n : n + 1] = [one for one in (span._replace(end=late.begin), late) if one.seconds > 0]
 
 
 def stalled(spans: list[Span], stalls: list[Span]) -> list[Span]:

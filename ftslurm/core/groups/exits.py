@@ -226,7 +226,8 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         given_up(turn, unit, answer)
         return
     due, reason = answer, f"restart: {describe(verdict)}"
-    if verdict.attempt == unit.attempt:  # else its launch was refused, and that record says when
+    # Else its launch was refused, and that record says when; or whether all start over is not decided yet.
+    if verdict.attempt == unit.attempt and turn.lineage.lost is None:
         turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
     wait_for_next(turn, unit, due, reason)
 

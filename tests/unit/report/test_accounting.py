@@ -200,7 +200,24 @@ def test_groups_of_a_scaled_run_count_while_they_belong_to_it() -> None:
     first = history.groups[3].spans[0]
     assert (first.phase, first.begin - ex.START) == (QUEUED, pytest.approx(10))
     assert history.groups[3].spans[-1].phase == "finished"
-    assert account(history).moves == 0
+    again = fold_history(
+        [*lines, ex.event(41, "scaled", groups=3, by=0), ex.launched(42, 2, 1), ex.joined(45, 2, 80, 1)],
+        now=ex.START + 46,
+    )
+    assert (again.failures, account(again).moves, again.groups[2].spans[-1].phase) == ((), 0, "training")
+
+
+def test_what_was_cancelled_before_the_run_was_stopped_is_told_and_only_the_rest_was_stopped() -> None:
+    lines, by = [line for line in ex.one_kill() if line["time"] <= ex.START + 10], "Slurm cancelled the step (scancel)"
+    lines += [ex.exited(10, 1, cause="cancelled", error=by)]
+    lines += [ex.event(10, "restart_scheduled", group=1, attempt=1, due=ex.START + 10, reason="restart")]
+    lines += [ex.progress(n, g, 40 + n, committed=40 + n) for n in range(11, 30) for g in (0, 2)]
+    lines += [ex.exited(30, g, cause="cancelled", noticed=ex.START + 29.5) for g in (0, 2)]
+    history = fold_history([*lines, ex.finished(31, "stopped", reason="stopped by ann")])
+    check_that_it_adds_up(history)
+    assert [(who(f), f.cause, f.back) for f in history.failures] == [("group 1 attempt 0", "cancelled", None)]
+    by_cause = {one.name: one.seconds for one in account(history).by_cause}
+    assert (by_cause["cancelled"], by_cause["stopped"]) == (pytest.approx(21), pytest.approx(2 * 1.5))
 
 
 def test_an_empty_journal_has_a_report() -> None:

@@ -97,7 +97,8 @@ class History(Value):
     parent: str | None = None  # directory of the run that this one resumes
     outcome: str = "running"  # or succeeded, failed, stopped
     reason: str = ""
-    begin: float = 0.0
+    begin: float = 0.0  # when it was submitted
+    started: float = 0.0
     end: float = 0.0  # the end of the run; of one that goes on: the moment of the report
     starts: int = 0  # starts of the controller's job
     total_steps: int | None = None

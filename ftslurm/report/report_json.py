@@ -77,7 +77,7 @@ class ReportJson(TypedDict):
     parent: str | None  # directory of the run that this one resumes
     outcome: str  # running, succeeded, failed, stopped or lost (without a controller)
     reason: str
-    begin: float
+    begin: float  # when it was submitted
     end: float  # the end of the run, or of the report
     starts: int  # starts of the controller's job
     steps: int  # the last committed step
@@ -87,7 +87,7 @@ class ReportJson(TypedDict):
     goodput: Ratio
     effective: float | None  # goodput with the time in Slurm's queue (ETTR)
     step_efficiency: Ratio
-    mttf_s: float | None  # mean time to failure
+    mttf_s: float | None  # mean time to failure; null: nothing has failed, or no group has trained
     recovery_median_s: float | None  # median time from a failure to the group's next committed step
     recovery_worst_s: float | None  # the longest such time
     total_s: float  # seconds of groups, the sum of the next four

@@ -75,12 +75,11 @@ class Timeline:
         """
         if self.trains:
             self.turn(died, "detect")
-            self.cause, self.node = cause, node
         elif self.phase == "start":
-            self.phase, self.cause, self.node = EARLIER, cause, node
+            self.phase = EARLIER
+        self.cause, self.node = cause, node
         self.turn(noticed, "end")
         self.turn(time, "wait")
-        self.cause, self.node = cause, node
 
     def succeeded(self, time: float) -> None:
         """End the last attempt. If it has never reported a step, it was not in need of any."""
@@ -95,18 +94,13 @@ class Timeline:
 
     def undo(self, since: float) -> None:
         """Mark the training since `since` as undone; the outage has begun after it."""
-        for n in range(len(self.spans) - 1, -1, -1):
-            if self.spans[n].end <= since:
+        for n in reversed(range(len(self.spans))):
+            span = self.spans[n]
+            if span.end <= since:
                 break
-            if self.spans[n].phase == TRAINING:
-                span = self.spans[n]
+            if span.phase == TRAINING:
                 late = span._replace(begin=max(since, span.begin), phase=UNDONE, cause=self.cause, node=self.node)
                 self.spans[n : n + 1] = [one for one in (span._replace(end=late.begin), late) if one.seconds > 0]
-
-    def close(self, end: float) -> list[Span]:
-        """Return all spans up to `end`."""
-        self.turn(end, FINISHED)
-        return self.spans
 
     def stopped(self, since: float) -> None:
         """Name the end of the run as the cause of what has been lost since the attempt died that it has ended."""

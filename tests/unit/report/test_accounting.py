@@ -220,6 +220,17 @@ def test_what_was_cancelled_before_the_run_was_stopped_is_told_and_only_the_rest
     assert (by_cause["cancelled"], by_cause["stopped"]) == (pytest.approx(21), pytest.approx(2 * 1.5))
 
 
+def test_a_run_that_never_trained_has_no_time_between_failures() -> None:
+    lines = [ex.started(1), ex.launched(1, 0), ex.exited(9, 0), ex.finished(10, "failed", steps=0)]
+    accounts = account(fold_history(lines))
+    assert (accounts.failures, accounts.mttf_s, accounts.goodput) == (1, None, 0)
+
+
+def test_the_steps_took_the_time_since_the_start_as_status_says() -> None:
+    history = fold_history(ex.one_kill(), submitted=ex.START - 100)
+    assert sheet(history, account(history)).lines == ("step 120 of 120 in 28 s",)
+
+
 def test_an_empty_journal_has_a_report() -> None:
     accounts = account(fold_history([]))
     assert (accounts.total_s, accounts.goodput, accounts.mttf_s) == (0, None, None)

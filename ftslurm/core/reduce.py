@@ -382,5 +382,5 @@ def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
         unit = turn.attempt(unit, told=unit.current.told or turn.now)
         if unit.place.allocation is not None:
             return  # leaving.vacate brings it down
-    unit = stop(turn, unit, None, detect_s=fault_drills.since(unit, turn.now))
+    unit = stop(turn, unit, None, died=fault_drills.struck(unit, turn.now))
     lost_connections.failed(turn, unit)

@@ -261,7 +261,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
     at = f"at step {group.step}" if group and group.joined and group.step is not None else ""
     if group is None and record.group is not None and cause != "ok":  # `ftslurm scale` has taken it out of the run
         return f"{what} has left the run" + ("" if record.step is None else f" (at step {record.step})")
-    if group is None and cause in ("ok", "cancelled"):
+    if group is None and not is_failure(cause) and not record.error:
         return None  # the Lighthouse ends after the groups
     if cause == "ok":
         return f"{what} has finished"
@@ -276,7 +276,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
 def _left_because(group: GroupStatus | None, cause: str, error: str | None) -> str:
     """Return how a group left without a failure."""
     how = "has left the run" if group is not None and group.leaves else cause_of(cause).row.orderly
-    return f"{how}: {error}" if error is not None and cause in ("preempted", "cancelled") else how
+    return f"{how}: {error}" if error and cause in ("preempted", "cancelled") else how
 
 
 # --- the training ----------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ METRICS = (
     ),
 )
 RECOVERY = "ftslurm_recovery_seconds"
-RECOVERY_HELP = "Time from the failure of a group to its first committed step afterwards."
+RECOVERY_HELP = "Time from the death of a group to its first committed step afterwards."
 
 
 class RunCollector(Collector):

@@ -358,7 +358,7 @@ class StepLaunched(OfUnit):
     hosts: tuple[str, ...]  # the node of each task, as expected
     reason: Reason
     standby: str | None  # the standby's step that becomes this attempt: standby-000/1
-    down_s: float | None  # time since the failure that this answers
+    down_s: float | None  # time since the death that this answers, as far as known; else since it was noticed
 
 
 class LaunchRefused(OfUnit):
@@ -420,8 +420,9 @@ class StepExited(OfUnit):
     launched: bool | None  # false: no process of it has run
     healthy_s: float | None  # how long it ran well
     noticed: float | None  # when the failure was noticed
-    with_job: bool = False  # true: it ended with its Slurm job, while no controller led
-    away_since: float | None  # when the group was last at work
+    # when it was last at work: before an earlier failure, if this attempt never was; else until its death (known of
+    # drills, hangs and silence) or, if that is not known, until it was noticed
+    away_since: float | None
     evidence: tuple[str, ...]  # the signs by which the cause was decided
     traceback: str | None  # the end of the script's traceback in that rank
     log: str | None = None  # log of the rank that failed first
@@ -497,7 +498,7 @@ class GroupJoined(OfGroup):
     quorum_id: int | None  # id of the quorum
     participants: int | None  # number of groups in the quorum
     seconds: float | None  # time since the launch
-    recovery_s: float | None  # time since the failure, or the move, that this attempt answers
+    recovery_s: float | None  # time since the group was last at work (away_since); null: its first start
     phases: Phases
 
 

@@ -93,7 +93,7 @@ def account(history: History) -> Accounts:
         step_efficiency=_step_efficiency(history),
         failures=len(real),
         moves=len(groups) - len(real),
-        mttf_s=_ratio(_up_s(history), len(real)),
+        mttf_s=_ratio(_up_s(history), len(real)) if spent.trained_s else None,
         recovery_median_s=median(recoveries) if recoveries else None,
         recovery_worst_s=max(recoveries, default=None),
         by_cause=_split(lost, real, lambda one: one.cause),

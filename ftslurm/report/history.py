@@ -57,6 +57,7 @@ class Failure(Value):
     """The unexpected end of a group's attempt, of the Lighthouse or of the controller; or a move (`moved`)."""
 
     time: float  # when it was noticed
+    died: float  # when the group was last at work, as far as known
     group: int | None  # None: the Lighthouse
     attempt: int
     cause: str
@@ -67,7 +68,7 @@ class Failure(Value):
     drill: str | None = None  # the fault that was inflicted: kill
     step: int | None = None  # the last committed step of the attempt
     back: float | None = None  # when the group committed its next step; None: it has not
-    recovery_s: float | None = None
+    recovery_s: float | None = None  # from its death until then
     phases: Mapping[str, float | None] | None = None  # seconds of each phase of the recovery
 
 
@@ -96,7 +97,8 @@ class History(Value):
     parent: str | None = None  # directory of the run that this one resumes
     outcome: str = "running"  # or succeeded, failed, stopped
     reason: str = ""
-    begin: float = 0.0
+    begin: float = 0.0  # when it was submitted
+    started: float = 0.0
     end: float = 0.0  # the end of the run; of one that goes on: the moment of the report
     starts: int = 0  # starts of the controller's job
     total_steps: int | None = None

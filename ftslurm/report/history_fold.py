@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate, chain
 from math import inf
 from statistics import median
 from typing import Any
@@ -43,14 +44,12 @@ class HistoryFold(Fold):
         self._run = History()
         self._submitted = submitted
         self._last = 0.0  # the latest time of a line
-        self._silent_since: float | None = None  # the last line before the controller that leads now
-        self._ended: float | None = None  # when the run was over
         self._quorums = True  # there is a Lighthouse
         self._lines: list[Timeline] = []  # of the groups
         self._count: float = inf  # number of groups after `ftslurm scale`; those above it leave the run
         self._failures: list[Failure] = []
         self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
-        self._answered: set[int] = set()  # indices of failures after which the unit was launched again
+        self._final: dict[str, int] = {}  # unit -> index of its last end, if no other attempt was to follow
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
         self._slow: list[Slow] = []
         self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
@@ -64,17 +63,18 @@ class HistoryFold(Fold):
 
     def history(self, now: float | None = None) -> History:
         """Return the history after the lines so far."""
-        end = self._ended if self._ended is not None else max(self._last, now or 0.0)
+        end = self._run.end or max(self._last, now or 0.0)
+        for line in self._lines:
+            line.turn(end, FINISHED)
         stalls = self._stalls()
         groups = tuple(
-            GroupHistory(n, tuple(stalled(line.close(end), stalls[n])), line.committed.total(), line.aborted.total())
+            GroupHistory(n, tuple(stalled(line.spans, stalls[n])), line.committed.total(), line.aborted.total())
             for n, line in enumerate(self._lines)
         )
-        kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
-        begin = min((g.spans[0].begin for g in groups if g.spans), default=self._submitted or end)
+        kept = (f for n, f in enumerate(self._failures) if not f.moved or n not in self._final.values())
         return replace(
             self._run,
-            begin=begin,
+            begin=self._run.begin or self._submitted or end,
             end=end,
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
@@ -92,31 +92,32 @@ class HistoryFold(Fold):
             line.leave(self.now, QUEUED)
 
     def run_finished(self, record: records.RunFinished) -> None:
-        self._ended = self.now
-        self._step = self._step if record.steps is None else record.steps
-        self._set(outcome=record.outcome or "failed", reason=record.reason)
-        for line in self._lines:
+        self._step = record.steps or self._step
+        self._set(end=self.now, outcome=record.outcome or "failed", reason=record.reason)
+        for n, line in enumerate(self._lines):
             line.leave(self.now, FINISHED)
-            line.stopped()
+            if (end := self._final.get(group_unit(n))) is not None:
+                line.stopped(self._failures[end].died)
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
         again = bool(self._lines)
-        begin = time if again or self._submitted is None else min(time, self._submitted)
-        if self._ended is not None:  # the run is resumed; the time in between is not its own
+        begin = time if again else min(time, self._submitted or time)
+        if self._run.end:  # the run is resumed; the time in between is not its own
             for line in self._lines:
                 line.again(time)
         self._set(
             run_id=record.run_id,
             name=record.name,
             parent=record.parent,
+            begin=self._run.begin or begin,
+            end=0.0,
+            started=self._run.started or time,
             starts=self._run.starts + (record.after is None),
             total_steps=record.total_steps,
             outcome="running",
             reason="",
         )
-        self._ended = None
-        self._silent_since = self._last if again else None
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin)
 
@@ -139,9 +140,12 @@ class HistoryFold(Fold):
 
     def step_launched(self, record: records.StepLaunched) -> None:
         self._drills.pop(record.unit, None)
-        self._answered.update(self._open.get(record.unit, ()))
+        self._final.pop(record.unit, None)
         if (line := self._line(record.group)) is not None:
             line.launched(self.now, record.attempt, record.nodes)
+
+    def restart_scheduled(self, record: records.RestartScheduled) -> None:
+        self._final.pop(group_unit(record.group), None)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if (line := self._current(record)) is not None:
@@ -160,11 +164,15 @@ class HistoryFold(Fold):
     def step_exited(self, record: records.StepExited) -> None:
         line, noticed = self._current(record), min(self.now, record.noticed or self.now)
         failed, cause = is_failure(record.cause), record.cause or "unknown"
-        if failed if record.unit == LIGHTHOUSE else line is not None and cause != "ok":
+        leaves = not record.error if line is None else (record.group or 0) >= self._count  # as ftslurm has meant it
+        died = noticed if line is not None and not line.trains else record.away_since or noticed
+        if (line is not None or record.unit == LIGHTHOUSE) and cause != "ok" and (failed or not leaves):
+            self._final[record.unit] = len(self._failures)
             self._open.setdefault(record.unit, []).append(len(self._failures))
             self._failures.append(
                 Failure(
                     noticed,
+                    died,
                     record.group,
                     record.attempt,
                     cause,
@@ -183,9 +191,8 @@ class HistoryFold(Fold):
             line.succeeded(self.now)
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
-        silent_since = self._silent_since if record.with_job else None
-        line.failed(noticed, self.now, cause, node if failed else None, silent_since)
-        if (record.group or 0) >= self._count:
+        line.failed(died, noticed, self.now, cause, node if failed else None)
+        if leaves:
             line.leave(self.now, FINISHED)
 
     # --- the training ----------------------------------------------------------------------------------------------
@@ -230,6 +237,7 @@ class HistoryFold(Fold):
         if record.step > self._step and self._quorums:
             self._rise(time, record.step)
         if record.gap_s is not None:
+            line.stepped = time
             times, gaps, groups = self._gaps
             times.append(time)
             gaps.append(record.gap_s)
@@ -259,15 +267,21 @@ class HistoryFold(Fold):
             return found
         typical = median(self._gaps[1])
         least, slack = max(STALL_TIMES * typical, typical + STALL_LEAST_S), every_s(len(self._lines))
-        moments = sorted(
-            (moment, n) for n, f in enumerate(self._failures) for moment in (f.time, f.back) if moment is not None
+        # When the others wait for one that has failed: until that is noticed, and when it is back. Of all that began by
+        # a moment, `latest` has the one that ends last.
+        waits = sorted(
+            wait
+            for n, f in enumerate(self._failures)
+            for wait in ((f.died, f.time, n), (f.back or inf, f.back or 0.0, n))
         )
-        for time, gap, group in sorted(one for one in zip(*self._gaps, strict=True) if one[1] > least):
-            at = bisect_left(moments, (time - gap - slack, 0))
+        latest = list(accumulate((wait[1:] for wait in waits), max))
+        stands = ((time, gap - slack, n) for n, line in enumerate(self._lines) for time, gap in line.stands)
+        for time, gap, group in sorted(one for one in chain(zip(*self._gaps, strict=True), stands) if one[1] > least):
+            at = bisect_left(waits, (time, inf, 0))
             cause, node = SLOW_STEP, None
-            if at < len(moments) and moments[at][0] <= time:
-                failure = self._failures[moments[at][1]]
-                cause, node = failure.cause, failure.node
+            for end, n in latest[at - 1 : at]:
+                if end >= time - gap - slack:
+                    cause, node = self._failures[n].cause, self._failures[n].node
             found[group].append(Span(time - gap + typical, time, STALLED, cause, node))
         return found
 
@@ -291,7 +305,7 @@ class HistoryFold(Fold):
             failure = self._failures[n]
             took = phases if n == open_[-1] else None
             self._failures[n] = replace(
-                failure, back=self.now, recovery_s=round(self.now - failure.time, 3), phases=took
+                failure, back=self.now, recovery_s=round(self.now - failure.died, 3), phases=took
             )
 
     def _line(self, group: int | None) -> Timeline | None:

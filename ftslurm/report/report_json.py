@@ -28,6 +28,7 @@ class FailureJson(TypedDict):
     """A failure, or a move that is none."""
 
     time: float  # when it was noticed
+    died: float  # when the group was last at work, as far as known
     group: int | None  # null: the Lighthouse
     attempt: int
     cause: str  # as in step_exited
@@ -38,7 +39,7 @@ class FailureJson(TypedDict):
     moved: bool  # true: no failure, but preempted, at a time limit or on request
     drill: str | None  # the fault, if it was inflicted on purpose
     back: float | None  # when the group committed its next step
-    recovery_s: float | None
+    recovery_s: float | None  # from `died` to `back`
     phases: dict[str, float | None] | None  # seconds of each phase of the recovery, as in group_joined
 
 
@@ -76,7 +77,7 @@ class ReportJson(TypedDict):
     parent: str | None  # directory of the run that this one resumes
     outcome: str  # running, succeeded, failed, stopped or lost (without a controller)
     reason: str
-    begin: float
+    begin: float  # when it was submitted
     end: float  # the end of the run, or of the report
     starts: int  # starts of the controller's job
     steps: int  # the last committed step
@@ -86,7 +87,7 @@ class ReportJson(TypedDict):
     goodput: Ratio
     effective: float | None  # goodput with the time in Slurm's queue (ETTR)
     step_efficiency: Ratio
-    mttf_s: float | None  # mean time to failure
+    mttf_s: float | None  # mean time to failure; null: nothing has failed, or no group has trained
     recovery_median_s: float | None  # median time from a failure to the group's next committed step
     recovery_worst_s: float | None  # the longest such time
     total_s: float  # seconds of groups, the sum of the next four

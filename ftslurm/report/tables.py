@@ -121,7 +121,7 @@ def back(failure: Failure) -> str:
 
 def _lines(history: History) -> list[str]:
     total = "" if history.total_steps is None else f" of {history.total_steps}"
-    steps = f"step {history.steps}{total} in {seconds(history.end - history.begin)}"
+    steps = f"step {history.steps}{total} in {seconds(history.end - history.started)}"
     if history.starts > 1:
         steps += f", {plural(history.starts, 'job start')}"
     if history.undone_steps:

@@ -31,7 +31,8 @@ class Timeline:
         self.node: str | None = None  # the node that caused it
         self.attempt, self.nodes = -1, tuple[str, ...]()
         self.committed, self.aborted = Counter[int](), Counter[int]()  # steps of each attempt
-        self._trained: int | None = None  # index of the span of training that the outage has ended
+        self.stepped = begin  # while it trains: when it last told of a committed step
+        self.stands: list[tuple[float, float]] = []  # the end of each training, and for how long it had told of none
 
     @property
     def trains(self) -> bool:
@@ -40,6 +41,8 @@ class Timeline:
     def turn(self, time: float, phase: str) -> None:
         """End the current span at `time` and begin one of another phase."""
         time = max(time, self.since)
+        if self.trains:
+            self.stands.append((time, time - self.stepped))
         self._add(self.since, time, self.phase)
         self.since, self.phase = time, phase
 
@@ -55,39 +58,33 @@ class Timeline:
 
     def joined(self, time: float, phases: Mapping[str, float | None] | None) -> None:
         """Begin to train; the time since the launch is divided as `phases` says."""
-        known = phases or {}
         if self.phase == "start" and phases:
             for name, following in pairwise(LAUNCHED):
                 self.phase = name
-                self.turn(min(time, self.since + max(0.0, known.get(name) or 0.0)), following)
+                self.turn(min(time, self.since + max(0.0, phases.get(name) or 0.0)), following)
         self.turn(time, TRAINING)
-        if self._trained is not None and (late := known.get("detect")):
-            self._lose(self._trained, self.spans[self._trained].end - late, "detect")
-        self.cause, self.node, self._trained = "", None, None
+        self.cause, self.node, self.stepped = "", None, time
 
-    def failed(self, noticed: float, time: float, cause: str, node: str | None, silent_since: float | None) -> None:
+    def failed(self, died: float, noticed: float, time: float, cause: str, node: str | None) -> None:
         """End an attempt.
 
         Args:
-            noticed: when it was noticed.
+            died: when it was last at work, if it trains.
+            noticed: when its failure was noticed.
             time: when its last process was gone.
-            silent_since: nothing is known of the attempt from then until `noticed`; None: it was watched.
         """
         if self.trains:
-            self.turn(noticed if silent_since is None else silent_since, "detect")
-            trained = bool(self.spans) and self.spans[-1].phase == TRAINING
-            self._trained = len(self.spans) - 1 if trained else None
-            self.cause, self.node = cause, node
+            self.turn(died, "detect")
         elif self.phase == "start":
-            self.phase, self.cause, self.node = EARLIER, cause, node
+            self.phase = EARLIER
+        self.cause, self.node = cause, node
         self.turn(noticed, "end")
         self.turn(time, "wait")
-        self.cause, self.node = cause, node
 
     def succeeded(self, time: float) -> None:
         """End the last attempt. If it has never reported a step, it was not in need of any."""
         if self.phase == "start":
-            self.phase = TRAINING
+            self.phase, self.stepped = TRAINING, time
         self.leave(time, FINISHED)
 
     def leave(self, time: float, phase: str) -> None:
@@ -97,25 +94,19 @@ class Timeline:
 
     def undo(self, since: float) -> None:
         """Mark the training since `since` as undone; the outage has begun after it."""
-        for n in range(len(self.spans) - 1, -1, -1):
-            if self.spans[n].end <= since:
-                break
-            if self.spans[n].phase == TRAINING:
-                self._lose(n, since, UNDONE)
-                self._trained = None
-
-    def close(self, end: float) -> list[Span]:
-        """Return all spans up to `end`."""
-        self.turn(end, FINISHED)
-        return self.spans
-
-    def stopped(self) -> None:
-        """Name the end of the run as the cause of what it has ended."""
         for n in reversed(range(len(self.spans))):
-            if self.spans[n].phase == TRAINING:
-                return
-            if self.spans[n].cause == "cancelled":
-                self.spans[n] = self.spans[n]._replace(cause=STOPPED)
+            span = self.spans[n]
+            if span.end <= since:
+                break
+            if span.phase == TRAINING:
+                late = span._replace(begin=max(since, span.begin), phase=UNDONE, cause=self.cause, node=self.node)
+                self.spans[n : n + 1] = [one for one in (span._replace(end=late.begin), late) if one.seconds > 0]
+
+    def stopped(self, since: float) -> None:
+        """Name the end of the run as the cause of what has been lost since the attempt died that it has ended."""
+        for n, span in enumerate(self.spans):
+            if span.end >= since and span.cause == "cancelled":
+                self.spans[n] = span._replace(cause=STOPPED)
 
     def _add(self, begin: float, end: float, phase: str) -> None:
         if end <= begin:
@@ -124,12 +115,6 @@ class Timeline:
         cause, node = (self.cause, self.node) if lost else ("", None)
         ran = phase not in (QUEUED, FINISHED, GIVEN_UP, "wait")
         self.spans.append(Span(begin, end, phase, cause, node, self.attempt if ran else -1, self.nodes if ran else ()))
-
-    def _lose(self, n: int, since: float, phase: str) -> None:
-        """Give the end of a span of training another phase, of the outage that has begun after it."""
-        span = self.spans[n]
-        late = span._replace(begin=max(since, span.begin), phase=phase, cause=self.cause, node=self.node)
-        self.spans[n : n + 1] = [one for one in (span._replace(end=late.begin), late) if one.seconds > 0]
 
 
 def stalled(spans: list[Span], stalls: list[Span]) -> list[Span]:

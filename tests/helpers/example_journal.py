@@ -111,11 +111,11 @@ def one_kill() -> list[Line]:
         *(ready(2.5, g) for g in range(3)),
         *(joined(3.1 + g / 100, g, 1) for g in range(3)),
         injected(15.2, "kill", 1, step=61),
-        exited(15.3, 1),
+        exited(15.3, 1, noticed=START + 15.3, away_since=START + 15.27),
         event(15.3, "restart_scheduled", group=1, attempt=1, due=START + 15.3, reason="killed by signal 9 on n2"),
         launched(15.4, 1, attempt=1),
         ready(16.9, 1, attempt=1),
-        joined(17.4, 1, 72, attempt=1, recovery_s=2.1, seconds=2.0),
+        joined(17.4, 1, 72, attempt=1, recovery_s=2.13, seconds=2.0),
     ]
     for second in range(1, 24):
         for group in range(3):
@@ -139,15 +139,16 @@ def lost_node() -> list[Line]:
     lines += [*standby(1.0), *standby(1.0, 1, node="n5", warm_s=None)]
     lines.sort(key=lambda line: line["time"])
     phases = PHASES | {"detect": 11.2, "start": None, "import": None}
+    evidence = ["silent for 11 s", "the probe did not come back"]
     return [
         *lines,
         event(25.2, "node_silent", node="n2", seconds=10.0),
         event(26.4, "node_excluded", node="n2", reason="silent for 11 s, and no probe reaches it"),
-        exited(26.4, 1, cause="node_lost", node="n2", evidence=["silent for 11 s", "the probe did not come back"]),
+        exited(26.4, 1, cause="node_lost", node="n2", evidence=evidence, away_since=START + 15.2),
         event(26.4, "restart_scheduled", group=1, attempt=1, due=START + 26.4, reason="node_lost on n2"),
-        launched(26.45, 1, attempt=1, node="n4", standby="standby-000/0", down_s=0.05),
+        launched(26.45, 1, attempt=1, node="n4", standby="standby-000/0", down_s=11.25),
         ready(26.5, 1, attempt=1),
-        joined(26.7, 1, 118, attempt=1, recovery_s=0.3, seconds=0.2, phases=phases),
+        joined(26.7, 1, 118, attempt=1, recovery_s=11.5, seconds=0.2, phases=phases),
     ]
 
 

@@ -64,13 +64,15 @@ def _with_intent(turn: Turn, unit: Unit) -> Unit:
 
 def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
     """Journal the end of an attempt, and keep its verdict and its times."""
-    failing = unit.current.failing
-    noticed = failing.noticed if unit.phase is Phase.STOPPING else None
-    if noticed is None:
-        noticed = turn.now
-        failing = Marks(detect_s=fault_drills.since(unit, noticed), noticed=noticed)
-    failing = replace(failing, ended=turn.now, away=_away(unit, noticed))
+    failing = unit.current.failing if unit.phase is Phase.STOPPING else Marks()
+    noticed = failing.noticed or turn.now
+    died = failing.died or fault_drills.struck(unit, noticed)
+    # A group that has never joined has not worked since an earlier failure.
+    earlier = unit.marks.away if unit.group is not None and unit.marks.joined is None else None
+    failing = Marks(died, noticed, earlier or round(died, 3), ended=turn.now)
     turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit)))
+    if not turn.lineage.resuming:  # its last steps may not have been reported
+        turn.set_lineage(step=max(turn.lineage.step, verdict.step or 0))
     return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 
@@ -135,12 +137,6 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
         again_s=round(after.due - turn.now, 3) if after.phase is Phase.PENDING else None,
     )
     turn.actions.insert(before, refused)
-
-
-def _away(unit: Unit, noticed: float) -> float:
-    """Return since when a group has not worked: since an earlier failure, if the failed attempt never joined."""
-    away = unit.marks.away if unit.marks.joined is None else None
-    return round(noticed, 3) if away is None else away
 
 
 def _signs(unit: Unit) -> tuple[str, ...]:
@@ -226,7 +222,8 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         given_up(turn, unit, answer)
         return
     due, reason = answer, f"restart: {describe(verdict)}"
-    if verdict.attempt == unit.attempt:  # else its launch was refused, and that record says when
+    # Else its launch was refused, and that record says when; or whether all start over is not decided yet.
+    if verdict.attempt == unit.attempt and turn.lineage.lost is None:
         turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
     wait_for_next(turn, unit, due, reason)
 

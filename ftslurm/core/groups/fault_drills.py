@@ -120,10 +120,10 @@ def inject_random(turn: Turn) -> None:
         _inject_in_group(turn, drill.kind, drill.group, drill.rank, "faults.random")
 
 
-def since(unit: Unit, now: float) -> float | None:
-    """Return the seconds since the drill that caused a unit's failure at `now`; None: no drill did."""
+def struck(unit: Unit, now: float) -> float:
+    """Return when the drill was done that caused a unit's failure at `now`; `now`: no drill did."""
     drilled = unit.current.drilled
-    return round(now - drilled, 3) if drilled is not None and now - drilled < FRESH_S else None
+    return drilled if drilled is not None and now - drilled < FRESH_S else now
 
 
 def _inject_in_group(turn: Turn, kind: str, group: int | None, rank: int, by: str | int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.placement import FreePlaces
+from ftslurm.core.groups.reports import since
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Launch
@@ -180,7 +181,6 @@ def _forgive(turn: Turn, place: Place) -> None:
 
 def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
     ran_as, workers = unit.current.ran_as, 1 if unit.is_lighthouse else turn.config.groups.workers
-    noticed = unit.marks.noticed
     return records.StepLaunched(
         **unit.names,
         nodes=unit.place.nodes,
@@ -189,7 +189,7 @@ def _record(turn: Turn, unit: Unit) -> records.StepLaunched:
         hosts=ranks.expected(unit.place, workers) if ran_as is None else tuple(map(str, unit.current.hosts)),
         reason=unit.reason,
         standby=None if ran_as is None else str(ran_as),
-        down_s=None if noticed is None else round(turn.now - noticed, 3),
+        down_s=since(unit.marks.died, turn.now),
     )
 
 

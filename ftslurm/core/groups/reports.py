@@ -91,11 +91,21 @@ def phases(marks: Marks) -> dict[str, float | None]:
     all of them ready; assign: to the start of the script (ranks, store); join: to the first quorum; commit: to the
     first committed step. A warm standby has started and imported before it was needed: 0.
     """
-    times = (marks.noticed, marks.ended, marks.launched, marks.hello, marks.ready, marks.begun, marks.quorum)
-    tries = None if marks.away is None or marks.noticed is None else round(marks.noticed - marks.away, 3)
-    out = {"earlier": tries or None, "detect": marks.detect_s}
-    for name, start, end in zip(NAMES[2:], times, (*times[1:], marks.joined), strict=True):
+    times = (
+        marks.died,
+        marks.noticed,
+        marks.ended,
+        marks.launched,
+        marks.hello,
+        marks.ready,
+        marks.begun,
+        marks.quorum,
+    )
+    tries = None if marks.away is None or marks.died is None else round(marks.died - marks.away, 3)
+    out = {"earlier": tries or None}
+    for name, start, end in zip(NAMES[1:], times, (*times[1:], marks.joined), strict=True):
         out[name] = None if start is None or end is None else round(max(0.0, end - start), 3)
+    out["detect"] = out["detect"] or None
     return out
 
 
@@ -104,8 +114,7 @@ def recovery(marks: Marks, now: float) -> dict[str, Any]:
 
     recovery_s is how long it was away; None: this is its first start.
     """
-    away = marks.noticed if marks.away is None else marks.away
-    return {"seconds": since(marks.launched, now), "recovery_s": since(away, now), "phases": phases(marks)}
+    return {"seconds": since(marks.launched, now), "recovery_s": since(marks.away, now), "phases": phases(marks)}
 
 
 # --- before the first step --------------------------------------------------------------------------------------------

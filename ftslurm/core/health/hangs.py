@@ -157,7 +157,7 @@ def _condemn(turn: Turn, culprit: Culprit) -> None:
         allowed = limits(turn.state.standstill, turn.config).at(pulse.stage)
         reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
-    stop(turn, unit, Cause.HANG, evidence, due=turn.now + DUMP_S, detect_s=round(silent_s, 3))
+    stop(turn, unit, Cause.HANG, evidence, due=turn.now + DUMP_S, died=since)
     turn.send(unit, messages.Dump())
 
 

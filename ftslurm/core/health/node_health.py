@@ -266,7 +266,7 @@ def _cut_off(turn: Turn) -> bool:
 
 def condemn(turn: Turn, unit: Unit, evidence: Evidence, since: float) -> None:
     """Stop a unit because of the evidence; exclude the node if it is lost."""
-    stop(turn, unit, evidence.cause, evidence, detect_s=round(turn.now - since, 3))
+    stop(turn, unit, evidence.cause, evidence, died=since)
     if evidence.node_lost:
         assert evidence.node is not None
         exclude(turn, evidence.node, evidence.error or "lost")

@@ -95,9 +95,9 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
     elif beside in step.place.nodes:
         cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
     now, place = turn.now, step.place
-    away = round(now, 3) if step.joined is not None or step.away is None else step.away
+    away = round(past.time or now, 3) if step.joined is not None or step.away is None else step.away
     exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error)
-    turn.do(exited(unit, exit_, now, with_job=True, away_since=away, evidence=()))
+    turn.do(exited(unit, exit_, now, away_since=away, evidence=()))
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
     if step.diverged:
         distrust(turn, unit.group_id, step.attempt, 0)
@@ -130,7 +130,7 @@ def scheduled(turn: Turn, past: Past) -> None:
         unit = turn.table.by_name.get(one.unit)
         if unit is not None and unit.group is not None:
             due = min(max(turn.now, one.due), latest)
-            turn.change(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
+            turn.change(unit, due=due, reason=one.reason, marks=Marks(one.noticed, one.noticed, one.away))
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
@@ -146,7 +146,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         ready=Map({0: ""} if unit.is_lighthouse else {}),
         adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
     )
-    marks = Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined)
+    marks = Marks(live.noticed, live.noticed, live.away, launched=live.launched, joined=live.joined)
     return adopt(unit, live.attempt, live.place, marks, (Pulse(now, moved=now),) * len(hosts), current)
 
 

@@ -231,9 +231,9 @@ class Pulse(NamedTuple):
 class Marks(Value):
     """The times of one attempt's stages, and of the failure before it. Seconds of the controller's clock."""
 
-    detect_s: float | None = None  # how long the failure before it went unnoticed, if known
+    died: float | None = None  # when the failure before it happened; if that is not known, when it was noticed
     noticed: float | None = None  # when the failure before it was noticed
-    away: float | None = None  # first failure since its group last worked; attempts in between may have failed
+    away: float | None = None  # when its group last worked; attempts in between may have failed
     ended: float | None = None  # the failed attempt's last process was gone
     launched: float | None = None
     hello: float | None = None  # every task's interpreter runs
@@ -293,7 +293,7 @@ class Attempt(Value):
     evidence: tuple[Evidence, ...] = ()
     traces: Traces = ()
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs
-    failing: Marks = Marks()  # detect_s and noticed: of the current attempt's own failure
+    failing: Marks = Marks()  # died and noticed: of the current attempt's own failure
     drilled: float | None = None  # when a drill was last done to this attempt
     slurm_step: str | None = None  # JOB.STEP
     adoption: Adoption | None = None  # STARTING: it runs, and its guards have yet to report to this controller

@@ -57,3 +57,4 @@ class Past:
     node: str = ""  # the first node of its allocation, where it ran, if it had one
     longest_s: float = 0.0  # as in Standstill
     seen: int = 0
+    time: float | None = None  # of that line, or of the last progress

@@ -113,7 +113,7 @@ def stop(
     sign: Evidence | None = None,
     *,
     due: float | None = None,
-    detect_s: float | None = None,
+    died: float | None = None,
 ) -> Unit:
     """Bring a unit's step down.
 
@@ -123,13 +123,13 @@ def stop(
         cause: why its step ends; None: decided from the evidence when it has ended.
         sign: a further piece of evidence.
         due: when the step is killed; None: now.
-        detect_s: how long the failure went unnoticed.
+        died: when the failure happened; None: now.
     """
     unit = turn.change(unit, phase=Phase.STOPPING, due=turn.now if due is None else due)
     return turn.attempt(
         unit,
         intent=cause or unit.current.intent,
-        failing=Marks(detect_s=detect_s, noticed=turn.now),
+        failing=Marks(turn.now if died is None else died, turn.now),
         evidence=unit.current.evidence if sign is None else (*unit.current.evidence, sign),
     )
 

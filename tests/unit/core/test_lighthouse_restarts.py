@@ -44,6 +44,7 @@ def test_a_lighthouse_may_die_as_often_as_it_likes_once_it_has_been_up() -> None
     story = play(*RUNNING, *(moment for life in lives for moment in life))
     assert story.outcome() is None
     assert story.state.lighthouse.attempt == 10
+    assert [end["away_since"] for end in story.records("step_exited")] == [*range(30, 130, 10)]
 
 
 def dud(step: StepId, how: str) -> list[ev.Event]:

@@ -7,6 +7,7 @@ from histories import (
     granted,
     killed,
     play,
+    stepped,
     stop,
 )
 from steps import A0, B0, B1, LIGHT0
@@ -46,6 +47,14 @@ def test_stop_asks_running_groups_first_and_kills_them_after_the_grace() -> None
     assert [e["cause"] for e in story.records("step_exited")] == ["cancelled"] * 3
     assert [e["noticed"] for e in story.records("step_exited")] == [30, 30, 40.3]
     assert story.all(act.Finish) == [act.Finish("stopped", "stopped by ann")]
+
+
+def test_the_run_has_the_steps_that_its_groups_have() -> None:
+    beat = ev.Alive(B0, 0, 29.5, step=44, stage=0, since_s=0.1)  # its progress comes once a second
+    ends = (32, ev.Ended(A0, 0), ev.Ended(B0, 0)), (33, ev.Ended(LIGHT0, 0))
+    story = play(*RUNNING, (29, stepped(A0, 40), stepped(B0, 40)), (29.5, beat), (30, stop()), *ends)
+    assert [end["step"] for end in story.records("step_exited")] == [40, 44, None]
+    assert story.records("run_finished")[0]["steps"] == 44
 
 
 def test_stop_also_ends_groups_that_wait_for_their_restart() -> None:

@@ -58,7 +58,7 @@ def test_a_kill_touches_only_its_group() -> None:
 def test_a_restart_is_counted_and_its_recovery_timed() -> None:
     during, after = at(16), at(18)
     assert during.recoveries == (Recovery(1, 1, None, "killed", "killed (signal 9) on n2"),)
-    assert after.recoveries == (Recovery(1, 1, 2.1, "killed", "killed (signal 9) on n2"),)
+    assert after.recoveries == (Recovery(1, 1, 2.13, "killed", "killed (signal 9) on n2"),)
     assert (after.restarts, after.groups[1].restarts, after.groups[1].attempt) == (1, 1, 1)
     assert phases(after) == [Phase.RUNNING] * 3
 

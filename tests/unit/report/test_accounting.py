@@ -74,6 +74,25 @@ def test_the_time_before_a_lost_node_is_noticed_is_lost() -> None:
     assert {one.name: one.seconds for one in account(history).by_phase}["detect"] == pytest.approx(11.2)
 
 
+def test_a_group_that_hung_until_it_was_given_up_did_not_train_meanwhile() -> None:
+    lines = [line for line in ex.one_kill() if line["time"] < ex.START + 15 or line.get("group") != 1]
+    lines += [ex.exited(26, 1, cause="hang", node="n2", noticed=ex.START + 25.9, away_since=ex.START + 15)]
+    lines += [ex.event(26, "group_given_up", group=1, reason="restart.max_per_group=0")]
+    history = fold_history(sorted(lines, key=lambda line: line["time"]))
+    check_that_it_adds_up(history)
+    assert [(span.phase, span.cause, span.node) for span in history.groups[1].spans[-4:]] == [
+        ("training", "", None),
+        *((phase, "hang", "n2") for phase in ("detect", "end", "given_up")),
+    ]
+    assert history.groups[1].spans[-4].end == ex.START + 15
+
+
+def test_a_group_is_away_from_its_death_until_it_is_back() -> None:
+    (failure,) = fold_history(ex.lost_node()).failures
+    assert failure.recovery_s == pytest.approx(11.5)
+    assert failure.time - failure.died == pytest.approx(11.2)
+
+
 def test_the_wait_for_the_first_nodes_is_no_lost_time() -> None:
     early = account(fold_history(ex.one_kill(), submitted=ex.START - 100))
     late = account(fold_history(ex.one_kill()))
@@ -119,6 +138,40 @@ def test_a_step_that_takes_long_is_a_stall_of_a_failure_that_is_near() -> None:
     assert stalls == [("killed", 1.0), ("slow_step", 3.0)]
 
 
+def test_a_stall_before_its_failure_was_noticed_is_a_stall_of_that_failure() -> None:
+    lines = [*ex.lost_node(), ex.progress(18.5, 0, 62, gap_s=3.2), ex.progress(22.5, 0, 63, gap_s=3.2)]
+    history = fold_history(sorted([*lines, ex.progress(36, 0, 64, gap_s=8)], key=lambda line: line["time"]))
+    check_that_it_adds_up(history)
+    stalls = [
+        (span.cause, span.node, round(span.seconds)) for span in history.groups[0].spans if span.phase == "stalled"
+    ]
+    assert stalls == [("node_lost", "n2", 3), ("node_lost", "n2", 3), ("slow_step", None, 8)]
+
+
+def test_a_cancelled_lighthouse_is_told_with_the_stall_that_it_costs() -> None:
+    lines, by = ex.one_kill(), "Slurm cancelled the step (scancel)"
+    about = {"unit": "lighthouse", "group": None, "cause": "cancelled", "node": None, "error": by}
+    lines += [{**ex.exited(20, 0), **about}, *ex.lighthouse(20, 1), ex.progress(23.5, 2, 110, gap_s=3.2)]
+    history = fold_history(sorted(lines, key=lambda line: line["time"]))
+    assert [(who(f), f.detail, f.moved, f.recovery_s) for f in history.failures][1:] == [
+        ("the Lighthouse", f"ended from outside: {by}", True, pytest.approx(0.4))
+    ]
+    assert [span.cause for span in history.groups[2].spans if span.phase == "stalled"] == ["cancelled"]
+    accounts = account(history)
+    assert (accounts.failures, accounts.moves) == (1, 0), "of groups"
+
+
+def test_a_group_that_commits_no_step_until_its_training_ends_does_not_train() -> None:
+    lines = [line for line in ex.one_kill() if line["time"] <= ex.START + 14]
+    history = fold_history(lines, now=ex.START + 60)
+    check_that_it_adds_up(history)
+    assert [(span.phase, span.cause) for span in history.groups[0].spans[-2:]] == [
+        ("training", ""),
+        ("stalled", "slow_step"),
+    ]
+    assert history.groups[0].spans[-1].seconds == pytest.approx(60 - 13.1, abs=1.5)
+
+
 def test_a_requeued_run_waits_for_its_nodes_and_has_moved() -> None:
     lines = [line for line in ex.one_kill() if line["time"] <= ex.START + 10]
     lines += [ex.exited(10, g, cause="time_limit") for g in range(3)]
@@ -147,7 +200,35 @@ def test_groups_of_a_scaled_run_count_while_they_belong_to_it() -> None:
     first = history.groups[3].spans[0]
     assert (first.phase, first.begin - ex.START) == (QUEUED, pytest.approx(10))
     assert history.groups[3].spans[-1].phase == "finished"
-    assert account(history).moves == 0
+    again = fold_history(
+        [*lines, ex.event(41, "scaled", groups=3, by=0), ex.launched(42, 2, 1), ex.joined(45, 2, 80, 1)],
+        now=ex.START + 46,
+    )
+    assert (again.failures, account(again).moves, again.groups[2].spans[-1].phase) == ((), 0, "training")
+
+
+def test_what_was_cancelled_before_the_run_was_stopped_is_told_and_only_the_rest_was_stopped() -> None:
+    lines, by = [line for line in ex.one_kill() if line["time"] <= ex.START + 10], "Slurm cancelled the step (scancel)"
+    lines += [ex.exited(10, 1, cause="cancelled", error=by)]
+    lines += [ex.event(10, "restart_scheduled", group=1, attempt=1, due=ex.START + 10, reason="restart")]
+    lines += [ex.progress(n, g, 40 + n, committed=40 + n) for n in range(11, 30) for g in (0, 2)]
+    lines += [ex.exited(30, g, cause="cancelled", noticed=ex.START + 29.5) for g in (0, 2)]
+    history = fold_history([*lines, ex.finished(31, "stopped", reason="stopped by ann")])
+    check_that_it_adds_up(history)
+    assert [(who(f), f.cause, f.back) for f in history.failures] == [("group 1 attempt 0", "cancelled", None)]
+    by_cause = {one.name: one.seconds for one in account(history).by_cause}
+    assert (by_cause["cancelled"], by_cause["stopped"]) == (pytest.approx(21), pytest.approx(2 * 1.5))
+
+
+def test_a_run_that_never_trained_has_no_time_between_failures() -> None:
+    lines = [ex.started(1), ex.launched(1, 0), ex.exited(9, 0), ex.finished(10, "failed", steps=0)]
+    accounts = account(fold_history(lines))
+    assert (accounts.failures, accounts.mttf_s, accounts.goodput) == (1, None, 0)
+
+
+def test_the_steps_took_the_time_since_the_start_as_status_says() -> None:
+    history = fold_history(ex.one_kill(), submitted=ex.START - 100)
+    assert sheet(history, account(history)).lines == ("step 120 of 120 in 28 s",)
 
 
 def test_an_empty_journal_has_a_report() -> None:

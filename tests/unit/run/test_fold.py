@@ -33,7 +33,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned),
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
-        *(records.GroupWaits, records.StandbyGivenUp, records.RestartScheduled, records.GroupSetAside),
+        *(records.GroupWaits, records.StandbyGivenUp, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.CheckpointsDistrusted),
         *(records.CheckpointSaved,),

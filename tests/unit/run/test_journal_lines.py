@@ -58,7 +58,7 @@ def test_a_record_is_read_as_it_was_written(record: JournalRecord) -> None:
 
 
 def test_fields_with_a_default_are_left_out_and_null_fields_are_written() -> None:
-    assert "with_job" not in EXITED.fields
+    assert "log" not in EXITED.fields
     assert EXITED.fields["code"] is None
     assert list(NodeExcluded(node="n1", group=2, reason="x").fields) == ["node", "group", "reason"]
 

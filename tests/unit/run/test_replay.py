@@ -31,7 +31,7 @@ def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) ->
     assert read_past(ex.new_run(tmp_path / "b", [*lines, saved]))[0] == replace(past, step=past.step + 7, saved=True)
     back: ex.Line = {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60}
     over = read_past(ex.new_run(tmp_path / "c", [*lines, back]))[0]
-    assert over == replace(past, resuming=60, undone={*past.live})
+    assert over == replace(past, resuming=60, undone={*past.live}, time=back["time"])
     late = [ex.exited(26, 2, step=past.step), ex.progress(27, 0, 63, 1)]  # an attempt of before takes its time to end
     again = [ex.exited(23, 0, step=past.step), ex.launched(24, 0, 1), ex.joined(25, 0, 61, 1), *late]
     for run in (

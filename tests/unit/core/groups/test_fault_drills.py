@@ -97,7 +97,7 @@ def test_a_fault_that_a_worker_refused_is_not_the_cause_of_later_failures() -> N
     )
     (refused,) = story.records("fault_refused")
     assert refused == {"kind": "node", "group": 1, "rank": 0, "reason": "not permitted"}
-    assert story.state.groups[1].marks.detect_s is None
+    assert story.state.groups[1].marks.died == 31
 
 
 def test_the_lighthouse_is_drilled_when_the_groups_step_says_so() -> None:

@@ -12,15 +12,15 @@ from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Marks
 
 NOTHING = dict.fromkeys(NAMES)
-WHOLE = Marks(0.5, noticed=10, ended=11, launched=13, hello=16, ready=20, begun=25, quorum=31, joined=38)
+WHOLE = Marks(9.5, noticed=10, ended=11, launched=13, hello=16, ready=20, begun=25, quorum=31, joined=38)
 
 
 @pytest.mark.parametrize(
     ("marks", "known"),
     [
         pytest.param(Marks(), {}, id="nothing is known"),
-        pytest.param(Marks(noticed=10, away=4), {"earlier": 6}, id="tries before"),
-        pytest.param(Marks(noticed=10, away=10), {}, id="the first try"),
+        pytest.param(Marks(10, 10, away=4), {"earlier": 6}, id="tries before"),
+        pytest.param(Marks(10, 10, away=10), {}, id="the first try"),
         pytest.param(
             WHOLE,
             {"detect": 0.5, "end": 1, "wait": 2, "start": 3, "import": 4, "assign": 5, "join": 6, "commit": 7},
@@ -72,7 +72,11 @@ def test_the_way_back_of_a_group_in_all_its_phases() -> None:
 def test_of_a_drill_it_is_known_how_long_it_went_unnoticed(fails: list[tuple[float, object]]) -> None:
     back = (31, ready(B1)), (32, store(B1)), (33, stepped(B1, 40))
     story = play(*RUNNING, (30, ev.Asked("inject", ANN, "c", 1, 0, fault="kill")), *fails, *back)
-    assert story.records("group_joined", since=30)[0]["phases"]["detect"] == 0.2
+    (joined,) = story.records("group_joined", since=30)
+    assert (joined["phases"]["earlier"], joined["phases"]["detect"]) == (None, 0.2)
+    assert joined["recovery_s"] == 3  # from its death
+    assert [r["down_s"] for r in story.records("step_launched", since=30)] == [0.2]
+    assert [(r["noticed"], r["away_since"]) for r in story.records("step_exited")] == [(30.2, 30)]
 
 
 def test_a_failure_long_after_a_drill_is_not_put_down_to_it() -> None:

@@ -181,6 +181,7 @@ def test_after_the_limit_only_the_culprit_is_dumped_and_then_killed() -> None:
     assert story.times(act.Kill, C0) == [STOOD + 62 + DUMP_S]
     (exited,) = story.records("step_exited")
     assert (exited["cause"], exited["rank"], exited["node"], exited["noticed"]) == ("hang", 0, "n3", STOOD + 62)
+    assert exited["away_since"] == STOOD
     assert exited["error"] == "rank 0 has not moved for 62 s, computing after step 10"
     assert story.ids(act.Launch, since=STOOD) == [C1]
     assert story.ids(act.Kill) == [C0]

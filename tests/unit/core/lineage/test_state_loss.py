@@ -142,6 +142,7 @@ def test_with_a_checkpoint_every_group_starts_over_and_only_when_all_are_down() 
     assert story.records("full_restart")[0]["step"] > 0
     assert story.ids(act.Launch, since=33) == [A1, B2]
     assert min(story.times(act.Launch, B2)) >= 39
+    assert [record["attempt"] for record in story.records("restart_scheduled")] == [1]  # of B; then all start over
     assert story.outcome() is None
 
 

@@ -53,7 +53,7 @@ def array(**sections: Any) -> Config:
 def live(step: StepId, place: Place | None = None, hosts: int = 1, joined: float | None = 3.0) -> Live:
     where = place or PLACES[step]
     slurm_step = f"9{where.nodes[0][1]}.0"
-    return Live(step.unit, step, step.attempt, where, where.nodes[:1] * hosts, 1.0, slurm_step, 0.5, joined)
+    return Live(step.unit, step, step.attempt, where, where.nodes[:1] * hosts, 1.0, slurm_step, 0.5, joined, away=0.5)
 
 
 def past(*steps: Live, step: int = 40, **fields: Any) -> Past:
@@ -397,6 +397,12 @@ def test_a_way_back_that_began_under_another_controller_is_told_from_its_beginni
     well = replace(live(B0), noticed=8.0, away=3.0)  # and has joined before that controller was lost
     story = play((10, opening(past(live(A0), well))), (11, jobs("81_0")), config=array())
     assert [exited["away_since"] for exited in story.records("step_exited")] == [11]
+
+
+def test_what_was_lost_with_its_controller_was_last_at_work_when_that_one_wrote_its_last_line() -> None:
+    steps = replace(live(A0), home="7.0"), replace(live(B0), home="7.0", joined=None, away=3.0)
+    story = play((100, opening(past(*steps, home="7.0", time=9.0))))
+    assert [exited["away_since"] for exited in story.records("step_exited")] == [9, 3]
 
 
 def test_how_long_an_adopted_group_was_well_counts_from_its_first_step() -> None:

@@ -65,10 +65,10 @@ class Steered:
         Raises:
             NotDone: no checkpoint could be saved, or the controller does not answer.
         """
-        run, name = self.files, self.files.root.name
+        run, name, saved = self.files, self.files.root.name, ""
         if save:
             try:
-                self.save()
+                saved = f"; saved: {self.save().record.text}"
             except FtslurmError as error:
                 without = f"ftslurm stop {run.root} stops it without saving"
                 raise NotDone(f"{error}. Nothing is stopped: {without}") from error
@@ -91,7 +91,7 @@ class Steered:
                 f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
                 f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
             )
-        return f"{name} is stopping"
+        return f"{name} is stopping{saved}"
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile."""

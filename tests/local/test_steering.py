@@ -60,9 +60,9 @@ def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
     assert Path(str(done["path"])).exists()
     assert run.named("checkpoint_saved", step=done["step"])
     code, said = ask(run, "stop", "--save")
-    last = run.named("checkpoint_saved")[-1]["step"]
-    assert int(str(last)) > int(str(done["step"]))
-    assert (code, said) == (0, f"{run.dir.name} is stopping\n")
+    again = run.named("command_done", what="save")[-1]
+    assert int(str(again["step"])) > int(str(done["step"]))
+    assert (code, said) == (0, f"{run.dir.name} is stopping; saved: {again['text']}\n")
     run.until(lambda: run.named("run_finished"), "the end")
     code, said = ask(run, "stop", "--save")
     assert (code, said.partition(". Nothing")[0]) == (1, f"ftslurm: {run.dir.name} is over: was stopped")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ftslurm.api import answers, ending
 from ftslurm.api.answers import Answer, Conversation
-from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.groups import ranks
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.unit_names import group_unit
@@ -29,7 +28,7 @@ from ftslurm.run.journal import last_event
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files, programs
 from ftslurm.slurm import commands
-from ftslurm.words import listed, offer, plural
+from ftslurm.words import listed, offer
 
 STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most, py-spy ten
 
@@ -70,8 +69,9 @@ class Steered:
             try:
                 saved = f"; saved: {self.save().record.text}"
             except FtslurmError as error:
-                without = f"ftslurm stop {run.root} stops it without saving"
-                raise NotDone(f"{error}. Nothing is stopped: {without}") from error
+                raise NotDone(
+                    f"{error}. Nothing is stopped: ftslurm stop {run.root} stops it without saving"
+                ) from error
         config = configuration.to_steer(run)
         if (done := ending.without_controller(config, run, facts.look(config, run, ended=True))) is not None:
             return done
@@ -80,7 +80,7 @@ class Steered:
             inbox.put(run.inbox, "stop")
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{error}. {by_hand}") from error
-        waits = talk.status.started is None and config.cluster.kind != "local"
+        waits = talk.status.started is None and not config.local
         if waits or last_event(run.events) == RunRequeued.event:
             return f"{name} does not run now: it stops as soon as its Slurm job {run.job()} starts"
         if talk.status.started is not None and not talk.stops():
@@ -120,7 +120,7 @@ class Steered:
         """Take the stacks of a rank of a group now; with None, of all its ranks."""
         talk = Conversation(self.files)
         asked = talk.ask("stacks", CommandDone, CommandRefused, group=group, rank=rank)
-        wanted = {rank} if rank is not None else set(range(_size(talk.config)))
+        wanted = {rank} if rank is not None else set(range(talk.ranks))
         taken = talk.stacks(asked.record.command, len(wanted), STACKS_S)
         if missing := wanted - {one.rank for one in taken}:
             raise NotDone(
@@ -136,9 +136,7 @@ class Steered:
         (slurm/commands.scrubbed). No secret stands in the command.
         """
         run, talk = self.files, Conversation(self.files)
-        talk.check()
-        _check_number("group", group, len(talk.status.groups))
-        _check_number("rank", rank, _size(talk.config))
+        talk.check(group=group, rank=rank)
         past, _ = read_past(run)
         live = past.live.get(group_unit(group)) if past is not None else None
         if live is None:
@@ -146,7 +144,7 @@ class Steered:
         task, row = next((task, row) for task, row in enumerate(ranks.table(list(live.hosts))) if row.rank == rank)
         shell = programs.module("ftslurm.guard.shell", f"--run={run.root}", f"--step={live.id}", f"--task={task}")
         shell.append(f"--name=rank {rank} of group {group} (attempt {live.attempt})")
-        if talk.config.cluster.kind == "local":
+        if talk.config.local:
             return shell
         if live.slurm_step is None:
             raise NotDone(f"group {group} is starting: its Slurm step is not known yet; try again in a moment")
@@ -162,27 +160,15 @@ class Steered:
 
     def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
-        config = configuration.to_steer(self.files)
         if fault not in FAULTS:
             raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
         if fault == "lighthouse" and (group is not None or rank is not None):
             raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
         if fault == "cancel" and rank is not None:
             raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
-        _check_number("group", group, most_groups(config))
-        _check_number("rank", rank, _size(config))
-        ask = Conversation(self.files, config).ask
-        return ask("inject", FaultInjected, FaultRefused, kind=fault, group=group, rank=rank or 0)
-
-
-def _check_number(what: str, number: int | None, count: int) -> None:
-    """Refuse a group or rank that the run does not have."""
-    if number is not None and not 0 <= number < count:
-        raise EnvironmentProblem(f"there is no {what} {number}; this run has {plural(count, what)}, numbered from 0")
-
-
-def _size(config: Config) -> int:
-    return config.groups.nodes * config.groups.workers
+        return Conversation(self.files).ask(
+            "inject", FaultInjected, FaultRefused, kind=fault, group=group, rank=rank or 0
+        )
 
 
 def _read(run: RunDir, taken: StacksTaken) -> Stacks:

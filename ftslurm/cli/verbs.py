@@ -19,9 +19,7 @@ from ftslurm.cli.parser import Parser
 from ftslurm.protocol.run_states import FAULTS
 
 NEWEST, ONLY = "newest", "the only one that is going"  # the run that is meant without RUN; who steers must not guess
-DONE = (
-    "\nExit code: 0 it is done, 1 the controller refuses or does not answer, 2 the run is over or has no controller.\n"
-)
+DONE = "\nExit code: 0 it is done, 1 the controller refuses or is silent, 2 there is no such group, or no controller.\n"
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -287,7 +285,7 @@ example
 Python's faulthandler writes them, also while the rank is stuck in C; a stopped rank (SIGSTOP) is continued for a
 moment. Where py-spy is installed, in the environment of job.python or on the PATH, its view from outside follows:
 pip install py-spy. Each answer is also a file beside the rank's log: logs/group-NNNN/attempt-NNN/stacks-rank-R-N.txt.
-Exit code: 0 they are printed, 1 there are none, 2 the run is over or has no controller.
+Exit code: 0 they are printed, 1 there are none, 2 there is no such group or rank, or the run is over.
 """,
         args=(GROUP, (RANK, flag("--all", help="every rank of the group"))),
         run=NEWEST,

@@ -385,10 +385,11 @@ keeps it in its allocation; in array mode the group's old job is given back. `ft
 example
   ftslurm undrain n3                    n3, which `ftslurm drain n3` has left out, may be used again
 
-A node that has failed its check (health.preflight) may be used again, and is checked before.
+So may one that is left out because it has failed its check (health.preflight) or is broken, or a group has diverged or
+failed again and again there; it is checked before.
 Groups that have moved away stay where they are; one that waits for a node starts at once."""
         + DONE,
-        args=(arg("node", metavar="NODE", help="one that was drained with `ftslurm drain`, or has failed its check"),),
+        args=(arg("node", metavar="NODE", help="one that is drained or left out, as `ftslurm status` names it"),),
         run=ONLY,
         method="undrain",
     ),

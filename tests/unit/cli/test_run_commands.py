@@ -133,6 +133,11 @@ def test_what_the_run_does_not_have_is_refused(
     assert list(run.inbox.iterdir()) == []
 
 
+def test_the_right_order_of_words_is_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inject", "kill", str(run.root)]) == 2
+    assert "RUN comes before FAULT: ftslurm inject RUN kill." in capsys.readouterr().err
+
+
 def test_a_run_that_is_over_or_gone_is_refused(
     run: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,21 +12,21 @@ from importlib import import_module
 TYPE_CHECKING = False  # of typing, which `python -m ftslurm` would look for in the working directory (__main__.py)
 if TYPE_CHECKING:
     from ftslurm.api.run import Run as Run
-    from ftslurm.api.start import all_runs as runs
-    from ftslurm.api.start import find_run as find
-    from ftslurm.api.start import submit_run as submit
+    from ftslurm.api.start import find as find
+    from ftslurm.api.start import runs as runs
+    from ftslurm.api.start import submit as submit
     from ftslurm.errors import FtslurmError as FtslurmError
     from ftslurm.observer.callbacks import RunCallback as RunCallback
 
 __version__ = "0.2.0"
 __all__ = ["FtslurmError", "Run", "RunCallback", "__version__", "find", "runs", "submit"]
 _FOUND_IN = {
-    "FtslurmError": ("ftslurm.errors", "FtslurmError"),
-    "Run": ("ftslurm.api.run", "Run"),
-    "RunCallback": ("ftslurm.observer.callbacks", "RunCallback"),
-    "find": ("ftslurm.api.start", "find_run"),
-    "runs": ("ftslurm.api.start", "all_runs"),
-    "submit": ("ftslurm.api.start", "submit_run"),
+    "FtslurmError": "ftslurm.errors",
+    "Run": "ftslurm.api.run",
+    "RunCallback": "ftslurm.observer.callbacks",
+    "find": "ftslurm.api.start",
+    "runs": "ftslurm.api.start",
+    "submit": "ftslurm.api.start",
 }
 
 
@@ -34,8 +34,7 @@ def __getattr__(name: str) -> object:
     """Import what the package offers when it is first used: every worker imports the package too."""
     if name not in _FOUND_IN:
         raise AttributeError(f"module 'ftslurm' has no attribute {name!r}")
-    module, inside = _FOUND_IN[name]
-    return getattr(import_module(module), inside)
+    return getattr(import_module(_FOUND_IN[name]), name)
 
 
 def __dir__() -> list[str]:

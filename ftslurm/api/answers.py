@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.story import Story
-from ftslurm.protocol.records import Command, JournalRecord, StacksTaken
+from ftslurm.protocol.records import Command, CommandRefused, JournalRecord, StacksTaken
 from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
@@ -43,9 +42,9 @@ class Answer(Generic[Done]):
 class Conversation:
     """Commands to the controller of a run, and the wait for its answers."""
 
-    def __init__(self, run: RunDir, config: Config | None = None) -> None:
+    def __init__(self, run: RunDir) -> None:
         """Read how the run stands."""
-        self.run, self.config = run, config or configuration.to_steer(run)
+        self.run, self.config = run, configuration.to_steer(run)
         self._watcher = facts.Watcher(self.config, run)
         self._found = self._watcher.look()
         story = Story(run)
@@ -74,8 +73,8 @@ class Conversation:
         self,
         what: str,
         done: type[Done],
-        refused: type[JournalRecord],
         timeout_s: float | None = None,
+        refused: type[JournalRecord] = CommandRefused,
         **fields: object,
     ) -> Answer[Done]:
         """Give the command, and wait for the answer: the record that has its id, or says again what it has asked for.

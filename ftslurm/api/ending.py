@@ -19,8 +19,8 @@ def without_controller(config: Config, run: RunDir, found: Standing) -> str | No
     Args:
         found: how the run stands; Slurm was asked also if it is over.
     """
-    name, job, local = run.root.name, run.job(), config.cluster.kind == "local"
-    if found.state in ("waiting", "unknown", "silent") and not local and job and _take_out_of_queue(job):
+    name, job = run.root.name, run.job()
+    if found.state in ("waiting", "unknown", "silent") and not config.local and job and _take_out_of_queue(job):
         _cancel(run)
         requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
         return f"{name} was waiting in the queue: Slurm job {job} is cancelled"
@@ -30,7 +30,7 @@ def without_controller(config: Config, run: RunDir, found: Standing) -> str | No
         inbox.put(run.inbox, "stop")  # Slurm may know the job after all: that of another cluster, or one it requeues
         requeue.end_journal(run, found.why or "", found.state)
         return f"{name} never started: {found.why}"
-    if (found.state == "lost" or (found.state == "silent" and local)) and run.events.exists():
+    if (found.state == "lost" or (found.state == "silent" and config.local)) and run.events.exists():
         past, _ = read_past(run)
         left = past.live.values() if past is not None else ()
         requeue.end_journal(run, f"stopped without a controller: {found.why}", left=left)
@@ -58,5 +58,5 @@ def _take_out_of_queue(job: str) -> bool:
 
 def by_hand(config: Config, run: RunDir) -> str:
     """Return the command that ends a run whose controller reads no inbox."""
-    job = run.job() if config.cluster.kind != "local" else None
+    job = None if config.local else run.job()
     return f"scancel {job}" if job is not None else f"kill {(first_line(run.events) or {}).get('pid')}"

@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftslurm.config.schema import Config, user_name
@@ -53,12 +53,12 @@ def survey(root: Path, before: float, keep: int = 0) -> list[Judged]:
         one = _judge(entry, configs[entry.run.root], queue)
         if one.kept is None and keep > 0:
             keep -= 1
-            one = Judged(entry.run.root, "one of the newest (--keep)", one.ended)
+            one = replace(one, kept="one of the newest (--keep)")
         elif one.kept is None and one.ended >= before:
-            one = Judged(entry.run.root, "it has ended too recently (--older-than)", one.ended)
+            one = replace(one, kept="it has ended too recently (--older-than)")
         judged.append(one)
     while (needed := _needed(judged, configs)) is not None:
-        judged[judged.index(needed[0])] = Judged(needed[0].root, needed[1], needed[0].ended)
+        judged[judged.index(needed[0])] = replace(needed[0], kept=needed[1])
     return judged
 
 

@@ -123,7 +123,7 @@ def _check_over(config: Config, run: RunDir) -> None:
         EnvironmentProblem: it may.
     """
     found, stop = facts.look(config, run, ended=True), f"ftslurm stop {run.root}"
-    if found.state == "waiting" and config.cluster.kind != "local":
+    if found.state == "waiting" and not config.local:
         raise EnvironmentProblem(
             f"{run.root.name} is not over: {found.note}, and then it goes on by itself; to resume it in another way, "
             f"take it out first: {stop}"

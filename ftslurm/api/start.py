@@ -12,14 +12,15 @@ from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.errors import ConfigError, RunNotFound
 from ftslurm.protocol.run_states import GOING
-from ftslurm.run import find
+from ftslurm.run.find import find as by_name
+from ftslurm.run.find import newest
 from ftslurm.security import owned_files
 from ftslurm.submission import preflight
 
 log = logging.getLogger("ftslurm")
 
 
-def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[str] | None = None) -> Run:
+def submit(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[str] | None = None) -> Run:
     """Start a run on Slurm, or on this machine, and return at once.
 
     Args:
@@ -49,23 +50,23 @@ def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[s
     return run
 
 
-def find_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:
+def find(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:
     """Return the run with this name: a directory, an id or its beginning, a Slurm job; None: the newest.
 
     Raises:
         RunNotFound: there is none, or several match.
     """
-    return Run(find.find(name, Path(root)).root)
+    return Run(by_name(name, Path(root)).root)
 
 
 def only_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:
-    """Return the run with this name, as `find_run` does; None: the only one of this user that is going.
+    """Return the run with this name, as `find` does; None: the only one of this user that is going.
 
     Raises:
         RunNotFound: there is none, or several match; the message names them.
     """
     if name is not None:
-        return find_run(name, root)
+        return find(name, root)
     mine = [row for row in listing.under(Path(root)) if owned_files.is_own(Path(row.dir))]
     rows = [row for row in mine if row.state in GOING]
     if len(rows) == 1:
@@ -77,6 +78,6 @@ def only_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> 
     raise RunNotFound(f"no run of yours is going under {where}")
 
 
-def all_runs(root: str | os.PathLike[str] = "runs") -> list[Run]:
+def runs(root: str | os.PathLike[str] = "runs") -> list[Run]:
     """Return the runs below a folder: first yours, the newest first."""
-    return [Run(files.root) for files in find.newest(Path(root))]
+    return [Run(files.root) for files in newest(Path(root))]

@@ -107,7 +107,7 @@ def wait(config: Config, run: RunDir, timeout_s: float | None) -> None:
         time.sleep(POLL_S)
     if not run.root.is_dir() or not facts.look(config, run).over:
         raise EnvironmentProblem(no_verdict(config, run))
-    if config.cluster.kind == "local":
+    if config.local:
         wait_for_exit(run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ftslurm.api import answers, ending
 from ftslurm.api.answers import Answer, Conversation
@@ -14,7 +15,6 @@ from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.protocol.records import (
     CommandDone,
-    CommandRefused,
     FaultInjected,
     FaultRefused,
     RunRequeued,
@@ -52,8 +52,8 @@ class Steered:
 
     files: RunDir
 
-    def _ask(self, what: str, timeout_s: float | None = None, **fields: int | str | None) -> Answer[CommandDone]:
-        return Conversation(self.files).ask(what, CommandDone, CommandRefused, timeout_s, **fields)
+    def _ask(self, what: str, timeout_s: float | None = None, **fields: Any) -> Answer[CommandDone]:
+        return Conversation(self.files).ask(what, CommandDone, timeout_s, **fields)
 
     def stop(self, save: bool = False) -> str:
         """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.
@@ -75,7 +75,7 @@ class Steered:
         config = configuration.to_steer(run)
         if (done := ending.without_controller(config, run, facts.look(config, run, ended=True))) is not None:
             return done
-        talk, by_hand = Conversation(run, config), f"End it with: {ending.by_hand(config, run)}"
+        talk, by_hand = Conversation(run), f"End it with: {ending.by_hand(config, run)}"
         try:
             inbox.put(run.inbox, "stop")
         except EnvironmentProblem as error:
@@ -98,7 +98,7 @@ class Steered:
         talk = Conversation(self.files)
         if (why_not := why_not_as_many(groups, talk.config)) is not None:
             raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
-        return talk.ask("scale", Scaled, CommandRefused, groups=groups)
+        return talk.ask("scale", Scaled, groups=groups)
 
     def restart(self, group: int) -> Answer[CommandDone]:
         """Have a group leave politely and start again as its next attempt, which counts against no budget."""
@@ -119,7 +119,7 @@ class Steered:
     def stacks(self, group: int, rank: int | None = None) -> list[Stacks]:
         """Take the stacks of a rank of a group now; with None, of all its ranks."""
         talk = Conversation(self.files)
-        asked = talk.ask("stacks", CommandDone, CommandRefused, group=group, rank=rank)
+        asked = talk.ask("stacks", CommandDone, group=group, rank=rank)
         wanted = {rank} if rank is not None else set(range(talk.ranks))
         taken = talk.stacks(asked.record.command, len(wanted), STACKS_S)
         if missing := wanted - {one.rank for one in taken}:
@@ -167,7 +167,7 @@ class Steered:
         if fault == "cancel" and rank is not None:
             raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         return Conversation(self.files).ask(
-            "inject", FaultInjected, FaultRefused, kind=fault, group=group, rank=rank or 0
+            "inject", FaultInjected, refused=FaultRefused, kind=fault, group=group, rank=rank or 0
         )
 
 

@@ -53,7 +53,7 @@ def _checkpoints_in_use(config: Config, preview: bool) -> str | None:
         ConfigError: this run would start at once.
     """
     used = checkpoint_owner.in_use(config)
-    if used is not None and config.cluster.kind == "local" and not preview:
+    if used is not None and config.local and not preview:
         raise ConfigError(used)
     return used and f"{used}. If it still runs when this run starts, this run ends"
 
@@ -85,7 +85,7 @@ def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -
         FtslurmError: the directory cannot be created, or sbatch refuses the job.
     """
     run = create(config)
-    if config.cluster.kind == "array":
+    if config.array:
         from ftslurm.submission import pilot_jobs
 
         submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))

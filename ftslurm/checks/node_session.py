@@ -9,9 +9,10 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,11 @@ class NodeSession:
         except OSError as error:
             raise EnvironmentProblem(f"{error.filename} cannot be started: {error.strerror}") from error
 
-    def look(self, wait_s: float, tell: Callable[[str], None]) -> NodeFacts:
+    def look(self, wait_s: float) -> NodeFacts:
         """Wait until the program runs, and for all that it says."""
         known = self.known
         try:
-            hello = self._await_start(wait_s, tell)
+            hello = self._await_start(wait_s)
             known.name, known.job = str(hello.get("node")), str(hello.get("job"))
             known.started_s = time.monotonic() - self._begun
             size_s = self._share()
@@ -108,13 +109,14 @@ class NodeSession:
                 self._process.wait(END_S)
                 break
 
-    def _await_start(self, wait_s: float, tell: Callable[[str], None]) -> dict[str, Any]:
+    def _await_start(self, wait_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + wait_s
         while (hello := self._next(min(5.0, max(0.1, deadline - time.monotonic())))) is None:
             state = self._queue_state()
             if time.monotonic() > deadline:
                 raise Silent(f"its job has not started within {wait_s:g} s{state}")
-            tell(f"waiting for the job on {self.known.name}{state}; Ctrl-C cancels it")
+            waits = f"waiting for the job on {self.known.name}{state}; Ctrl-C cancels it"
+            print(waits, file=sys.stderr, flush=True)
         return hello
 
     def _share(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from ftslurm.guard import kernel_log
 from ftslurm.guard.interfaces import is_loopback
 from ftslurm.words import plural
 
-GB = 1 << 30
+GB, LEAST_GB = 1 << 30, 1.0
 ADMIN = "ask your administrator"
 SHARED = "set run.root to a folder that all nodes share"
 BUILD = (
@@ -128,16 +128,15 @@ def clock(ahead_s: float) -> Iterator[Finding]:
 _CHRONY = f"{ADMIN} for chrony or ntpd on the node"
 
 
-def space(check: str, path: str, least_gb: float) -> Finding:
+def space(check: str, path: str) -> Finding:
     """Return whether a folder has enough room for this user."""
     try:
-        found = os.statvfs(path)
+        free = shutil.disk_usage(path).free / GB
     except OSError as error:
         return fail(check, f"{path}: {error.strerror or error}", "mount it, or name another folder")
-    free = found.f_bavail * found.f_frsize / GB
     what = f"{path} has {free:.3g} GB free"
-    if free < least_gb:
-        return fail(check, f"{what}, less than {least_gb:g}", "remove what earlier jobs have left there")
+    if free < LEAST_GB:
+        return fail(check, f"{what}, less than {LEAST_GB:g}", "remove what earlier jobs have left there")
     return ok(check, what)
 
 

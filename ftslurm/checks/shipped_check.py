@@ -13,7 +13,6 @@ from ftslurm.checks.finding import Finding, Level
 
 CHECKS = ("gpus", "idle", "memory", "nvlink", "kernel", "shm", "disk", "matmul", "allreduce")
 MOST_USED_MB = 2048  # memory in use of an idle GPU
-LEAST_GB = 1.0  # free space
 TRIALS = ("matmul", "allreduce")
 _EPILOG = """\
 Exit code 0: the node is sound, warnings included. 1: a check has failed. The last line sums up.
@@ -61,10 +60,10 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     there = node_facts.of_hardware(os.environ.get("CUDA_VISIBLE_DEVICES"))
     yield from gpu_verdicts.state(there, args.gpus, MOST_USED_MB)
     yield from node_verdicts.kernel(there)
-    yield node_verdicts.space("shm", "/dev/shm", LEAST_GB)  # noqa: S108 its free space is read
+    yield node_verdicts.space("shm", "/dev/shm")  # noqa: S108 its free space is read
     for path in (os.environ.get("FTSLURM_RUN_DIR"), tempfile.gettempdir()):
         if path:
-            yield node_verdicts.space("disk", path, LEAST_GB)
+            yield node_verdicts.space("disk", path)
     if there.gpus and not {*TRIALS} <= {*args.skip}:
         yield from gpu_trial.judge(gpu_trial.run(there.gpus, args.skip))
 

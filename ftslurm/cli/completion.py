@@ -9,88 +9,75 @@ from __future__ import annotations
 import argparse
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-from argcomplete.completers import SuppressCompleter
 from argcomplete.finders import CompletionFinder
 
-from ftslurm.cli.verbs import VERBS, options, positionals
+from ftslurm.cli.verbs import VERBS, parser_of
 from ftslurm.protocol.run_states import FAULTS
 
 
 class Finder(CompletionFinder):
-    """argcomplete's splitting and quoting of words, for every shell; which words there are is said here."""
+    """argcomplete's, for words in any order: those that are no options are offered also behind options."""
 
     def collect_completions(
-        self, active_parsers: list[argparse.ArgumentParser], parsed_args: argparse.Namespace, cword_prefix: str
+        self, active_parsers: list[Any], parsed_args: argparse.Namespace, cword_prefix: str
     ) -> list[str]:
-        del active_parsers, parsed_args
-        line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
-        words = line.split()[1:]
-        found = candidates(words if line[-1:].isspace() else words[:-1], cword_prefix)
-        return [word for word in found if word.startswith(cword_prefix)]
+        parser = active_parsers[0]
+        if not any(action.option_strings for action in parser.active_actions):
+            parser.active_actions = parser._get_positional_actions()
+        return super().collect_completions(active_parsers, parsed_args, cword_prefix)
 
 
 def answer() -> None:
     """Print what the word under the cursor may become, as the code of the shell reads it, and exit."""
-    Finder()(argparse.ArgumentParser(), default_completer=SuppressCompleter())
+    words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
+    first = next(filter(None, words[1:-1]), "")
+    os.environ["_ARGCOMPLETE"] = str(1 + (first in VERBS))  # from which word on the parser reads
+    Finder()(parser(first), always_complete_options=False, default_completer=complete)  # type: ignore[arg-type]
 
 
-def candidates(before: Sequence[str], prefix: str) -> Iterator[str]:
-    """Generate what a word may become.
-
-    Args:
-        before: the words between `ftslurm` and this one.
-        prefix: what of it is typed; candidates may begin in another way.
-    """
-    verb = VERBS.get(before[0] if before else "", VERBS["run"])
-    awaited = options(verb).get(before[-1]) if before else None
-    if awaited is not None and awaited.nargs != 0:
-        actions = [awaited]
-    else:
-        actions = positionals(verb)
-        yield from () if before else VERBS
-        if prefix.startswith("-"):
-            yield from options(verb)
-        elif verb.settings:
-            yield from settings(prefix, before)
-    for action in actions if "=" not in prefix else ():
-        yield from action.choices or ()
-        if action.metavar in ("DIR", "FILE"):
-            yield from paths(prefix)
-        elif action.metavar == "RUN":
-            yield from runs(before)
-        elif action.metavar == "FAULT":
-            yield from FAULTS
+def parser(first: str) -> argparse.ArgumentParser:
+    """Return the parser of what follows the first word, if that is a verb; else, or if it is "", that of `run`."""
+    made = parser_of(VERBS.get(first, VERBS["run"]))
+    made.set_defaults(first=not first)
+    return made
 
 
-def runs(before: Sequence[str]) -> Iterator[str]:
-    """Generate the ids of the runs under --root."""
-    root = Path(before[before.index("--root") + 1] if "--root" in before[:-1] else "runs")
-    yield from (config.parent.name for config in root.glob("*/config.yaml"))
+def complete(prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
+    """Generate what a word may become, as the value of an option or as an argument; it may begin in another way."""
+    if action.metavar in ("DIR", "FILE"):
+        yield from paths(prefix)
+    elif action.metavar == "RUN":
+        yield from (config.parent.name for config in Path(parsed_args.root).glob("*/config.yaml"))
+    elif action.metavar == "FAULT":
+        yield from FAULTS
+    elif action.dest == "overrides":
+        yield from VERBS if parsed_args.first else ()
+        yield from settings(prefix, getattr(parsed_args, "config_dir", None))
 
 
-def settings(prefix: str, before: Sequence[str]) -> Iterator[str]:
-    """Generate key=, or the values of the key that is typed already."""
-    from ftslurm.config.described import described
+def settings(prefix: str, own: str | None) -> Iterator[str]:
+    """Generate key=, or the values of the key that is typed already. `own`: a folder with presets of the user's."""
+    from ftslurm.config.setting_names import declared
 
     key, given, text = prefix.partition("=")
-    known = {one.key: one for one in described()}
+    known = {one.key: one for one in declared()}
     sections = {name.partition(".")[0] for name in known if "." in name}
     if not given:
-        yield from (f"{name}=" for name in sections if _presets(name, before))
+        yield from (f"{name}=" for name in sections if _presets(name, own))
         if key:  # there are more than a hundred
             yield from (f"{name}=" for name in known)
         return
-    values: Sequence[str] = ()
+    values: Iterable[str] = ()
     if key in sections:
-        values = _presets(key, before)
+        values = _presets(key, own)
     elif key in known:
         kind = known[key].kind
         if "path" in known[key].field.metadata:
-            values = [*paths(text)]
+            values = paths(text)
         elif get_origin(kind) is Literal:
             values = get_args(kind)
         elif kind in (bool, bool | None):
@@ -104,10 +91,8 @@ def paths(prefix: str) -> Iterator[str]:
         yield f"{path}/" if Path(path).is_dir() else path
 
 
-def _presets(section: str, before: Sequence[str]) -> list[str]:
+def _presets(section: str, own: str | None) -> set[str]:
     from ftslurm.config.schema import shipped
 
-    folders = [shipped("conf")]
-    if "--config-dir" in before[:-1]:
-        folders.append(Path(before[before.index("--config-dir") + 1]))
-    return sorted({path.stem for folder in folders for path in (folder / section).glob("*.yaml")})
+    folders = (shipped("conf"), Path(own or shipped("conf")))
+    return {path.stem for folder in folders for path in (folder / section).glob("*.yaml")}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -73,10 +71,10 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     submit = commands.try_submission(*place, *args.srun, "--wrap=true")
     tried = [args.srun, submit if places and client.call(submit).ok else []]
     with ThreadPoolExecutor(max(1, len(places))) as pool, scratch_folder(root) as folder, ExitStack() as ends:
-        sessions = list[NodeSession]()
-        for name, prefix in (places or {"this machine": []}).items():
-            sessions.append(NodeSession(name, prefix, args.python, folder, tried))
-            ends.callback(sessions[-1].close)
+        sessions = [
+            ends.enter_context(closing(NodeSession(name, prefix, args.python, folder, tried)))
+            for name, prefix in (places or {"this machine": []}).items()
+        ]
         yield from _look(sessions, args.wait, pool, slurm)
 
 
@@ -87,8 +85,8 @@ def _look(
     ranges = dict[str, str]()
     with suppress(metadata.PackageNotFoundError):
         ranges = {one.name: str(one.specifier) for one in map(Requirement, metadata.requires("ftslurm") or [])}
-    several, tell = slurm is not None and not slurm.one_machine, partial(print, file=sys.stderr, flush=True)
-    for node in pool.map(lambda session: session.look(wait_s, tell), sessions):
+    several = slurm is not None and not slurm.one_machine
+    for node in pool.map(lambda session: session.look(wait_s), sessions):
         yield from node_verdicts.check_node(node, ranges, several)
     there = [session for session in sessions if session.known.place]
     for i, session in enumerate(there):

@@ -38,7 +38,7 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
     if status.outcome == "running":
         closed_output.say(f"ftslurm: {state.no_verdict(config, run)}", sys.stderr)
         return 1
-    if config.cluster.kind == "local":
+    if config.local:
         state.wait_for_exit(run)
     console.print(summary.summary(status, run, followed=True))
     return 0 if status.outcome == "succeeded" else 1
@@ -49,7 +49,7 @@ def follow(config: Config, run: RunDir, **options: Any) -> RunStatus:
     watcher = Watcher(config, run)
 
     def note() -> str | None:
-        starts, found = config.cluster.kind == "local" and not run.events.exists(), watcher.look()
+        starts, found = config.local and not run.events.exists(), watcher.look()
         return None if starts or found.never else found.note  # that it starts is no problem
 
     return table.follow(run, until=lambda: not watcher.there(), note=note, **options)
@@ -71,7 +71,7 @@ def _shown(show: Callable[..., RunStatus]) -> RunStatus:
 
 def _interrupted(config: Config, run: RunDir, console: Console, show: Callable[..., RunStatus]) -> int:
     """Stop a local run; leave one on Slurm. Return the exit code. The terminal may be gone."""
-    if config.cluster.kind != "local":
+    if not config.local:
         closed_output.say(f"\nThe run goes on. Come back with: ftslurm status -w {run.root}")
         closed_output.say(f"End it with: ftslurm stop {run.root}")
         return 130

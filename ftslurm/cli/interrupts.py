@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 
@@ -17,12 +16,14 @@ class Interrupts(AbstractContextManager["Interrupts"]):
 
     def __init__(self) -> None:
         """Nothing is changed yet. Handlers, unlike a mask, are not passed on to programs that are started meanwhile."""
-        every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.getsignal(number) for number in every}
-        self._before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+        self._before = {
+            number: handler
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+        }
         self._held: list[int] = []
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
         if self._held and error is None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Literal
 
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -27,13 +25,17 @@ NUMBERS = frozenset(("step", "rate", "groups", "restarts", "age", "value"))
 WIDE = 120  # columns from which on notes have a column
 
 
-def render(rows: Sequence[Brief], width: int) -> RenderableType:
+def render(rows: Sequence[Brief], width: int) -> Table:
     """Return the table, at most `width` columns wide; ids are never cut off."""
     names, cells = cells_of(rows, width)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in names:
-        side: Literal["left", "right"] = "right" if name in NUMBERS else "left"
-        table.add_column(name, justify=side, overflow="fold", min_width=24 if name == "run" else None)
+        table.add_column(
+            name,
+            justify="right" if name in NUMBERS else "left",
+            overflow="fold",
+            min_width=24 if name == "run" else None,
+        )
     for row in rows:
         table.add_row(*cells[row.dir])
     return table

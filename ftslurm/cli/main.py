@@ -10,11 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from ftslurm import __version__
 from ftslurm.cli import command_line
-from ftslurm.cli.verbs import VERBS, VERBS_BY_PURPOSE, Verb, parser_of
+from ftslurm.cli.verbs import VERBS, VERBS_BY_PURPOSE, parser_of
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.monitor import closed_output
 from ftslurm.security.terminal import guarded_output
@@ -77,15 +76,11 @@ def _dispatch(words: list[str]) -> int:
         command_line.refuse(rest)
     if verb is None and "=" not in words[0] and not words[0].startswith(("-", "~", "+")):
         raise EnvironmentProblem(f"there is no verb {words[0]!r}; {offer(words[0], VERBS)} (ftslurm --help)")
-    return _do(VERBS[name], parser_of(VERBS[name]).read(rest, VERBS[name].settings))
-
-
-def _do(verb: Verb, args: Any) -> int:
-    """Do what a verb says, with its arguments."""
-    if not verb.method:
-        code: int = import_module(f"ftslurm.cli.{verb.name}_verb").main(args)
+    args, method = parser_of(VERBS[name]).read(rest), VERBS[name].method
+    if not method:
+        code: int = import_module(f"ftslurm.cli.{name}_verb").main(args)
         return code
     run = import_module("ftslurm.cli.run_argument").find_run(args)
     given = {name: value for name, value in vars(args).items() if name not in ("run", "root", "only")}
-    print(getattr(run, verb.method)(**given))
+    print(getattr(run, method)(**given))
     return 0

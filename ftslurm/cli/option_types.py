@@ -8,13 +8,13 @@ import time
 from datetime import datetime, timedelta
 from datetime import time as clock
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # in seconds
 
 
 def since(text: str) -> float:
     """Convert 10m, 14:30[:05] (today, or yesterday if that is to come) or an ISO time to unix seconds."""
     if ago := re.fullmatch(r"(\d{1,9})([smhd])", text):
-        return time.time() - timedelta(**{_UNITS[ago[2]]: int(ago[1])}).total_seconds()
+        return time.time() - int(ago[1]) * _UNITS[ago[2]]
     try:
         if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
             now = datetime.now()

@@ -16,14 +16,11 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, without the usage above it."""
         self.exit(2, f"ftslurm: {message.removeprefix('argument ')} ({self.prog} --help)\n")
 
-    def read(self, words: Sequence[str], settings: bool = False) -> argparse.Namespace:
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse words, options and others in any order.
 
-        Args:
-            settings: the verb takes settings: what is no option may be one.
-
         Raises:
-            ConfigError: it may.
+            ConfigError: the verb takes settings, and what is no option may be one.
         """
         known = {one.lstrip("-"): one for one in self._option_string_actions if one.startswith("--")}
         for word, after in zip(words, [*words, "-"][1:], strict=True):
@@ -33,7 +30,7 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--") and name not in known.values():
                 near = nearest(name.lstrip("-"), known)
                 hint = f" ({meant(known[near])})" if near else ""
-                if not settings:
+                if not any(one.dest == "overrides" for one in self._actions):
                     self.error(f"there is no option {name}{hint}")
                 from ftslurm.config import setting_names  # most command lines have no such option
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.cli.run_verb import each, settle
+from ftslurm.api import submitting
+from ftslurm.cli.run_verb import each, tell
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import ladder
@@ -43,6 +44,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
+from ftslurm.launchers.job_command import JobRole
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import Scheduler
 from ftslurm.launchers.srun import Slurm
@@ -54,7 +56,7 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
-from ftslurm.submission.submit import sbatch_script
+from ftslurm.submission.submit import batch_role, sbatch_parameters, sbatch_script
 from ftslurm.words import few, plural
 
 WITHOUT_CONTROLLER = (
@@ -69,12 +71,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _print_plan(config: Config) -> int:
-    settle(config, preview=True)
-    owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
-    if config.cluster.kind != "local" and config.cluster.controller == "job":
-        pilot_jobs.try_out(config, RunDir(Path(config.run.dir or config.run.root)), lead=True)
-    for line in plan(config, None if config.cluster.kind == "local" else client.kill_wait_s()):
-        print(line)
+    tell(submitting.settle(config, preview=True))
+    place = Path(config.run.dir or config.run.root)
+    owned_files.check_way(place, config.run.trust)
+    if not config.local and config.cluster.controller == "job":
+        pilot_jobs.try_out(config, RunDir(place), lead=True)
+    print(*plan(config, None if config.local else client.kill_wait_s()), sep="\n")
     return 0
 
 
@@ -85,13 +87,12 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
         kill_wait_s: Slurm's KillWait; None: not known.
     """
     run = RunDir(Path(config.run.dir or f"{config.run.root}/{config.run.name}-TIME-RANDOM"))
-    here = config.cluster.kind == "local"
     jobs = pretend_jobs(config) if config.array else ()
     names = tuple(f"node{i + 1}" for i in range(nodes_needed(config)))
-    scheduler: Scheduler = ThisMachine(config, run) if here else Slurm(config, run)
-    if not here:
+    scheduler: Scheduler = ThisMachine(config, run) if config.local else Slurm(config, run)
+    if not config.local:
         scheduler.job = "JOBID"
-    allocation = scheduler.allocation() if here else Allocation("JOBID", () if jobs else names)
+    allocation = scheduler.allocation() if config.local else Allocation("JOBID", () if jobs else names)
     events: list[Event] = [Granted(allocation), JobsSeen(jobs, asked=0.0)] if jobs else [Granted(allocation)]
     state, actions = decide(begin(config), events, 0.0, config)
     launches = [action for action in actions if isinstance(action, Launch)]
@@ -103,8 +104,11 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     steps = alike((str(one.id.unit), shlex.join(_command(scheduler, run, one))) for one in launches)
     losses = alike((node, _if_lost(config, state, node)) for node in nodes)
     for block in (
-        *(() if here else _sbatch_scripts(config, run, jobs)),
-        ["steps" if here else "steps, each with a clean environment", *(f"  {unit}: {line}" for unit, line in steps)],
+        *(() if config.local else _sbatch_scripts(config, run, jobs)),
+        [
+            "steps" if config.local else "steps, each with a clean environment",
+            *(f"  {unit}: {line}" for unit, line in steps),
+        ],
         _time_outs(config, kill_wait_s),
         [*([WITHOUT_CONTROLLER] if jobs else []), *(f"if {node} died   {text}" for node, text in losses)],
     ):
@@ -132,23 +136,22 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
         yield "python", f"{staging.environment(config).sentence()}; unpacked once on each node (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
-        yield "saved", f"nothing: {preflight.if_all_fail()}"
+        yield "saved", f"nothing: {preflight.IF_ALL_FAIL}"
     yield from _allocation(config, run, jobs, nodes)
 
 
 def _allocation(
     config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    here = config.cluster.kind == "local"
     if jobs:
         size = plural(config.groups.nodes, "node")
         yield "allocation", "a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
         names = few(tuple(job.name for job in jobs))
         yield "", f"{plural(len(jobs), 'job')} of {size}, submitted as needed; called here {names}"
     else:
-        where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes, called here"
+        where = "this machine, under the names" if config.local else f"one Slurm job of {len(nodes)} nodes, called here"
         yield "allocation", f"{where} {few(nodes)}"
-    if not here:
+    if not config.local:
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
         yield "", f"{plural(cpus_per_node(config), 'CPU')} and {plural(gpus_per_node(config), 'GPU')} on each{spare}"
         if said := exclude_file.read(config, run)[1]:
@@ -166,10 +169,11 @@ def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
 
 def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[list[str]]:
     """Yield the sbatch script of the controller, and in array mode one for each pool of pilots."""
-    yield _script("sbatch script" + (" of the controller" if jobs else ""), sbatch_script(config, run))
+    script = sbatch_script(config, run, batch_role(config), sbatch_parameters(config, run))
+    yield _script("sbatch script" + (" of the controller" if jobs else ""), script)
     for pool, count in Counter(job.pool for job in jobs).items():
         whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
-        script = pilot_jobs.sbatch_script(config, run, pool, count)
+        script = sbatch_script(config, run, JobRole.PILOT, pilot_jobs.parameters(config, run, pool), count)
         yield _script(f"sbatch script {whom}, submitted by the controller", script)
 
 
@@ -209,14 +213,14 @@ def _command(scheduler: Scheduler, run: RunDir, launch: Launch) -> list[str]:
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:
     """Describe what the controller would do if the node were lost after ten steps of training."""
-    if config.cluster.kind != "local" and node in state.allocation.nodes[:1]:
+    if not config.local and node in state.allocation.nodes[:1]:
         return _without_controller(config)
     state = _training(state)
     hit = [u for u in state.units if node in u.place.nodes and not u.is_lighthouse]
     events = [TaskFailed(u.id, Evidence(None, node, node_lost=True)) for u in hit]
     ends = [Ended(u.id, code=1) for u in hit]
     own = state.allocation.nodes
-    left = NodesLeft(tuple(n for n in own if n != node)) if own and config.cluster.kind != "local" else None
+    left = NodesLeft(tuple(n for n in own if n != node)) if own and not config.local else None
     state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
     state, more = decide(state, [NodeFate(node, down=True)], 1.0, config)  # Slurm's answer, for which groups wait
     actions += more

@@ -19,15 +19,13 @@ def main(args: argparse.Namespace) -> int:
     report = state.report(run.config, run.files)
     if args.json:
         print(json.dumps(report.json, indent=2))
-    else:
-        console = table.console()
-        text = report_text.render(report.sheet)
-        console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.groups)
-    if not args.json:
-        try:
-            report.write_page(run.files.report)
-        except EnvironmentProblem as error:
-            print(f"ftslurm: {error}", file=sys.stderr)  # the run of another user
-        else:
-            print(f"\npage: {run.files.report}")
+        return 0
+    console = table.console()
+    text = report_text.render(report.sheet)
+    console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.groups)
+    try:
+        report.write_page(run.files.report)
+        print(f"\npage: {run.files.report}")
+    except EnvironmentProblem as error:
+        print(f"ftslurm: {error}", file=sys.stderr)  # the run of another user
     return 0

@@ -15,7 +15,7 @@ def find_run(args: argparse.Namespace) -> Run:
     Raises:
         RunNotFound: there is none, or more than one.
     """
-    find = start.only_run if args.only else start.find_run
+    find = start.only_run if args.only else start.find
     return find(args.run, args.root)
 
 

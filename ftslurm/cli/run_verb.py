@@ -50,12 +50,8 @@ def each(args: argparse.Namespace, task: Callable[[Config], int], evaluation: co
     return max(codes)
 
 
-def settle(config: Config, preview: bool = False, judge: bool = True) -> None:
-    """Set what depends on the cluster, and print notes about it (ftslurm.api.submitting.settle)."""
-    _tell(submitting.settle(config, preview, judge))
-
-
-def _tell(notes: list[str]) -> None:
+def tell(notes: list[str]) -> None:
+    """Print notes about a run that is to be started."""
     for note in notes:
         say(f"ftslurm: {note}", sys.stderr)
 
@@ -91,7 +87,7 @@ def start(
 
         array = array_task.array_of(config, os.environ)
         config.internal.pilots = array
-    settle(config, judge=judge)
+    tell(submitting.settle(config, judge=judge))
     if array:
         return array_task.take_part(config)
     if here:
@@ -102,15 +98,14 @@ def start(
 
 def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts) -> int:
     """Start the controller, and follow the run if the user wants that. Return the exit code."""
-    local = config.cluster.kind == "local"
-    if local:  # sbatch may take long
+    if config.local:  # sbatch may take long
         interrupts.hold()
     run = submitting.launch(config, create)
-    _tell(preflight.notes(config))
-    say(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"))
+    tell(preflight.notes(config))
+    say(f"run {run.root}" + ("" if config.local else f", Slurm job {run.job()}"))
     follow = config.follow
     if follow is None:
-        follow = local or (sys.stdout.isatty() and not sweep)
+        follow = config.local or (sys.stdout.isatty() and not sweep)
     if not follow:
         say(f"follow it with: ftslurm status -w {run.root}")
         return 0
@@ -139,11 +134,11 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
         _check_allocation(config)
     if before is None:
         run = create(config)
-        _tell(preflight.notes(config))
+        tell(preflight.notes(config))
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     say(f"run {run.root}" + (" goes on" if before is not None else ""))
-    return keeper.keep(run, config if config.cluster.kind == "array" else None)
+    return keeper.keep(run, config if config.array else None)
 
 
 def _check_allocation(config: Config) -> None:

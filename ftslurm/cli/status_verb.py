@@ -9,7 +9,6 @@ from ftslurm.api.state import look
 from ftslurm.cli import following
 from ftslurm.cli.interrupts import Interrupts
 from ftslurm.cli.run_argument import find_run
-from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor import status_json, summary, table
 from ftslurm.run.directory import RunDir
@@ -19,11 +18,11 @@ HISTORY_LINES = 10  # of the journal, above the live table
 
 def main(args: argparse.Namespace) -> int:
     """Show the status once, or with -w until the run ends."""
-    run = find_run(args).files
+    run = find_run(args)
     if args.watch:
-        show_live(run)
+        show_live(run.config, run.files)
     else:
-        _show_once(compose.load(run.config, own=False), run, as_json=args.json)
+        _show_once(run.config, run.files, as_json=args.json)
     return 0
 
 
@@ -46,9 +45,9 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         console.print("", failures, sep="\n")
 
 
-def show_live(run: RunDir) -> None:
+def show_live(config: Config, run: RunDir) -> None:
     """Show a run until it ends."""
-    config, console = compose.load(run.config, own=False), table.console()
+    console = table.console()
     with Interrupts() as interrupts:
         interrupts.heed()  # so that the terminal is as before
         following.follow(config, run, console=console, history=HISTORY_LINES)

@@ -37,7 +37,7 @@ class Sweep:
             FtslurmError: one cannot be started.
             KeyboardInterrupt: a local run is stopped then; runs on Slurm go on.
         """
-        runs, values, local = list[Run](), list[Value](), configs[0].cluster.kind == "local"
+        runs, values, local = list[Run](), list[Value](), configs[0].local
         try:
             for config in configs:
                 if self.run(config) == 130:

@@ -16,7 +16,6 @@ from rich.text import Text
 from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
@@ -89,13 +88,6 @@ class Watching(Screen[None], Generic[Seen]):
     orders: ClassVar[Iterable[str]]  # in which rows can be sorted
     BINDINGS: ClassVar[list[BindingType]] = [("s", "sort", "sort"), ("q", "app.quit", "leave")]
 
-    class Looked(Message):
-        """The thread has looked."""
-
-        def __init__(self, seen: object) -> None:
-            super().__init__()
-            self.seen = seen
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: Seen | None = None
@@ -114,14 +106,14 @@ class Watching(Screen[None], Generic[Seen]):
         while not self._over.wait(pause):
             began = time.monotonic()
             try:
-                self.post_message(self.Looked(self.look()))
+                self.call_later(self._show, self.look())
                 pause = max(self.every_s, time.monotonic() - began)
             except (FtslurmError, OSError) as error:
                 self.app.notify(visible(str(error)), severity="error", markup=False)
                 pause = _AFTER_ERROR_S
 
-    def on_watching_looked(self, message: Looked) -> None:
-        self.seen = message.seen  # type: ignore[assignment]
+    def _show(self, seen: Seen) -> None:
+        self.seen = seen
         self.draw()
 
     def action_sort(self) -> None:
@@ -212,7 +204,7 @@ class Groups(Watching[_Run]):
         self._reader = RunReader(run)
         self._events = self._reader.up_to_now
         self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
-        self._note: str | None = None
+        self._note: str | None = None  # why the run has not started, or what is wrong with its controller
         self._hooks: tuple[Delivery, ...] = ()
         self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
@@ -231,16 +223,13 @@ class Groups(Watching[_Run]):
             self._folding.apply(event)
         self._events = self._reader.iter_new
         if time.monotonic() >= self._noted + table.NOTE_S:
-            self._noted, self._note, self._hooks = time.monotonic(), self._problem(), deliveries.read(self._run)
+            found = self._watcher.look()
+            self._noted, self._note = time.monotonic(), None if found.over and not found.never else found.note
+            self._hooks = deliveries.read(self._run)
         status = replace(aged(self._folding.status, time.time()), hooks=self._hooks)
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
         return _Run(status, self._note, log, tail(log) if log is not None else "")
-
-    def _problem(self) -> str | None:
-        """Return why the run has not started, or what is wrong with its controller."""
-        found = self._watcher.look()
-        return None if found.over and not found.never else found.note
 
     def draw(self) -> None:
         if self.seen is None:
@@ -257,10 +246,7 @@ class Groups(Watching[_Run]):
 
     def _draw_log(self, seen: _Run) -> None:
         """Show the end of the log, unless the user has scrolled up in it."""
-        pane, title = (
-            self.query_one(RichLog),
-            visible(short_log(str(seen.log)) if seen.log is not None else "no log yet"),
-        )
+        pane, title = self.query_one(RichLog), visible("no log yet" if seen.log is None else short_log(str(seen.log)))
         if title != self._named or (seen.text != self._shown and pane.is_vertical_scroll_end):
             self._named, self._shown = title, seen.text
             pane.border_title = Text(title)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ftslurm.cli import option_types
+from ftslurm.cli.option_types import count, pattern, since
 from ftslurm.cli.parser import Parser
 from ftslurm.protocol.run_states import FAULTS
 
@@ -23,12 +23,7 @@ DONE = "\nExit code: 0 it is done, 1 the controller refuses or is silent, 2 ther
 SHELLS = ("bash", "zsh", "fish")
 
 
-@dataclass(frozen=True)
-class Arg:
-    """One argument of a verb."""
-
-    names: tuple[str, ...]
-    options: Mapping[str, Any]  # of add_argument
+Arg = Callable[[Any], object]  # adds one argument of a verb to its parser
 
 
 @dataclass(frozen=True)
@@ -43,17 +38,21 @@ class Verb:
     args: tuple[Arg | tuple[Arg, ...], ...] = ()  # inner ones exclude each other
     run: str = ""  # it takes RUN; without RUN it is about this one
     method: str = ""  # of Run, which does it all: it gets the arguments and returns what is printed
-    settings: bool = False  # it takes settings, as key=value
 
 
 def arg(*names: str, **options: Any) -> Arg:
     """Return an argument, as add_argument has it."""
-    return Arg(names, options)
+    return lambda parser: parser.add_argument(*names, **options)
 
 
 def flag(*names: str, help: str) -> Arg:
     """Return an option without a value."""
     return arg(*names, action="store_true", help=help)
+
+
+def number(*names: str, **options: Any) -> Arg:
+    """Return an argument that is a whole number."""
+    return arg(*names, **{"type": int, "metavar": "N"} | options)
 
 
 def parser_of(verb: Verb) -> Parser:
@@ -71,18 +70,20 @@ def parser_of(verb: Verb) -> Parser:
     for one in verb.args:
         among: Any = parser.add_mutually_exclusive_group() if isinstance(one, tuple) else parser
         for each in one if isinstance(one, tuple) else (one,):
-            among.add_argument(*each.names, **each.options)
+            each(among)
     if verb.run:
-        parser.add_argument(*ROOT.names, **ROOT.options)
+        ROOT(parser)
         parser.set_defaults(only=verb.run == ONLY)
     return parser
 
 
 ROOT = arg("--root", default="runs", metavar="DIR", help="where run directories lie (run.root; default: runs)")
 JSON = flag("--json", help="print it as JSON")
-GROUP = arg("--group", type=int, required=True, metavar="N", help="of this group")
-RANK = arg("--rank", type=int, default=0, metavar="R", help="this rank of the group (default: 0)")
-SINCE = "since: 10m, 14:30, 2026-11-23T14:30"
+GROUP = number("--group", required=True, help="of this group")
+RANK = number("--rank", default=0, metavar="R", help="this rank of the group (default: 0)")
+FOLLOW = flag("-f", "--follow", help="go on until the run is over")
+SINCE = arg("--since", type=since, default=0.0, metavar="TIME", help="only since: 10m, 14:30, 2026-11-23T14:30")
+YES = flag("--yes", help="do not ask")
 HYDRA = (
     arg("overrides", nargs="*", metavar="SETTING", help="section.name=value or section=preset: ftslurm help settings"),
     flag("-m", "--multirun", help="a sweep: one run for each combination of values"),
@@ -97,7 +98,6 @@ START = (
         "check the settings, submit, follow; the default verb",
         "Check the settings, submit the run and follow it. ftslurm job=ddp is ftslurm run job=ddp.",
         args=(*HYDRA, arg("--config", metavar="FILE", help="repeat a run with its config.yaml; takes no settings")),
-        settings=True,
     ),
     Verb(
         "plan",
@@ -105,7 +105,6 @@ START = (
         "show what run would do: nodes, ranks, sbatch, srun",
         "Show what run would do with the same words: nodes, ranks, sbatch, srun. Nothing is submitted.",
         args=HYDRA,
-        settings=True,
     ),
     Verb(
         "resume",
@@ -134,7 +133,6 @@ present code with --new-code. Drills of faults.plan are not repeated: name them 
             flag("--new-code", help="take the code as it is now, not the run's own copy"),
         ),
         run=NEWEST,
-        settings=True,
     ),
     Verb(
         "templates",
@@ -201,27 +199,16 @@ With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before
   ftslurm logs --since 10m --time --grep 'loss|lr'
 """,
         args=(
-            arg("--group", type=int, metavar="N", help="only this group, all its ranks"),
-            arg("--rank", type=int, metavar="N", help="only this rank of each group"),
-            arg("--attempt", type=int, metavar="N", help="only this attempt of each group (default: all)"),
+            number("--group", help="only this group, all its ranks"),
+            number("--rank", help="only this rank of each group"),
+            number("--attempt", help="only this attempt of each group (default: all)"),
             flag("--lighthouse", help="the Lighthouse's log"),
             flag("--controller", help="the controller's log"),
             flag("--failure", help="the evidence of the last failure: its signs, traceback, stacks, log"),
-            flag("-f", "--follow", help="go on until the run ends"),
-            arg("--tail", type=option_types.count, metavar="N", help="only the last N lines there are"),
-            arg(
-                "--since",
-                type=option_types.since,
-                default=0.0,
-                metavar="TIME",
-                help=f"only what is {SINCE}",
-            ),
-            arg(
-                "--grep",
-                type=option_types.pattern,
-                metavar="PATTERN",
-                help="only lines that match (regex)",
-            ),
+            FOLLOW,
+            arg("--tail", type=count, metavar="N", help="only the last N lines there are"),
+            SINCE,
+            arg("--grep", type=pattern, metavar="PATTERN", help="only lines that match (regex)"),
             flag("--raw", help="also the known noise of torch, torchft, Gloo and NCCL"),
             flag("--time", help="the time before each line"),
         ),
@@ -240,12 +227,7 @@ example
 The lines are those of the job's output file: failures with their causes, restarts, moves, checkpoints, and how far the
 run is once a minute. RUN/events.jsonl has every event with all its fields.
 """,
-        args=(
-            flag("-f", "--follow", help="go on until the run is over"),
-            arg(
-                "--since", type=option_types.since, default=0.0, metavar="TIME", help=f"only what has happened {SINCE}"
-            ),
-        ),
+        args=(FOLLOW, SINCE),
         run=NEWEST,
     ),
     Verb(
@@ -408,7 +390,7 @@ Groups are numbered 0 to groups.max - 1 for the whole run, which scripts see as 
 when the run starts. The last groups leave first, and never so many that fewer than groups.min are left.
 Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 this run can never have so many groups.
 """,
-        args=(arg("groups", type=int, metavar="N", help="how many groups the run is to have from now on"),),
+        args=(number("groups", help="how many groups the run is to have from now on"),),
         run=ONLY,
         method="scale",
     ),
@@ -445,7 +427,7 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
             ),
             arg(
                 "--wait",
-                type=option_types.count,
+                type=count,
                 default=300,
                 metavar="S",
                 help="for the job to start (default: 300)",
@@ -461,9 +443,9 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
         "faults\n" + "\n".join(f"  {name:<11} {harm}" for name, harm in FAULTS.items()),
         args=(
             arg("fault", metavar="FAULT", help="one of those below"),
-            arg("--group", type=int, metavar="N", help="of this group (default: the lowest one that runs)"),
-            arg("--rank", type=int, metavar="R", help="this rank of the group, or its node (default: 0)"),
-            flag("--yes", help="do not ask"),
+            number("--group", help="of this group (default: the lowest one that runs)"),
+            number("--rank", metavar="R", help="this rank of the group, or its node (default: 0)"),
+            YES,
         ),
         run=ONLY,
     ),
@@ -483,10 +465,10 @@ is not yours. Checkpoints in a checkpoint.dir outside of the run directory stay.
 Exit code: 0 it is done, 1 you have said no, or something could not be removed, 2 it could not be asked.""",
         args=(
             arg("root", nargs="?", default="runs", metavar="DIR", help="where run directories lie; default: runs"),
-            arg("--older-than", type=option_types.since, metavar="TIME", help="that ended before: 7d, 2026-11-23"),
-            arg("--keep", type=int, default=0, metavar="N", help="the newest N of those that are over stay"),
+            arg("--older-than", type=since, metavar="TIME", help="that ended before: 7d, 2026-11-23"),
+            number("--keep", default=0, help="the newest N of those that are over stay"),
             flag("--keep-logs", help="remove checkpoints and code only"),
-            flag("--yes", help="do not ask"),
+            YES,
         ),
     ),
     Verb(
@@ -521,14 +503,3 @@ VERBS_BY_PURPOSE = {
     "check, try out, tidy up": REST,
 }
 VERBS = {verb.name: verb for verbs in VERBS_BY_PURPOSE.values() for verb in verbs}
-
-
-def options(verb: Verb) -> dict[str, argparse.Action]:
-    """Return the options of a verb, each by its names."""
-    actions = parser_of(verb)._actions
-    return {name: action for action in actions for name in action.option_strings}
-
-
-def positionals(verb: Verb) -> list[argparse.Action]:
-    """Return the arguments of a verb that are no options."""
-    return [action for action in parser_of(verb)._actions if not action.option_strings]

@@ -62,7 +62,7 @@ def lead_run(run: RunDir) -> int:
     from ftslurm.run import configuration
 
     config = configuration.of_run(run)
-    if config.cluster.kind == "local":  # its workers end with the controller: a keeper could save nothing
+    if config.local:  # its workers end with the controller: a keeper could save nothing
         from ftslurm.security import process_title
         from ftslurm.submission.controller_process import control  # pilots, which run this module too, stay small
 
@@ -70,7 +70,7 @@ def lead_run(run: RunDir) -> int:
         return control(config, run)
     from ftslurm.submission import keeper
 
-    return keeper.keep(run, config if config.cluster.kind == "array" else None)
+    return keeper.keep(run, config if config.array else None)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,12 @@ from ftslurm.submission import pilots, submit
 
 
 def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
-    """Return the job array of this process if the run's groups are to run in its tasks, else None."""
-    wanted = config.cluster.kind == "array" and config.cluster.controller == "here"
-    task = environ.get("SLURM_ARRAY_TASK_ID")
-    return environ.get("SLURM_ARRAY_JOB_ID") if wanted and task is not None else None
+    """Return the job array of this process if the run's groups are to run in its tasks, else None.
+
+    The controller of the run is to run here.
+    """
+    is_task = config.array and "SLURM_ARRAY_TASK_ID" in environ
+    return environ.get("SLURM_ARRAY_JOB_ID") if is_task else None
 
 
 def take_part(config: Config) -> int:
@@ -83,7 +85,7 @@ def join(config: Config) -> RunDir:
         Distrusted: other users could replace it, or have.
     """
     array = config.internal.pilots
-    root = Path(config.run.dir or Path(config.run.root) / f"{config.run.name}-{array}")
+    root = Path(config.run.dir or f"{config.run.root}/{config.run.name}-{array}")
     run = RunDir(root)
     owned_files.check_way(root, config.run.trust)
     if not run.config.exists():

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -40,7 +39,6 @@ ASK_S = 10.0  # for srun --help
 # Other options than these, as a constraint or one of a plugin of the site, may choose a partition.
 _NEUTRAL = {"partition", "time", "exclude", "exclusive", "mem", "mem-per-cpu", "mem-per-gpu", "network", "switches"}
 SHARE = "let more groups share a node (groups.per_node)"
-SLURM_ONLY = (*OWN_OPTIONS, "sbatch", "srun", "container_image")
 
 
 def resolve(config: Config, preview: bool = False) -> list[str]:
@@ -56,8 +54,7 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
     """
     partitions, why_not, notes = _settle_kind(config, preview)
     cluster, here = config.cluster, config.cluster.controller == "here"
-    slurm = cluster.kind != "local"
-    if slurm:
+    if not config.local:
         for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
             if (told := os.environ.get(f"SLURM_JOB_{key.upper()}")) and not sbatch_options(cluster).get(key):
                 set_sbatch_option(cluster, key, told)
@@ -66,21 +63,21 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
             notes.append(
                 f"this is in Slurm job {job}, and another one is asked for (cluster.controller=here: its nodes)"
             )
-    if slurm and here and (cluster.kind == "slurm" or config.internal.pilots):
+    if config.local:
+        if "cancel" in fault_kinds(config):
+            raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
+        notes += _share_local_gpus(config)
+    elif here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
-    elif slurm and partitions:
+    elif partitions:
         places: list[Place] = [cluster, *(one for one in cluster.ranges if one.groups != CONTROLLER)]
         for place in places:
             notes += _fit(config, partitions, place)
-    elif slurm:
+    else:
         notes.append(f"{why_not}: cannot check whether the cluster has these nodes and GPUs")
         notes += _choose_gpus(config, "the cluster", [UNKNOWN], told=True)
         if preview:
             return notes
-    else:
-        if "cancel" in fault_kinds(config):
-            raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
-        notes += _share_local_gpus(config)
     _check_process_group(config)
     _check_container(config)
     if is_url(config.checkpoint.dir or ""):
@@ -92,7 +89,7 @@ def _settle_kind(config: Config, preview: bool) -> tuple[list[Partition], str, l
     """Set cluster.kind. Return the cluster's partitions, why there are none, and lines about it."""
     notes, cluster = list[str](), config.cluster
     partitions, why_not = ([], "") if cluster.kind == "local" else client.partitions()
-    asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
+    asked = [f"cluster.{key}" for key in (*OWN_OPTIONS, "sbatch", "srun", "container_image") if getattr(cluster, key)]
     if cluster.kind == "local" and asked:
         notes.append(f"cluster=local ignores {', '.join(asked)}")
     silent = client.installed() if cluster.kind == "auto" else why_not != client.SHOWS_NONE and not preview
@@ -158,14 +155,10 @@ def _is_old() -> bool:
     return not (has("torch", 2, 14) and (has("torchft", 0, 3) or has("torchft-nightly", 2026, 10)))
 
 
-def _asked(place: Place) -> dict[str, Any]:
-    """Return the options of sbatch that a place of the settings asks for."""
-    return {key: value for key, value in sbatch_options(place).items() if value is not None and value is not False}
-
-
 def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
     """Set groups.gpus, and refuse what the partition of a place never has. Return lines about what is not certain."""
-    options = _asked(config.cluster) | _asked(place)
+    told = [item for one in (config.cluster, place) for item in sbatch_options(one).items()]
+    options = {key: value for key, value in told if value is not None and value is not False}
     choosers = [name for name in options if name not in _NEUTRAL]
     wanted = str(options.get("partition", "")) if "clusters" not in options else ""  # of others nothing is known here
     offer = offers.meant(rows, wanted, choosers)
@@ -173,8 +166,8 @@ def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
         key = f"cluster.ranges: groups={place.groups}, " if isinstance(place, Range) else "cluster."
         there = f"there is no such partition; there are: {partition_names(rows)}"
         raise EnvironmentProblem(f"{key}partition={wanted}: {there}")
-    name, told = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
-    notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], told)
+    name, tell = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
+    notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], tell)
     if why := _too_much(config, offer):
         if offer.certain:
             raise EnvironmentProblem(why)
@@ -196,9 +189,9 @@ def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool
 
 def _too_much(config: Config, offer: Offer) -> str:
     """Say what the request has too much of for every partition that it can mean, or ""."""
-    name, groups, array = offers.named(offer.rows), config.groups, config.cluster.kind == "array"
+    name, groups = offers.named(offer.rows), config.groups
     gpus, cpus = gres_per_node(config), cpus_per_node(config)
-    need, has = groups.nodes if array else nodes_needed(config), offer.nodes(cpus, gpus)
+    need, has = groups.nodes if config.array else nodes_needed(config), offer.nodes(cpus, gpus)
     if not any(row.up for row in offer.rows):
         return f"{name} is not up: choose another (cluster.partition) or ask its admin"
     if need <= has:

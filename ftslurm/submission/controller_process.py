@@ -1,17 +1,16 @@
-"""`python -m ftslurm.submission.controller_process RUN NUMBER PID [...]`: the controller as a child process.
+"""`python -m ftslurm.submission.controller_process JSON`: the controller as a child process.
 
-Who runs this: a keeper, or a candidate for the lead (lead.py). It has this PID, and has taken the lead for the
-controller under that NUMBER. The controller of a local run has no parent: ftslurm.entry calls `control`.
+Who runs this: a keeper, or a candidate for the lead (lead.py), which has taken the lead for the controller. The
+controller of a local run has no parent: ftslurm.entry calls `control`.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +27,7 @@ from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
 from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, last_event
+from ftslurm.run.journal import Event
 from ftslurm.run.replay import Reading
 from ftslurm.security import process_title
 from ftslurm.submission import observing
@@ -38,38 +37,37 @@ if TYPE_CHECKING:
     from ftslurm.monitor.table import Lines
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the controller to its end, or until another one takes over. Return the exit code of `control`."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("run", type=Path)
-    parser.add_argument("number", type=int)
-    parser.add_argument("pid", type=int)
-    parser.add_argument("--signals", type=int)  # the pipe through which the keeper passes on its signals
-    parser.add_argument("--after", default="")  # how the controller before has crashed
-    parser.add_argument("--pilot", action="store_true")  # the parent is one that may be told to requeue itself
-    args = parser.parse_args(words)
-    if args.signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over
-        for number in (*SIGNALS, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)
+def main(root: str, number: int, pid: int, signals: int | None, pilot: bool, after: str) -> int:
+    """Run the controller to its end, or until another one takes over. Return the exit code of `control`.
+
+    Args:
+        root: the run directory.
+        number, signals, after: as for `control`.
+        pid: the parent.
+        pilot: the parent is one that may be told to requeue itself.
+    """
+    if signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over
+        for one in (*SIGNALS, signal.SIGUSR1):
+            signal.signal(one, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     full_disk.outlive()
-    process_title.of_run("controller", args.run.name)
+    run = RunDir(Path(root))
+    process_title.of_run("controller", run.root.name)
 
     from ftslurm.launchers.slurm_requests import PILOT
 
-    run = RunDir(args.run)
-    if os.getppid() != args.pid:
-        return 1  # the parent died before the line above took effect
-    if args.pilot:
-        os.environ[PILOT] = str(args.pid)
+    if os.getppid() != pid:
+        return 1  # the parent died before prctl took effect
+    if pilot:
+        os.environ[PILOT] = str(pid)
     try:
         output = _Output()
-        code = control(configuration.of_run(run), run, output.tell, output.know, args.number, args.signals, args.after)
+        code = control(configuration.of_run(run), run, output, number, signals, after)
     except FtslurmError as error:
         complain(error)
         return BAD_INPUT
-    if last_event(run.events) == "run_finished":
+    if leadership.is_over(run):
         output.show_end(run)
     return code
 
@@ -80,18 +78,13 @@ class _Output:
     What formats them is imported with the first event: the first steps have been started then.
     """
 
-    def __init__(self) -> None:
-        self._known: RunStatus | None = None
+    known: RunStatus | None = None  # that of the run as earlier controllers have left it, from which it continues
 
     @cached_property
     def _lines(self) -> Lines:
         from ftslurm.monitor import table
 
-        return table.Lines(table.console(), known=self._known)
-
-    def know(self, status: RunStatus) -> None:
-        """Continue from this status, which earlier controllers have left."""
-        self._known = status
+        return table.Lines(table.console(), known=self.known)
 
     def tell(self, event: Event) -> None:
         """Show one event; the end of the run is in the summary."""
@@ -107,8 +100,7 @@ class _Output:
 def control(
     config: Config,
     run: RunDir,
-    tell: Callable[[Event], None] = lambda _: None,
-    known: Callable[[RunStatus], None] = lambda _: None,
+    output: _Output | None = None,
     number: int | None = None,
     signals: int | None = None,
     after: str = "",
@@ -116,8 +108,7 @@ def control(
     """Run the controller in this process. If the run is to go on in another job, submit or requeue that job.
 
     Args:
-        tell: called with every event once it is in the journal.
-        known: called first, with the status of the run that earlier controllers have left.
+        output: where every event is told once it is in the journal.
         number: this controller's leader number; None: a local run, which has one controller only.
         signals: the pipe through which the keeper passes on its signals, a byte each.
         after: how the previous controller crashed.
@@ -125,16 +116,17 @@ def control(
     Returns:
         The exit code of the run: 0 if it has succeeded or goes on with another controller, else 1.
     """
-    logger = logging.getLogger("ftslurm")
+    logger, tell = logging.getLogger("ftslurm"), output.tell if output is not None else lambda _: None
     log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
     try:
-        scheduler: Scheduler = ThisMachine(config, run) if config.cluster.kind == "local" else Slurm(config, run)
+        scheduler: Scheduler = ThisMachine(config, run) if config.local else Slurm(config, run)
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
             reading = Reading()
             story = Story(run, also=reading)
             if reading.outcome in ("succeeded", "failed"):
                 return int(reading.outcome == "failed")
-            known(story.status)
+            if output is not None:
+                output.known = story.status
             from ftslurm.controller.loop import Controller
 
             recent, past = story.recent, reading.past
@@ -154,7 +146,7 @@ def control(
             return 0
         logger.error("%s", why_not)
         tell(requeue.end_journal(run, why_not))
-    if last_event(run.events) == RunFinished.event:
+    if leadership.is_over(run):
         _write_report(config, run, logger)
     elif outcome in ("failed", "stopped"):
         return UNWRITTEN
@@ -172,4 +164,4 @@ def _write_report(config: Config, run: RunDir, logger: logging.Logger) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(**json.loads(sys.argv[1])))

@@ -41,7 +41,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     job = job_name(os.environ) if "SLURM_JOB_ID" in os.environ else None
-    lead = Lead(run, job, f"--signals={read_end}", pass_fds=(read_end,))
+    lead = Lead(run, job, read_end)
     if not (_patiently(lambda: lead.take(None)) if array is None else lead.follow(array)):
         return _exit_code(run)
     wakeup, interrupted = Wakeup(SIGNALS), False

@@ -12,6 +12,7 @@ The groups and the Lighthouse run on while there is no controller, and the next 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -46,14 +47,15 @@ CRASHED_S = 20.0  # head start of all others after several crashes here
 class Lead:
     """The lead of a run as this process has it, or seeks it, and the controller, its child."""
 
-    def __init__(self, run: RunDir, job: str | None, *options: str, pass_fds: tuple[int, ...] = ()) -> None:
+    def __init__(self, run: RunDir, job: str | None, signals: int | None = None) -> None:
         """Seek the lead.
 
         Args:
             job: name of this process's Slurm job.
-            options: those of each controller, see controller_process.py.
+            signals: as for controller_process.main.
         """
-        self.run, self.job, self.options, self.pass_fds = run, job, options, pass_fds
+        self.run, self.job, self.signals = run, job, signals
+        self.pilot = False  # whether the controller may tell this process to requeue its job
         self.number = 0  # leader number of the last controller here
         self.process: subprocess.Popen[bytes] | None = None
         self.code = 0  # exit code of the last controller here
@@ -86,16 +88,19 @@ class Lead:
         number = leadership.take(self.run, after, self.job)
         if number is None:
             return False
-        words = [str(self.run.root), str(number), str(os.getpid()), *self.options]
-        if self.crash and number == self.number + 1:
-            words.append(f"--after={self.crash}")
+        told = {"root": str(self.run.root), "number": number, "pid": os.getpid(), "signals": self.signals}
+        told |= {"pilot": self.pilot, "after": self.crash if number == self.number + 1 else ""}
         self.number, self.code = number, -1
         env = os.environ | {KEEPER: str(os.getpid())} | ({BATCH_PROCESS: "0"} if is_batch(os.environ) else {})
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the child unblocks them when it has handlers
         try:
             self.process = subprocess.Popen(
-                [*COMMAND, *words], env=env, stdin=subprocess.DEVNULL, pass_fds=self.pass_fds, start_new_session=True
-            )  # in a session of its own: signals to this process group reach it through the pipe alone
+                [*COMMAND, json.dumps(told)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[] if self.signals is None else [self.signals],
+                start_new_session=True,  # signals to this process group reach it through the pipe alone
+            )
         except OSError as error:  # no memory for another process
             self.crash = f"the controller could not be started: {error.strerror}"
         finally:
@@ -154,7 +159,7 @@ class Candidate(Lead):
         super().__init__(run, job)
         self.config = config
         self.by_hand = config.internal.pilots is not None  # else the controller's own job comes first
-        self.may_lead = config.cluster.kind == "array" and (config.cluster.controller == "job" or self.by_hand)
+        self.may_lead = config.array and (config.cluster.controller == "job" or self.by_hand)
         self.tasks = config.groups.count + fixed_standbys(config)
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.making_way = False
@@ -192,7 +197,7 @@ class Candidate(Lead):
         """Wait until the controller here has tidied up or handed over: it ends with this process."""
         if not self.leads or self.process is None:
             return
-        over = last_event(self.run.events) == "run_finished"
+        over = leadership.is_over(self.run)
         if not over:
             self.make_way()
         with suppress(subprocess.TimeoutExpired):
@@ -210,7 +215,6 @@ class Candidate(Lead):
             self._lead(last)
 
     def _lead(self, after: int) -> None:
-        alone = self.making_way or self.tasks == 1  # no other controller could requeue this one's own job
-        self.options = () if alone else ("--pilot",)
+        self.pilot = not self.making_way and self.tasks > 1  # else no other controller could requeue its own job
         if self.take(after):
             self.vacant_since = None

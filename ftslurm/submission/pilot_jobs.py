@@ -4,7 +4,7 @@ In array mode these jobs are the pilots, tasks of a job array; in steps mode the
 `ftslurm.entry pilot`; the controller starts a group's step in it with `srun --jobid`.
 
 The controller runs `python -m ftslurm.submission.pilot_jobs` in the background, because sbatch may be slow;
-`ftslurm run` and `ftslurm plan` call `try_out` and `sbatch_script` in the user's process.
+`ftslurm run` and `ftslurm plan` call `try_out` in the user's process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ftslurm.slurm import client, commands
 from ftslurm.submission import submitit_adapter
 from ftslurm.submission.submit import (
     NOT_AVAILABLE,
-    batch_command,
     explained,
     sbatch_parameters,
     submit_batch,
@@ -79,12 +78,6 @@ def submit(
     return ([f"{job}_{task}" for task in range(count)] if count > 1 else [job]), noted
 
 
-def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
-    """Return the sbatch script of `count` jobs of a pool, for `ftslurm plan`."""
-    told = parameters(config, run, pool)
-    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
-
-
 def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
     """Ask Slurm whether it would accept the jobs of a run, before anything is submitted.
 
@@ -96,7 +89,7 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
     """
     jobs = [("the job", sbatch_parameters(config, run))] if lead else []
     pools = [0, *(i + 1 for i, one in enumerate(config.cluster.ranges) if one.groups != CONTROLLER)]
-    for pool in pools if config.cluster.kind == "array" else ():
+    for pool in pools if config.array else ():
         where = f" of cluster.ranges[{pool - 1}]" if pool else ""
         jobs.append((f"the jobs for groups{where}", parameters(config, run, pool)))
     for what, told in jobs:

@@ -18,7 +18,6 @@ from ftslurm.guard import processes
 from ftslurm.run import inbox, leadership, liveness
 from ftslurm.run.configuration import of_run
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import last_event
 from ftslurm.security import process_title
 from ftslurm.slurm import client
 from ftslurm.slurm.commands import job_name
@@ -79,7 +78,7 @@ def stay(config: Config, run: RunDir) -> None:
 
 def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
     """Return whether the run has ended, or `watch` has seen no controller for a long time."""
-    if last_event(run.events) == "run_finished" or not run.root.exists():
+    if leadership.is_over(run) or not run.root.exists():
         return True
     silent_s = watch.silent_s(run.alive)
     return silent_s is not None and silent_s > max(ALONE_S, 10 * config.orphan_after_s)

@@ -11,6 +11,11 @@ from ftslurm.code import module_file
 from ftslurm.config.schema import Config, interpreter
 from ftslurm.errors import ConfigError
 
+IF_ALL_FAIL = (  # what a run that saves nothing loses, and the settings that help
+    "when all groups fail at once, all their work is lost. Set checkpoint.every=N if the script uses "
+    "ftslurm.checkpoint, or restart.on_state_loss=checkpoint if it resumes by itself"
+)
+
 
 def check_script(config: Config) -> None:
     """Refuse a script that cannot run: one with a syntax error, or a module that is not there.
@@ -36,21 +41,13 @@ def notes(config: Config) -> list[str]:
     """Return what the user should know about the run's checkpoints before it starts."""
     if not saves_nothing(config):
         return []
-    return [f"no checkpoint is saved unless you ask for one (ftslurm save): {if_all_fail()}"]
-
-
-def if_all_fail() -> str:
-    """Return what a run that saves nothing loses, and the settings that help."""
-    return (
-        "when all groups fail at once, all their work is lost. Set checkpoint.every=N if the script uses "
-        "ftslurm.checkpoint, or restart.on_state_loss=checkpoint if it resumes by itself"
-    )
+    return [f"no checkpoint is saved unless you ask for one (ftslurm save): {IF_ALL_FAIL}"]
 
 
 def saves_nothing(config: Config) -> bool:
     """Return whether no checkpoint will be written, as far as the configuration tells."""
     kept = config.checkpoint.every > 0 or config.restart.on_state_loss == "checkpoint"
-    return not kept and config.lighthouse.kind != "none"  # without a Lighthouse there is no state in common
+    return not kept and not config.independent  # without a Lighthouse there is no state in common
 
 
 def _complaint(path: str) -> str:

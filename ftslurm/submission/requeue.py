@@ -84,7 +84,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Iterab
     return line
 
 
-def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
+def requeue(environ: Mapping[str, str]) -> str | None:
     """Requeue the job of this process. Return why Slurm refuses, or None if the job is or will be requeued.
 
     The request may be carried out although scontrol reports a failure: Slurm sends SIGTERM to all processes of the job
@@ -97,7 +97,7 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
         return None
     if state in ("CANCELLED", "COMPLETING") and reason != "TimeLimit":
         return f"the job has been cancelled ({state})"
-    for attempt in range(tries):
+    for attempt in range(TRIES):
         if attempt:
             time.sleep(WAIT_S)
         answer = client.call(commands.requeue(job), ANSWER_S)

@@ -10,8 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,7 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take, p
         Distrusted: other users could replace it.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    default = Path(config.run.root) / f"{config.run.name}-{stamp}-{secrets.token_hex(2)}"
-    root = Path(config.run.dir) if config.run.dir else default
+    root = Path(config.run.dir or f"{config.run.root}/{config.run.name}-{stamp}-{secrets.token_hex(2)}")
     run = RunDir(place or root)
     owned_files.check_way(run.root, config.run.trust)
     group, steer = (None, False) if config.run.share is None else sharing.parse(config.run.share)
@@ -85,8 +83,8 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take, p
     return run
 
 
-def submit(config: Config, run: RunDir, after: str | None = None) -> str:
-    """Start the controller, in a batch job or on this machine. Store and return the job's id.
+def submit(config: Config, run: RunDir, after: str | None = None) -> None:
+    """Start the controller, in a batch job or on this machine. Store the job's id.
 
     Args:
         after: a job of this run that must end first: two controllers never overlap.
@@ -94,7 +92,7 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> str:
     Raises:
         EnvironmentProblem: sbatch refused the job; its message is passed on.
     """
-    if config.cluster.kind == "local":
+    if config.local:
         job = _start_here(config, run)
     else:
         parameters = sbatch_parameters(config, run)
@@ -107,7 +105,6 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> str:
                 shutil.rmtree(run.root, ignore_errors=True)
             raise EnvironmentProblem(f"sbatch refused the job: {explained(error, parameters)}") from error
     replace_text(run.job_id, job)
-    return job
 
 
 def without(nodes: Iterable[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,23 +137,16 @@ def submit_batch(
 def _start_here(config: Config, run: RunDir) -> str:
     """Start the controller as a process of this machine; return its process id.
 
-    It ignores Ctrl-C and the end of the terminal, which this process handles. Who reads the output of this process does
-    not wait for the run.
+    It ignores Ctrl-C and the end of the terminal, which this process handles. They are held up until it has had time
+    for that: it inherits that, and the controller unblocks them (ftslurm.controller.signals). Who reads the output of
+    this process does not wait for the run.
     """
     output = f"{shlex.quote(str(run.submitit))}/$$_0_log.out"  # as submitit names the output of a job
     setup = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1", *config.cluster.setup]
-    shell = " && ".join([*setup, f"exec {command(run, JobRole.CONTROLLER)}"])
-    with _blocking(signal.SIGINT, signal.SIGHUP):
-        return str(subprocess.Popen(["/bin/sh", "-c", shell], env=programs.of_a_new_run(os.environ)).pid)
-
-
-@contextmanager
-def _blocking(*numbers: int) -> Iterator[None]:
-    """Hold up signals: here they come at the end of the block. A child started meanwhile inherits that, too, and has
-    time to ignore them; the controller unblocks them (ftslurm.controller.signals)."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    shell = " && ".join([*setup, batch_command(run, JobRole.CONTROLLER)])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
-        yield
+        return str(subprocess.Popen(["/bin/sh", "-c", shell], env=programs.of_a_new_run(os.environ)).pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -170,9 +160,6 @@ def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
         raise
 
 
-POLICY = "accounting/qos policy"  # what sbatch says of MaxSubmitJobs, and of other limits of an association or QOS
-
-
 def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     """Return sbatch's words with the settings that they may mean, and with what the partition offers.
 
@@ -184,7 +171,7 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     words, asked = str(refusal).lower(), [option for option in _SET_BY if option in options]
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY[option]}={options[option]}" for option in meant]
-    if POLICY in words:
+    if "accounting/qos policy" in words:  # MaxSubmitJobs, and other limits of an association or QOS
         named.append("ftslurm doctor shows the limits of your account; with groups.min fewer groups train meanwhile")
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
@@ -201,7 +188,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     before the time limit to the controller alone; the signal would kill the training scripts.
     """
     cluster, groups = config.cluster, config.groups
-    alone = cluster.kind == "array" and not group  # the controller needs hardly any resources
+    alone = config.array and not group  # the controller needs hardly any resources
     options: dict[str, Any] = {
         "nodes": 1 if alone else groups.nodes if group else nodes_needed(config),
         "ntasks-per-node": 1,
@@ -244,22 +231,18 @@ def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in {**ours, **more}.items() if value is not None and value is not False}
 
 
-def sbatch_script(config: Config, run: RunDir) -> str:
-    """Return the sbatch script of the controller's job, for `ftslurm plan`."""
-    told = without(exclude_file.read(config, run)[0], sbatch_parameters(config, run))
-    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, batch_role(config)), told)
+def sbatch_script(config: Config, run: RunDir, role: JobRole, parameters: Mapping[str, Any], tasks: int = 1) -> str:
+    """Return the sbatch script that `submit_batch` would submit, for `ftslurm plan`."""
+    told = without(exclude_file.read(config, run)[0], parameters)
+    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, role), told, tasks)
 
 
 def batch_role(config: Config) -> JobRole:
     """Return the role of the batch process that is to lead a run on Slurm."""
-    return JobRole.CONTROLLER if config.cluster.kind == "array" else JobRole.STEPS
-
-
-def command(run: RunDir, role: JobRole) -> str:
-    """Return the shell command that a job runs (ftslurm.entry)."""
-    return shlex.join(job_command(run, role))
+    return JobRole.CONTROLLER if config.array else JobRole.STEPS
 
 
 def batch_command(run: RunDir, role: JobRole) -> str:
-    """Return the command for a batch script: its process becomes Python, as Slurm's warning would kill a shell."""
-    return f"exec {command(run, role)}"
+    """Return the command for a batch script (ftslurm.entry): its process becomes Python, as Slurm's warning would kill
+    a shell."""
+    return f"exec {shlex.join(job_command(run, role))}"

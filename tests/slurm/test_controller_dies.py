@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from cluster import Cluster
 from harness import Backend, Run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
@@ -56,3 +57,29 @@ def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slu
     run.finish(1, outcome="failed")
     reason = str(run.named("run_finished")[0]["reason"])
     assert "killed by SIGKILL, 3 times within 60 s" in reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        pytest.param("slurm", {}, marks=pytest.mark.nightly),
+        ("slurm", {"health.lost_after_s": 4}),
+        ("array", {"health.lost_after_s": 4}),
+    ],
+)
+def test_a_controller_that_dies_while_slurmctld_is_away_adopts_all_steps_when_it_is_back(
+    mode: str, settings: dict[str, float], slurm: Backend, slurm_cluster: Cluster
+) -> None:
+    options = [f"cluster.kind={mode}", "groups.count=2", *(f"{name}={value}" for name, value in settings.items())]
+    run = slurm.start(*options, args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(4, 2)
+    units = ("lighthouse", "group-0000", "group-0001")
+    with slurm_cluster.without_slurmctld():
+        run.kill_controller()
+        run.until(lambda: len(run.named("run_started")) == 2, "the next controller", BACK_S)
+        time.sleep(5 * settings.get("health.lost_after_s", 10.0) / 2)  # its probes are sent, and sent again
+    run.until(lambda: all(run.named("step_adopted", unit=unit) for unit in units), "all are adopted", BACK_S)
+    steps = run.end_soon()
+    run.finish()
+    assert {exit_["attempt"] for exit_ in run.named("step_exited")} == {0}
+    run.check_training(steps, survivors={0, 1}, returned=set())

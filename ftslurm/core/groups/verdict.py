@@ -28,7 +28,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     if cause is Cause.USER_ERROR and lighthouse_away and best is not None and Says.LIGHTHOUSE in best.says:
         cause = Cause.LIGHTHOUSE_LOST
     asked = unit.current.recalled if cause is Cause.REQUESTED else None
-    launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # srun itself is the reason
+    launcher = unit.adopting or cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # srun's words
     if best is None or cause in (Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
         best = Evidence(code=ended.code, signal=ended.signal)
     return Exit(
@@ -44,10 +44,11 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         or (_with_place(unit, best) if cause is Cause.HARDWARE else None)
         or _quoted(best, bool(unit.current.traces))
         or _said(unit.current.evidence)
-        or (ended.error if launcher else None),
+        or (ended.error if launcher else None)
+        or (UNREPORTED if cause is Cause.UNKNOWN and ended.code == 0 else None),
         step=_reached(unit),
         echo=Says.ECHO in best.says,
-        launched=not ended.launcher_failed,
+        launched=unit.adopting or not ended.launcher_failed,
         healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
         traceback=traces.told(unit.current.traces, best.task),
         ran_as=unit.current.ran_as,
@@ -61,6 +62,7 @@ def _reached(unit: Unit) -> int | None:
     return None if unit.current.step is None else max([unit.current.step, *known])
 
 
+UNREPORTED = "its srun has ended with 0, but not every rank has reported that its script ended"
 LONGEST = 120  # characters of an exception in `step_exited`
 
 
@@ -68,11 +70,11 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
     if unit.current.intent not in (None, Cause.HANG) or (unit.current.intent and not _blamed(best)):
         return unit.current.intent  # also if it exits with 0 after SIGTERM: that is no success
     if best is None:
-        if len(unit.current.done) == tasks or (ended.code == 0 and unit.current.assigned):
+        if len(unit.current.done) == tasks:
             return Cause.OK
         if ended.signal is not None:
             return Cause.KILLED
-        if ended.launcher_failed or not unit.current.assigned:
+        if not unit.adopting and (ended.launcher_failed or not unit.current.assigned):
             return Cause.START_FAILED  # the script had not started
         return Cause.UNKNOWN
     if best.node_lost:

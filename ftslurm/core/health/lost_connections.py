@@ -55,7 +55,7 @@ def judge(turn: Turn) -> None:
     for unit in turn.table.stopping():
         for node in suspects(turn, unit):
             look = turn.nodes.of(node).look
-            if look is None or (look.answered is not None and look.answered < _noticed(unit)):
+            if look is None or _is_old(turn, unit, look):
                 _ask(turn, unit, node)
                 continue
             sign = _sign(turn, unit, node, look)
@@ -64,6 +64,13 @@ def judge(turn: Turn) -> None:
                 break
         if unit.current.spared and unit.phase is Phase.STOPPING and not suspects(turn, unit):
             turn.change(unit, due=min(unit.due, turn.now))
+
+
+def _is_old(turn: Turn, unit: Unit, look: Look) -> bool:
+    """Return whether to probe again: the answer is older than the failure, or Slurm has refused the probe."""
+    if look.again is not None:
+        return turn.due(look.again)
+    return look.answered is not None and look.answered < _noticed(unit)
 
 
 def _ask(turn: Turn, unit: Unit, node: str) -> None:
@@ -92,7 +99,7 @@ def _sign(turn: Turn, unit: Unit, node: str, look: Look) -> Evidence | None:
     task, others = unit.task_on(node), f"others lost their connection to {node}"
     if look.answered is None:
         heard = node_health.last_heard(turn, node, look)
-        late = look.slurm and turn.due(look.asked + turn.config.health.lost_after_s / 2)
+        late = node_health.unreached(turn, look, turn.config.health.lost_after_s / 2)
         if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
             return node_health.lost(task, node, f"{others}, and a probe does not reach it")
         return None

@@ -196,7 +196,15 @@ def _stale(turn: Turn, look: Look) -> bool:
         return turn.due(look.again)
     if look.answered is not None:
         return turn.due(look.answered + lost_after_s)
-    return not look.slurm and turn.due(look.asked + lost_after_s)
+    return look.slurm is None and turn.due(look.asked + lost_after_s)
+
+
+def unreached(turn: Turn, look: Look, patience_s: float) -> bool:
+    """Return whether a probe without an answer shows that its node is lost.
+
+    While slurmctld is away or refuses steps a probe shows nothing, and nothing can be launched elsewhere.
+    """
+    return look.again is None and look.slurm is not None and turn.due(look.slurm + patience_s)
 
 
 def last_heard(turn: Turn, node: str, look: Look) -> float | None:
@@ -213,8 +221,8 @@ def _judge(turn: Turn, silence: Silence, look: Look) -> Evidence | None:
     # Another step on the node was heard.
     elsewhere = look.heard is not None and not turn.due(look.heard + lost_after_s / 2)
     if look.answered is None and not elsewhere:
-        if not look.slurm or not turn.due(look.asked + _probe_patience_s(turn)):
-            return None  # while slurmctld is down a probe proves nothing, and nothing can be launched elsewhere
+        if not unreached(turn, look, _probe_patience_s(turn)):
+            return None
         return lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and a probe does not reach it")
     if look.answered is not None and not look.reachable and not elsewhere:
         return lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and Slurm cannot start a step there")

@@ -210,9 +210,10 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
 
 
 def slurm_answered(turn: Turn) -> None:
-    """Record that slurmctld has answered since the probes were sent (health/node_health.py)."""
+    """Record that slurmctld answers: what a probe does not reach is judged from here on (health/node_health.py)."""
     for node, look in turn.nodes.looks.items():
-        turn.node(node, look=replace(look, slurm=True))
+        if look.slurm is None:
+            turn.node(node, look=replace(look, slurm=turn.now))
 
 
 def _cannot_write(turn: Turn, one: Job) -> None:

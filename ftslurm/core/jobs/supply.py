@@ -191,7 +191,7 @@ def supply(turn: Turn) -> None:
         _requeue(turn)
     known = turn.state.job_pool
     busy = turn.config.array or any(one.alive for one in turn.jobs) or not known.polled
-    doubtful = any(not look.slurm for look in turn.nodes.looks.values())  # no node is judged until Slurm answers
+    doubtful = any(look.slurm is None for look in turn.nodes.looks.values())  # no node is judged until Slurm answers
     if busy and (doubtful or turn.due(known.next_poll)):
         turn.do(AskJobs(turn.now))
         turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes

@@ -386,7 +386,7 @@ class Look(Value):
     since: float  # when the silent step was last heard from
     asked: float  # when the probe was sent
     heard: float | None = None  # when anything on the node was heard from, including other steps
-    slurm: bool = False  # slurmctld has answered meanwhile
+    slurm: float | None = None  # when slurmctld first answered anything after that
     answered: float | None = None
     again: float | None = None  # Slurm has refused the probe: time of the next one
     reachable: bool = False

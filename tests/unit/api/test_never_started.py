@@ -80,7 +80,7 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
         0,
         f"wait-1: {note}\ncontinue with: {again} (from step 0: it has saved no checkpoint)\n",
     )
-    status_verb.show_live(run)
+    status_verb.show_live(compose.load(run.config), run)
     assert capsys.readouterr().out.startswith(f"wait-1: {note}\n")
     status = json.loads(said(capsys, "status", name, "--json")[1])
     check_status(status)

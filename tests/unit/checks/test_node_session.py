@@ -47,7 +47,7 @@ def session(root: Path, *prefix: str) -> Iterator[NodeSession]:
 
 def looked(root: Path, *prefix: str) -> NodeFacts:
     with session(root, *prefix) as only:
-        return only.look(PATIENCE_S, print)
+        return only.look(PATIENCE_S)
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -59,7 +59,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 def test_this_machine_is_known_by_one_answer(tmp_path: Path) -> None:
     with session(tmp_path / "runs") as only:
-        node = only.look(PATIENCE_S, print)
+        node = only.look(PATIENCE_S)
         only.reach(node)
     assert (node.problem, node.reached) == ("", {node.name: ""})
     assert abs(node.ahead_s) < 5
@@ -82,7 +82,7 @@ def test_a_node_with_another_folder_of_that_name_does_not_share_it(tmp_path: Pat
 
 def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> None:
     with session(tmp_path / "runs") as only:
-        port = int(only.look(PATIENCE_S, print).place[1])
+        port = int(only.look(PATIENCE_S).place[1])
         for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
             socket.create_connection((host, port), PATIENCE_S).close()
         only.reach(NodeFacts("closed", place=["127.0.0.1", 1]))
@@ -123,7 +123,7 @@ def test_an_interpreter_without_ftslurm_is_told_as_such(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o700)
     with scratch_folder(tmp_path) as folder, closing(NodeSession("here", [], [str(python)], folder, [[], []])) as only:
-        assert "No module named 'ftslurm" in only.look(PATIENCE_S, print).problem
+        assert "No module named 'ftslurm" in only.look(PATIENCE_S).problem
 
 
 def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def words(findings: object) -> list[str]:
 def test_a_sound_node_passes_and_each_check_has_a_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped_check, "LEAST_GB", 0)
+    monkeypatch.setattr(node_verdicts, "LEAST_GB", 0)
     assert shipped_check.main(SKIPS) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:-1]] == [["ok", "shm"], ["ok", "disk"]]
@@ -33,7 +33,7 @@ def test_the_last_line_of_a_failed_check_has_every_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = tmp_path / "scratch"
-    monkeypatch.setattr(shipped_check, "LEAST_GB", 1e6)
+    monkeypatch.setattr(node_verdicts, "LEAST_GB", 1e6)
     monkeypatch.setenv("FTSLURM_RUN_DIR", str(missing))
     assert shipped_check.main(SKIPS) == 1
     last = capsys.readouterr().out.splitlines()[-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.cli.verbs import VERBS, options
+from ftslurm.cli.verbs import VERBS, parser_of
 
 PAGE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "cli.py"))["page"]()
 
@@ -16,5 +16,6 @@ PAGE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "cli.py"))["page"
 def test_the_section_of_a_verb_has_every_option_that_its_source_has(verb: str) -> None:
     section = PAGE.partition(f"\n## ftslurm {verb}\n")[2].partition("\n## ")[0]
     assert section
-    names = {name for name in options(VERBS[verb]) if name.startswith("--")} - {"--help"}
+    words = {name for action in parser_of(VERBS[verb])._actions for name in action.option_strings}
+    names = {name for name in words if name.startswith("--")} - {"--help"}
     assert [name for name in sorted(names) if f"`{name}" not in section] == []

@@ -37,7 +37,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(*words: str) -> set[str]:
-    return {word for word in completion.candidates(words[:-1], words[-1]) if word.startswith(words[-1])}
+    *before, prefix = words
+    first = before[0] if before else ""
+    finder = completion.Finder(
+        completion.parser(first),
+        always_complete_options=False,
+        default_completer=completion.complete,  # type: ignore[arg-type]
+    )
+    return set(finder._get_completions(["ftslurm", *before[first in VERBS :]], prefix, "'", None))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,11 @@ def offered(*words: str) -> set[str]:
         (("logs", "--group", ""), set()),
         (("logs", "--fol"), {"--follow"}),
         (("resume", "ddp-1", "job.args"), {"job.args="}),
+        (("run", "job=ddp", "--multirun", "job.args"), {"job.args="}),
+        (("run", "--cfg", ""), {"job"}),
+        (("prune", "r"), {"runs/"}),
         (("inject", "ddp-1", "k"), {"kill"}),
+        (("inject", "k"), {"kill"}),
         (("completion", ""), {"bash", "zsh", "fish"}),
     ],
 )
@@ -69,7 +80,7 @@ def test_a_word_may_become(words: tuple[str, ...], some: set[str]) -> None:
 
 
 def test_every_setting_is_offered() -> None:
-    assert {word.removesuffix("=") for word in completion.settings("x", [])} >= set(setting_names.every_key())
+    assert {word.removesuffix("=") for word in completion.settings("x", None)} >= set(setting_names.every_key())
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -135,9 +146,12 @@ def test_the_code_for_other_shells_is_theirs(shell: str, folder: Path) -> None:
 def test_a_tab_imports_neither_torch_nor_hydra_nor_a_verb() -> None:
     code = (
         "import sys, ftslurm.cli.main; from ftslurm.cli import completion\n"
-        "for words in (['status'], ['inject'], ['logs', '--group']): list(completion.candidates(words, 'g'))\n"
+        "def tab(first='', *words):\n"
+        "    finder = completion.Finder(completion.parser(first), default_completer=completion.complete)\n"
+        "    finder._get_completions(['ftslurm', *words], '', '', None)\n"
+        "for words in (['status'], ['inject'], ['logs', '--group']): tab(*words)\n"
         "assert 'ftslurm.config.schema' not in sys.modules\n"
-        "for words in (['run'], []): list(completion.candidates(words, 'g'))\n"
+        "for words in (['run'], []): tab(*words)\n"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -78,7 +78,7 @@ def test_the_only_one_that_goes_on_is_taken_though_others_are_newer(
     run_of(tmp_path, "b", 0, ex.finished(9))
     run_of(tmp_path, "c", GONE)
     assert start.only_run(None, tmp_path).dir == mine.root
-    assert start.find_run(None, tmp_path).dir != mine.root
+    assert start.find(None, tmp_path).dir != mine.root
     waits = run_of(tmp_path, "d")
     waits.events.unlink()  # its controller starts
     with pytest.raises(RunNotFound, match=r"d \(waiting\)"):

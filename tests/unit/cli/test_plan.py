@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +164,15 @@ def test_a_plan_is_as_short_for_many_nodes_as_for_few(nodes: int, changes: dict[
     lines = said(count=nodes * changes.get("per_node", 1), **changes)  # type: ignore[arg-type]
     assert len([line for line in lines if line.startswith("if ")]) <= 5
     assert len(lines) == len({re.sub(r"\(likewise.*|\d+", "", line) for line in lines})
+
+
+def test_the_scripts_of_the_controller_and_of_the_pilots_leave_out_the_nodes_that_their_jobs_will(
+    tmp_path: Path,
+) -> None:
+    config = Config()
+    config.run.name, config.job.script, config.groups.gpus, config.cluster.kind = "ddp", "train.py", 0, "array"
+    excluded = tmp_path / "excluded"
+    excluded.write_text("n7\n")
+    excluded.chmod(0o600)
+    config.cluster.exclude_file = str(excluded)
+    assert [line.strip() for line in plan(config) if "--exclude=" in line] == ["#SBATCH --exclude=n7"] * 2

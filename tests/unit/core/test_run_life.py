@@ -165,9 +165,13 @@ def test_a_group_has_joined_with_its_first_commit() -> None:
     assert known.items() <= joined.items()
 
 
-@pytest.mark.parametrize("end", [[ev.Ended(A0, code=0)], [said.task_done(A0, 0), ev.Ended(A0, code=1)]])
-def test_a_step_that_ends_with_0_or_whose_tasks_all_did_has_succeeded(end: list[ev.Event]) -> None:
-    assert play(*RUNNING, (60, end)).phases() == [Phase.SUCCEEDED, Phase.RUNNING]
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_step_has_succeeded_if_all_its_ranks_report_the_end_whatever_its_srun_says(code: int) -> None:
+    silent = play(*RUNNING, (60, ev.Ended(A0, code=code)))
+    assert silent.phases() == [Phase.STARTING, Phase.RUNNING]
+    assert [end["cause"] for end in silent.records("step_exited")] == ["unknown"]
+    done = play(*RUNNING, (60, said.task_done(A0, 0), ev.Ended(A0, code=code)))
+    assert done.phases() == [Phase.SUCCEEDED, Phase.RUNNING]
 
 
 def test_the_lighthouse_goes_last() -> None:

@@ -27,18 +27,18 @@ def run(tmp_path: Path) -> RunDir:
 # A controller that records its signals; its number decides whether it crashes.
 CONTROLLER = """
 import json, os, select, sys, time
-words = sys.argv[1:]
-number, options = int(words[1]), dict(word.removeprefix("--").split("=", 1) for word in words[3:] if "=" in word)
-with open(words[0] + "/events.jsonl", "a") as file:
-    file.write(json.dumps({"seq": number, "time": time.time(), "event": "began", "after": options.get("after")}))
+given = json.loads(sys.argv[1])
+number = given["number"]
+with open(given["root"] + "/events.jsonl", "a") as file:
+    file.write(json.dumps({"seq": number, "time": time.time(), "event": "began", "after": given["after"]}))
     file.write("\\n")
 if number == int(os.environ.get("BAD", 0)):
     sys.exit(2)
 if number <= int(os.environ["CRASHES"]):
     os.kill(os.getpid(), 9)
-select.select([int(options["signals"])], [], [])
-told = list(os.read(int(options["signals"]), 16))
-with open(words[0] + "/events.jsonl", "a") as file:
+select.select([given["signals"]], [], [])
+told = list(os.read(given["signals"], 16))
+with open(given["root"] + "/events.jsonl", "a") as file:
     file.write(json.dumps({"seq": 9, "time": time.time(), "event": "run_finished", "outcome": "stopped", "told": told}))
     file.write("\\n")
 sys.exit(1)
@@ -77,7 +77,7 @@ def test_a_controller_that_is_killed_is_followed_by_another_which_hears_the_sign
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     *began, end = events(run)
-    assert [e["after"] for e in began] == [None, *["the controller was killed by SIGKILL"] * 2]
+    assert [e["after"] for e in began] == ["", *["the controller was killed by SIGKILL"] * 2]
     assert end["told"] == [signal.SIGTERM]
     assert said.count("killed by SIGKILL") == 2
     assert leadership.newest(run) == 3

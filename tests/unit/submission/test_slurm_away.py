@@ -82,7 +82,7 @@ def by_command(*words: str) -> Callable[[], int]:
 
 def by_program() -> int:
     with pytest.raises(EnvironmentProblem):
-        start.submit_run(["job.script=train.py"])
+        start.submit(["job.script=train.py"])
     return 2
 
 

@@ -160,7 +160,7 @@ def test_an_option_may_be_written_with_underscores() -> None:
 
 def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
     made = config(job={"env": {"WANDB_API_KEY": "wandb-key-0123"}}, cluster={"sbatch": {"exclusive": True}})
-    script = sbatch_script(made, RUN)
+    script = sbatch_script(made, RUN, JobRole.STEPS, sbatch_parameters(made, RUN))
     assert "wandb-key-0123" not in script
     lines = script.splitlines()
     for flag in ("--nodes=2", "--ntasks-per-node=1", "--no-kill", "--requeue", "--exclusive", "--signal=B:USR2@120"):
@@ -187,7 +187,7 @@ def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
             os.kill(child, signal.SIGINT)
 
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; touch {tmp_path}/ended"
-    monkeypatch.setattr(submit, "command", lambda *_: f"sh -c '{waits}'")
+    monkeypatch.setattr(submit, "batch_command", lambda *_: f"exec sh -c '{waits}'")
     (tmp_path / "submitit").mkdir()
     before = signal.signal(signal.SIGINT, heeded)
     sys.addaudithook(lambda event, args: at_worst(event, args) if starting else None)

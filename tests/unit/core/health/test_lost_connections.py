@@ -73,10 +73,20 @@ def test_at_a_lost_connection_the_silent_node_is_probed_and_nothing_is_killed_ye
 def test_a_node_that_no_probe_reaches_is_lost_and_the_next_attempt_does_not_go_there() -> None:
     story = at_20((20.3, SLURM_IS_THERE), (22.1, ev.Ended(B0, 137)))
     assert story.times(act.Kill, B0)[0] == 21  # not later, whatever the probe's result
-    assert [time for time, action in story.done if is_a(action, act.Launch) and action.id == B1] == [25.1]
+    assert [time for time, action in story.done if is_a(action, act.Launch) and action.id == B1] == [25.3]
     assert verdict(story) == ("node_lost", "n4")
     assert next_nodes(story) == ("n5", "n6")
     assert "n4" in story.state.nodes.out()
+
+
+@pytest.mark.parametrize("refused_s", [0.0, 1.0, 3.5])
+def test_while_slurmctld_is_away_or_refuses_steps_no_node_is_lost_through_a_lost_connection(refused_s: float) -> None:
+    refused = ev.Looked("n4", reachable=False, refused=True)
+    asks = [(23 + every / 2, SLURM_IS_THERE) for every in range(14)]
+    refusals = [(23.1 + every, refused) for every in (0.0, 2.2) if every < refused_s]
+    there = (23 + refused_s + 2.2, ev.Looked("n4", True, (("group-0001/0", "S"),)))
+    story = at_20((21.3, ev.Ended(B0, 137)), *merged(asks, refusals, [there]), until=30)
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() -> None:

@@ -77,7 +77,7 @@ def test_two_groups_of_one_silent_node_are_one_suspicion_and_one_lost_node() -> 
     shared = listening(groups={"per_node": 2})
     started = ((0, granted(3)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
-    story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), [(25.1, ALL), (30,)]), config=shared)
+    story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), [(25.1, ALL), (30.1,)]), config=shared)
     assert len(story.all(act.Probe)) == len(story.records("node_silent")) == len(story.records("node_excluded")) == 1
     assert {step.unit for step in story.ids(act.Kill)} == {"lighthouse", A0.unit, B0.unit}
 
@@ -117,11 +117,11 @@ def test_while_the_run_ends_nobody_is_asked_about() -> None:
 
 def test_while_many_steps_start_a_probe_has_more_time_to_answer() -> None:
     """Starts that take long lost their nodes, and the restarts and probes that followed delayed each other again."""
-    assert first_lost(groups=24, silent=18) == pytest.approx(10 + EACH_START_S * (24 + 18 - FEW_STARTS))
+    assert first_lost(groups=24, silent=18) == pytest.approx(10.1 + EACH_START_S * (24 + 18 - FEW_STARTS))
 
 
 def test_while_few_steps_start_a_silent_node_is_lost_as_soon_as_health_lost_after_s_says() -> None:
-    assert first_lost(groups=6, silent=2) == 10
+    assert first_lost(groups=6, silent=2) == pytest.approx(10.1)
 
 
 def first_lost(groups: int, silent: int) -> float:
@@ -130,7 +130,7 @@ def first_lost(groups: int, silent: int) -> float:
     begin: list[Moment] = [(0, granted(groups)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL))]
     hello: Moment = (2, *(said.hello(step, 0, f"n{number + 1}") for number, step in enumerate(steps)))
     nodes = ev.NodesLeft(tuple(f"n{number + 1}" for number in range(groups)))  # slurmctld answers all the time
-    ticks: list[Moment] = [(float(time), nodes) for time in range(6, 20)]
+    ticks: list[Moment] = [(time + 0.1, nodes) for time in range(5, 20)]
     heard = beats(dict.fromkeys([LIGHT0, *steps], 20.0))
     story = play(*merged([*begin, hello], heard, ticks), config=listening(groups={"count": groups}))
     return min(time for time, action in story.done if isinstance(action, act.Kill))
@@ -142,20 +142,20 @@ def first_lost(groups: int, silent: int) -> float:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        pytest.param((26, ALL), "a probe does not reach it", id="no answer, though Slurm is there"),
+        pytest.param((25.1, ALL), "a probe does not reach it", id="no answer, though Slurm is there"),
         pytest.param((26, ev.Looked("n2", False)), "Slurm cannot start a step there", id="Slurm does not reach it"),
     ],
 )
 def test_a_node_that_no_probe_reaches_is_lost(answer: Moment, words: str) -> None:
     story = silent_b(answer, (30.2, ev.Ended(B0, 137)), until=30.2)
     assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]  # its srun would not end by itself
-    assert story.times(act.Kill, B0) == [30]
+    assert story.times(act.Kill, B0) == [30.1 if answer[1:] == (ALL,) else 30]
     why, error = cause(story)
     assert why == "node_lost"
     assert words in str(error)
     assert [r["node"] for r in story.records("node_excluded")] == ["n2"]
     assert story.all(act.Launch, since=30) == [act.Launch(B1, 1, Place(("n3",)))]
-    assert story.records("step_exited")[0]["noticed"] == 30
+    assert story.records("step_exited")[0]["noticed"] == story.times(act.Kill, B0)[0]
 
 
 def test_while_slurmctld_is_away_an_unanswered_probe_proves_nothing_and_is_repeated() -> None:
@@ -163,8 +163,21 @@ def test_while_slurmctld_is_away_an_unanswered_probe_proves_nothing_and_is_repea
     assert away.ids(act.Kill) == []
     assert [time for time, action in away.done if isinstance(action, act.Probe)] == [25, 35, 45, 55]
     assert len(away.records("node_silent")) == 1
-    back = silent_b((57, ALL), until=61)
-    assert back.times(act.Kill, B0)[0] == 60  # the last probe has had its time
+    back = silent_b((57, ALL), until=63)
+    assert back.times(act.Kill, B0)[0] == 62  # the probe has as long as if it had been sent when slurmctld was back
+
+
+@pytest.mark.parametrize("asked", [25, 35, 45])
+@pytest.mark.parametrize("back", [0.1, 4.0, 9.9])
+@pytest.mark.parametrize("refused_s", [0.0, 3.0, 12.0])
+def test_who_answers_when_slurmctld_is_back_is_not_lost(asked: float, back: float, refused_s: float) -> None:
+    returned, there = asked + back, ev.Looked("n2", True, (("group-0001/0", "R"),))
+    refused = ev.Looked("n2", reachable=False, refused=True)
+    refusals = [(returned + 0.1 + after, refused) for after in (0.0, 2.5, 5.0, 7.5, 10.0) if after < refused_s]
+    asks = [(returned + every, ALL) for every in range(int(refused_s) + 8)]
+    story = silent_b(*merged(asks, refusals, [(returned + refused_s + 3, there)]), until=returned + refused_s + 8)
+    assert story.ids(act.Kill) == []
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_probe_that_slurm_refuses_says_nothing_and_is_sent_again_soon() -> None:
@@ -223,9 +236,9 @@ def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
     started = ((0, granted(2)), (1, said.hello(LIGHT0, 0, "n1"), said.lighthouse_up(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
     again = [(28, ev.Ended(B0, 1)), (28.1, ev.NodesLeft(("n1", "n2")))]
-    story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), again, [(30,)]), config=shared)
+    story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), again, [(33.1,)]), config=shared)
     assert story.times(act.Launch, B1) == [28]
-    assert story.times(act.Kill, A0)[:1] == [30]
+    assert story.times(act.Kill, A0)[:1] == [33.1]
     assert story.state.nodes.out() == {"n1"}
 
 

@@ -240,8 +240,9 @@ def test_while_srun_cannot_start_it_is_tried_again_for_as_long_as_a_step_waits()
     assert len([a for a in story.all(act.Attach) if a.id == B0]) == 4
     assert story.phases() == [Phase.RUNNING] * 2
     assert story.records("step_exited") == []
-    late = play(*moments, (71, ev.Ended(B0, 78, launcher_failed=True)), config=array())
-    assert len(late.records("step_exited")) == 1
+    late = play(*moments, (71, ev.Ended(B0, 78, error="no such step", launcher_failed=True)), config=array())
+    (ended,) = late.records("step_exited")
+    assert (ended["cause"], ended["error"], ended["launched"]) == ("unknown", "no such step", True)  # it has trained
 
 
 def test_a_job_that_is_gone_has_taken_its_step_along() -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from cluster import Cluster, processes_in, scratch
 from harness import Backend, Run
 from process_cost import cpu_s, stat
-from slurm_calls import counted
 
 STEP_S = 1.0
 TRAINING = {"open-end": True, "step-time": STEP_S, "timeout": 60}
@@ -85,16 +83,14 @@ def _kind(pid: int, name: str) -> str | None:
 def measure(groups: int, kills: int, calm_s: float, torch: bool = False) -> dict[str, Row]:
     """Return the rows of a run with so many groups: start, calm, and kills of one, eight and all but one."""
     with scratch() as folder, tempfile.TemporaryDirectory() as tmp:
-        calls = Path(tmp) / "calls"
         cluster = Cluster.start(folder / "c", nodes=groups)
-        environ = cluster.env | {"PATH": counted(Path(tmp) / "bin", calls)}
-        backend = Backend("slurm", environ, Path(tmp), light=not torch)
+        backend = Backend("slurm", cluster.env, Path(tmp), light=not torch)
         began = time.time()
         run = backend.start(f"groups.count={groups}", *ENDLESS, args=TRAINING)
         try:
             rows = {"start": _started(run, cluster, groups, began)}
             time.sleep(5.0)
-            rows["calm"] = _calm(run, cluster, calm_s, calls)
+            rows["calm"] = _calm(run, cluster, calm_s)
             for name, victims in (("1", 1), ("8", min(8, groups - 1)), (f"all but one ({groups - 1})", groups - 1)):
                 found = [_kill(run, groups, range(1, victims + 1)) for _ in range(kills)]
                 rows[f"kill {name}"] = {key: statistics.median(one[key] for one in found) for key in found[0]}
@@ -120,13 +116,12 @@ def _size(files: list[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _calm(run: Run, cluster: Cluster, seconds: float, calls: Path) -> Row:
+def _calm(run: Run, cluster: Cluster, seconds: float) -> Row:
     """Return what training without faults costs."""
     files = [run.dir / "events.jsonl", run.dir / "progress.jsonl"]
-    counted_before, size, before, began = _lines(calls), _size(files), all_usage(run, cluster), time.time()
+    size, before, began = _size(files), all_usage(run, cluster), time.time()
     time.sleep(seconds)
     span, after = time.time() - began, all_usage(run, cluster)
-    calls_now = Counter(calls.read_text().splitlines()[counted_before:])
     row: Row = {}
     for kind in sorted(after):
         row[f"{kind}, CPU %"] = 100 * (after[kind].cpu_s - before.get(kind, Usage()).cpu_s) / span
@@ -136,14 +131,9 @@ def _calm(run: Run, cluster: Cluster, seconds: float, calls: Path) -> Row:
     row["Lighthouse, open files"] = after["Lighthouse"].files
     row["srun processes"] = after["srun"].processes
     row["journal, MB an hour"] = (_size(files) - size) / span * 3600 / 1e6
-    row["Slurm calls a minute"] = 60 * sum(calls_now.values()) / span
     row["status, CPU s"] = _status(run)
     row["steps a second"] = _pace(run, began, began + span)
     return row
-
-
-def _lines(path: Path) -> int:
-    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def _status(run: Run) -> float:

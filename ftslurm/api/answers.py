@@ -21,6 +21,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import readable
+from ftslurm.words import plural
 
 ANSWER_S = 10.0  # longest wait for an answer; the controller reads its inbox four times a second
 POLL_S = 0.05
@@ -48,12 +49,13 @@ class Conversation:
         self._found = self._watcher.look()
         story = Story(run)
         self.status, self._reader = story.status, story.reader.journal
+        self.ranks = self.config.groups.nodes * self.config.groups.workers  # of each group
 
-    def check(self) -> None:
-        """Refuse a run that has no controller.
+    def check(self, **asked: object) -> None:
+        """Refuse a run that has no controller, or not the `group` or `rank` that is asked for.
 
         Raises:
-            EnvironmentProblem: it is over, has not started, or has lost its controller.
+            EnvironmentProblem: it is over, has not started, has lost its controller, or has no such group or rank.
         """
         name = self.run.root.name
         if self.status.outcome != "running":
@@ -61,6 +63,11 @@ class Conversation:
         if not self._found.going or self.status.started is None:
             note = "it has not started yet" if self._found.going else self._found.note
             raise EnvironmentProblem(f"{name} {note if self._found.never else f'does not run: {note}'}")
+        for what, count in (("group", len(self.status.groups)), ("rank", self.ranks)):
+            if (number := asked.get(what)) is not None and number not in range(count):
+                raise EnvironmentProblem(
+                    f"there is no {what} {number}; this run has {plural(count, what)}, numbered from 0"
+                )
 
     def ask(
         self,
@@ -80,7 +87,7 @@ class Conversation:
             EnvironmentProblem: as `check`.
             NotDone: the controller refuses, has not answered, or the run has ended meanwhile.
         """
-        self.check()
+        self.check(**fields)
         asked = {"command": inbox.put(self.run.inbox, what, **fields), "by": os.getuid(), **fields}
 
         def is_answer(record: JournalRecord) -> bool:
@@ -140,5 +147,7 @@ class Conversation:
             return f"{name} {sentences.ended(self.status.outcome)} before it could do that"
         if not self._is_heard():
             return f"{name} could not do that: {self._found.note}"
-        log = self.run.controller_log
-        return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
+        return (
+            f"the controller of {name} has not answered within {wait_s:g} s; what it does is in "
+            f"{self.run.controller_log}"
+        )

@@ -8,7 +8,6 @@ from typing import Any
 
 from ftslurm.api import answers, ending
 from ftslurm.api.answers import Answer, Conversation
-from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.groups import ranks
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.unit_names import group_unit
@@ -29,7 +28,7 @@ from ftslurm.run.journal import last_event
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files, programs
 from ftslurm.slurm import commands
-from ftslurm.words import listed, offer, plural
+from ftslurm.words import listed, offer
 
 STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most, py-spy ten
 
@@ -65,13 +64,14 @@ class Steered:
         Raises:
             NotDone: no checkpoint could be saved, or the controller does not answer.
         """
-        run, name = self.files, self.files.root.name
+        run, name, saved = self.files, self.files.root.name, ""
         if save:
             try:
-                self.save()
+                saved = f"; saved: {self.save().record.text}"
             except FtslurmError as error:
-                without = f"ftslurm stop {run.root} stops it without saving"
-                raise NotDone(f"{error}. Nothing is stopped: {without}") from error
+                raise NotDone(
+                    f"{error}. Nothing is stopped: ftslurm stop {run.root} stops it without saving"
+                ) from error
         config = configuration.to_steer(run)
         if (done := ending.without_controller(config, run, facts.look(config, run, ended=True))) is not None:
             return done
@@ -91,7 +91,7 @@ class Steered:
                 f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
                 f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
             )
-        return f"{name} is stopping"
+        return f"{name} is stopping{saved}"
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile."""
@@ -120,7 +120,7 @@ class Steered:
         """Take the stacks of a rank of a group now; with None, of all its ranks."""
         talk = Conversation(self.files)
         asked = talk.ask("stacks", CommandDone, group=group, rank=rank)
-        wanted = {rank} if rank is not None else set(range(_size(talk.config)))
+        wanted = {rank} if rank is not None else set(range(talk.ranks))
         taken = talk.stacks(asked.record.command, len(wanted), STACKS_S)
         if missing := wanted - {one.rank for one in taken}:
             raise NotDone(
@@ -136,9 +136,7 @@ class Steered:
         (slurm/commands.scrubbed). No secret stands in the command.
         """
         run, talk = self.files, Conversation(self.files)
-        talk.check()
-        _check_number("group", group, len(talk.status.groups))
-        _check_number("rank", rank, _size(talk.config))
+        talk.check(group=group, rank=rank)
         past, _ = read_past(run)
         live = past.live.get(group_unit(group)) if past is not None else None
         if live is None:
@@ -162,27 +160,15 @@ class Steered:
 
     def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
-        config = configuration.to_steer(self.files)
         if fault not in FAULTS:
             raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
         if fault == "lighthouse" and (group is not None or rank is not None):
             raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
         if fault == "cancel" and rank is not None:
             raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
-        _check_number("group", group, most_groups(config))
-        _check_number("rank", rank, _size(config))
-        ask = Conversation(self.files).ask
-        return ask("inject", FaultInjected, refused=FaultRefused, kind=fault, group=group, rank=rank or 0)
-
-
-def _check_number(what: str, number: int | None, count: int) -> None:
-    """Refuse a group or rank that the run does not have."""
-    if number is not None and not 0 <= number < count:
-        raise EnvironmentProblem(f"there is no {what} {number}; this run has {plural(count, what)}, numbered from 0")
-
-
-def _size(config: Config) -> int:
-    return config.groups.nodes * config.groups.workers
+        return Conversation(self.files).ask(
+            "inject", FaultInjected, refused=FaultRefused, kind=fault, group=group, rank=rank or 0
+        )
 
 
 def _read(run: RunDir, taken: StacksTaken) -> Stacks:

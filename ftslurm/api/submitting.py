@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 
 from ftslurm.code import staging
-from ftslurm.config.schema import Config, script_arguments
+from ftslurm.config.schema import Config, script_arguments, words
 from ftslurm.errors import ConfigError
 from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
@@ -22,10 +23,13 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         judge: look for errors in the script where it lies; false: the run has a copy of another run.
 
     Raises:
-        FtslurmError: the cluster cannot hold the run, a secret is missing, the script has a syntax error, or another
-            run uses checkpoint.dir and this one would start at once.
+        FtslurmError: the cluster cannot hold the run, a local one has no such job.python, a secret is missing, the
+            script has a syntax error, or another run uses checkpoint.dir and this one would start at once.
     """
     found = keep_secrets(config) + capabilities.resolve(config, preview)
+    for python in words(config.job.python)[:1] if config.local else ():  # nodes may have other programs than this one
+        if shutil.which(python, path=config.job.env.get("PATH")) is None:
+            raise ConfigError(f"job.python={python}: there is no such program on this machine")
     if judge:
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ)

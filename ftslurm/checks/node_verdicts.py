@@ -16,7 +16,6 @@ from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.checks.node_facts import PATIENCE_S, Facts, FolderFacts, Hardware, NodeFacts
 from ftslurm.guard import kernel_log
 from ftslurm.guard.interfaces import is_loopback
-from ftslurm.run.log_signs import Fault
 from ftslurm.words import plural
 
 GB, LEAST_GB = 1 << 30, 1.0
@@ -147,8 +146,7 @@ def kernel(there: Hardware) -> Iterator[Finding]:
         yield ok("kernel", "the kernel log may not be read by this user: not checked")
         return
     since = there.uptime_s - LATELY_S
-    faults = [one for one in kernel_log.parse(there.kernel) if one.sign.fault is Fault.NODE]
-    new = [one for one in faults if one.at is None or one.at >= since]
+    new = [one for one in kernel_log.parse(there.kernel) if one.at is None or one.at >= since]
     for one in {(one.sign.name, one.gpu): one for one in new}.values():
         where = "" if one.gpu is None else f" (GPU {one.gpu})"
         yield fail("kernel", f"{one.sign.name}{where} in the kernel log: {one.sign.meaning}", one.sign.advice)

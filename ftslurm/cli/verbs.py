@@ -19,9 +19,7 @@ from ftslurm.cli.parser import Parser
 from ftslurm.protocol.run_states import FAULTS
 
 NEWEST, ONLY = "newest", "the only one that is going"  # the run that is meant without RUN; who steers must not guess
-DONE = (
-    "\nExit code: 0 it is done, 1 the controller refuses or does not answer, 2 the run is over or has no controller.\n"
-)
+DONE = "\nExit code: 0 it is done, 1 the controller refuses or is silent, 2 there is no such group, or no controller.\n"
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -269,7 +267,7 @@ example
 Python's faulthandler writes them, also while the rank is stuck in C; a stopped rank (SIGSTOP) is continued for a
 moment. Where py-spy is installed, in the environment of job.python or on the PATH, its view from outside follows:
 pip install py-spy. Each answer is also a file beside the rank's log: logs/group-NNNN/attempt-NNN/stacks-rank-R-N.txt.
-Exit code: 0 they are printed, 1 there are none, 2 the run is over or has no controller.
+Exit code: 0 they are printed, 1 there are none, 2 there is no such group or rank, or the run is over.
 """,
         args=(GROUP, (RANK, flag("--all", help="every rank of the group"))),
         run=NEWEST,
@@ -369,10 +367,11 @@ keeps it in its allocation; in array mode the group's old job is given back. `ft
 example
   ftslurm undrain n3                    n3, which `ftslurm drain n3` has left out, may be used again
 
-A node that has failed its check (health.preflight) may be used again, and is checked before.
+So may one that is left out because it has failed its check (health.preflight) or is broken, or a group has diverged or
+failed again and again there; it is checked before.
 Groups that have moved away stay where they are; one that waits for a node starts at once."""
         + DONE,
-        args=(arg("node", metavar="NODE", help="one that was drained with `ftslurm drain`, or has failed its check"),),
+        args=(arg("node", metavar="NODE", help="one that is drained or left out, as `ftslurm status` names it"),),
         run=ONLY,
         method="undrain",
     ),

@@ -31,7 +31,6 @@ _NO_LIMITS: Limits = MappingProxyType({})
 _WORDS = {None: "null", True: "true", False: "false"}
 _MANY: Mapping[type[object], str] = {list: "list", dict: "mapping"}
 _SINGLE = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-_NEVER: Mapping[Any, Any] = {str: NoneType, float: (NoneType, bool), int: (NoneType, bool, float)}  # what is none
 EXAMPLES = {
     "faults.plan": "'faults.plan=[{kind: kill, group: 1, at: 50}]'",
     "faults.random": "'faults.random={mean_s: 60, kinds: [kill]}'",
@@ -88,7 +87,7 @@ def _one_of(kinds: Sequence[Any], value: Any, key: str, limits: Limits) -> Any:
     if len(fit) == 1:
         return made(fit[0], value, key, limits)
     for one in fit:
-        with suppress(ConfigError):
+        with suppress(WrongKind):
             return made(one, value, key, limits)
     raise _wrong(kinds, value, key)
 
@@ -118,7 +117,7 @@ def _single(kind: Any, value: Any, key: str, limits: Limits) -> Any:
         _check_text(key, value, is_path="path" in limits)
     try:
         found = _converted(kind, value)
-    except (ValueError, KeyError, OverflowError):
+    except (ValueError, KeyError, TypeError):
         raise _wrong((kind,), value, key) from None
     if kind in (int, float):
         least, most = limits.get("least"), limits.get("most")
@@ -136,22 +135,26 @@ def _converted(kind: Any, value: Any) -> Any:
         return value
     if kind is bool:
         return {"true": True, "false": False}[str(value).lower()]
-    if isinstance(value, _NEVER[kind]):
+    if value is None:
         raise ValueError
-    return kind(value)
+    return kind(value if kind is str else written(value))
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def _wrong(kinds: Sequence[Any], value: Any, key: str) -> ConfigError:
+class WrongKind(ConfigError):
+    """A value is of another kind than the setting: it may be one of another kind that the setting may be."""
+
+
+def _wrong(kinds: Sequence[Any], value: Any, key: str) -> WrongKind:
     shape = _of_value(value)
     shown = f"{key}={written(value)}" if shape is object else key or "it"  # what is in others may be a secret
     if is_dataclass(kinds[0]) and "." not in key:
-        return ConfigError(f"{shown}: that is a section of settings: {some_keys(key)}, ...")
+        return WrongKind(f"{shown}: that is a section of settings: {some_keys(key)}, ...")
     wanted = [one for kind in kinds if kind is not NoneType for one in _wanted(kind, key, value)]
     instead = "" if shape is object else f", and not a {_MANY[shape]}"
-    return ConfigError(f"{shown}: must be {listed(wanted, 'or')}{instead}")
+    return WrongKind(f"{shown}: must be {listed(wanted, 'or')}{instead}")
 
 
 def _wanted(kind: Any, key: str, value: Any) -> Sequence[str]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from ftslurm.guard import gpus, kernel_log
 from ftslurm.guard.gpus import Gpu
 from ftslurm.run.last_words import end_of, is_error
-from ftslurm.run.log_signs import Fault, find
+from ftslurm.run.log_signs import find
 from ftslurm.security.terminal import visible as printable
 
 RECENT_S = 120.0  # a line of the kernel log that is older does not explain why a worker ends by itself
@@ -54,7 +54,7 @@ def in_kernel_log(lines: Iterable[str], there: Sequence[Gpu], own: Sequence[Gpu 
     """
     for fault in reversed(kernel_log.parse(lines)):
         gpu = next((one for one in there if one.address == fault.gpu), None)
-        if fault.sign.fault is not Fault.NODE or not (gpu is None or not own or None in own or gpu in own):
+        if not (gpu is None or not own or None in own or gpu in own):
             continue
         is_xid = fault.sign.name.startswith("XID ")
         what = f"{fault.sign.name}, {fault.sign.meaning}" if is_xid else fault.text
@@ -74,8 +74,7 @@ def in_log(text: str, local_rank: int | None) -> str:
     for raw in reversed(re.split(r"[\r\n]+", text)):
         if not (is_error(raw) or "NCCL WARN" in raw or raw.startswith("NVRM: ")) or _SOURCE.match(raw):
             continue  # the data and the source of a training may speak of broken GPUs
-        sign = find(raw)
-        if sign is not None and sign.fault is Fault.NODE:
+        if find(raw) is not None:
             who = "before it had a rank" if local_rank is None else f"local rank {local_rank}"
             return f"{who}: {printable(raw.strip())}"[:_LONGEST]
     return ""

@@ -17,6 +17,7 @@ from ftslurm.core.state.events import Event
 from ftslurm.core.state.model import Allocation, Evidence
 from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol.value_class import Value
+from ftslurm.slurm.evidence import no_job
 
 ANSWER_S = 5.0  # time limit for an answer about the controller's own job, whose end does not wait
 PATIENCE_S = 120.0  # Slurm's commands time out by themselves long before
@@ -69,7 +70,7 @@ class Request(Value):
         """Return what an answer means."""
         if self.reader is not None:
             return self.reader(answer)
-        if answer.code:
+        if answer.code and not no_job(answer.text):  # with the job, what was to be done has gone
             log.warning("%s has failed (exit code %d): %s", self.action, answer.code, answer.text.strip()[-1000:])
         return []
 

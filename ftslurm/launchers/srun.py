@@ -61,8 +61,8 @@ class Slurm(Scheduler):
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
         if not group and self.config.array:  # beside the controller, which may run outside any allocation
-            keeper = os.environ.get(KEEPER) or str(os.getpid())
-            return [Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)]
+            keeper = f"--keeper={os.environ.get(KEEPER) or os.getpid()}"
+            return [Command([*argv, keeper], env | _BESIDE, by_order=True)]
         name, groups = launch.id.unit, self.config.groups
         if group:
             extra = [*container.options(self.config, self.run), *self.config.cluster.srun]

@@ -21,6 +21,7 @@ from ftslurm.protocol.messages import GroupAside
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
 SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor is let in: before the next quorum
 QUORUMS = 10_000_000  # more than one Lighthouse issues; the ids of its successor are higher
+STEADY_S = 1.0  # a silent manager takes part again once it is heard for so long: stacks wake a stopped one for less
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
 OVER = "this attempt is over: the controller has seen it fail"
 
@@ -34,13 +35,14 @@ class Refused:
     for_now: bool = False  # it may be let in soon
 
 
-@dataclass(frozen=True)
+@dataclass
 class Aside:
     """The attempt of a manager that was set aside."""
 
     group: int
     attempt: int
     heard: float  # when its manager was last heard
+    silent: float  # when it was still found silent
 
 
 class Book:
@@ -249,7 +251,7 @@ class Book:
             self._bury(name)
 
     def set_aside(self, now: float) -> list[GroupAside]:
-        """Set aside the silent members of the last quorum, and those no longer that are heard. Return what has changed.
+        """Set aside silent members of the last quorum, and those no longer that are steady. Return what has changed.
 
         When a node vanishes (a power failure, a broken cable), no connection closes: the others wait for it in a
         collective. Its quorum is broken, as after a death. If more than half of the members are silent, the Lighthouse
@@ -257,9 +259,12 @@ class Book:
         """
         changes, limit = [], now - self.rules.heartbeat_timeout_s
         for name, one in list(self.aside.items()):
+            beat = self.beats.get(name, 0.0)
             if self.over.get(one.group, -1) >= one.attempt:
                 del self.aside[name]
-            elif self.beats.get(name, one.heard) > one.heard:
+            elif beat <= limit:
+                one.silent = now
+            elif beat >= one.silent + STEADY_S:
                 del self.aside[name]
                 changes.append(GroupAside(one.group, one.attempt, False, round(now - one.heard, 3)))
         last = self.last
@@ -269,7 +274,7 @@ class Book:
         for member in silent:
             owner, name = self.stores.get(member.store_address), member.replica_id
             if owner is not None and name not in self.aside:
-                self.aside[name] = Aside(*owner, self.beats[name])
+                self.aside[name] = Aside(*owner, self.beats[name], now)
                 self.broken_id = last.id
                 changes.append(GroupAside(*owner, True, round(now - self.beats[name], 3)))
         return changes

@@ -176,8 +176,7 @@ class Server:
                 self.book.told_all = True  # those that live come before those that are over
                 self.book.evict(group, attempt, evicted, finished)
                 self.evicted = True
-                if (broken := self.book.broken()) is not None:
-                    self.report(messages.QuorumBroken(broken))
+                self._tell_broken()
             case messages.NewHistory(step):
                 self.book.new_history(step)
                 self.file.forget()
@@ -194,14 +193,16 @@ class Server:
         """Set silent attempts aside, or let them take part again; tell the controller."""
         changes = self.book.set_aside(moment)
         for change in changes:
-            silence = f"was silent for {change.seconds:.1f} s"
-            what = f"{silence}: quorums are formed without it" if change.aside else f"{silence}, and is heard again"
-            log(f"group {change.group} attempt {change.attempt} {what}")
+            then = "quorums are formed without it" if change.aside else "it is heard again"
+            log(f"group {change.group} attempt {change.attempt} was silent for {change.seconds:.1f} s: {then}")
             self.report(change)
-        if any(change.aside for change in changes) and (broken := self.book.broken()) is not None:
-            self.report(messages.QuorumBroken(broken))
         if changes:
+            self._tell_broken()
             self.decide_soon()
+
+    def _tell_broken(self) -> None:
+        if (broken := self.book.broken()) is not None:
+            self.report(messages.QuorumBroken(broken))
 
     def _turn_away(self) -> None:
         """Refuse the waiting requests of evicted attempts, so that their managers do not wait for the deadline."""

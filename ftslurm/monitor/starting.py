@@ -31,7 +31,7 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
     if status.outcome != "running":
         return None
     if group.phase is Phase.RUNNING and group.aside:
-        return Wait("a sign of life of its node, the others go on without it", group.aside)
+        return Wait("a sign of life of its rank 0, the others go on without it", group.aside)
     if group.joined and group.phase is not Phase.PENDING:
         return None
     match group.phase:

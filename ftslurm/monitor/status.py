@@ -215,10 +215,11 @@ def aged(status: RunStatus, now: float) -> RunStatus:
 def _aged(group: GroupStatus, now: float, heard: float, started: float | None) -> GroupStatus:
     group = replace(group, still_s=None)
     if not group.stepping or group.stepped is None:
-        return group
-    rate, still = group.steps_per_s, now - group.stepped
-    if rate:
+        return replace(group, steps_per_s=None)
+    if rate := group.steps_per_s:
         limit = max(_STILL_S, _STILL_STEPS / rate)
     else:
-        limit = max(_STILL_UNKNOWN_S, group.stepped - (group.stepped if started is None else started))
-    return replace(group, steps_per_s=None, still_s=still) if heard - group.stepped > limit else group
+        limit = max(_STILL_UNKNOWN_S, group.stepped - (started or group.stepped))
+    if heard - group.stepped > limit:
+        group = replace(group, steps_per_s=None, still_s=now - group.stepped)
+    return group

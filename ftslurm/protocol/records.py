@@ -543,13 +543,13 @@ class NoFirstStep(TrainingEvent):
 
 
 class GroupSetAside(OfGroup):
-    """A group's guards and its manager are silent: quorums are formed without it for now. Its attempt is not ended."""
+    """The manager of a group, in its rank 0, is silent: quorums are formed without it. Its attempt is not ended."""
 
     seconds: float | None  # how long its manager has been silent
 
 
 class GroupHeardAgain(OfGroup):
-    """A group that was set aside is heard again: it takes part in the next quorum, and heals if it is behind."""
+    """A group that was set aside is heard for a second: it takes part in the next quorum, and heals if it is behind."""
 
     seconds: float | None  # how long it was set aside
 

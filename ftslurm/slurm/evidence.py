@@ -120,12 +120,12 @@ def read_probe(node: str, text: str) -> Looked:
     return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
 
 
-# srun's errors if a job has ended in which it is to start a step.
+# The errors of Slurm's commands if a job has ended in which a step is to start, or that is to be changed or cancelled.
 _NO_JOB = ("Invalid job id", "expired", "already complet", "node configuration is not available")
 
 
 def no_job(text: str) -> bool:
-    """Return whether srun says that it will never start a step in this job."""
+    """Return whether one of Slurm's commands says that a job has ended."""
     return any(words in text for words in _NO_JOB)
 
 

@@ -219,13 +219,16 @@ def test_no_words_at_all_is_a_question_and_shows_the_overview(home: Path) -> Non
 
 
 @pytest.mark.nightly
-def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) -> None:
-    done = alone(*LOCAL, "job.python=/gone/python", "groups.count=1", cwd=home)
+def test_an_interpreter_that_cannot_be_started_fails_the_run_and_says_so(home: Path) -> None:
+    python = home / "python"
+    python.write_text("#!/gone/interpreter\n")
+    python.chmod(0o755)
+    done = alone(*LOCAL, f"job.python={python}", "groups.count=1", cwd=home)
     assert done.returncode == 1, done
     (end,) = events(run_dirs(home)[0], "run_finished")
     assert end["outcome"] == "failed"
-    assert "/gone/python" in str(end["failure"])
-    assert "/gone/python" in done.stdout
+    assert str(python) in str(end["failure"])
+    assert str(python) in done.stdout
 
 
 # --- queries ----------------------------------------------------------------------------------------------------------

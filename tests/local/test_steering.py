@@ -17,7 +17,7 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot
     run = local.start("groups.count=2", "restart=never", args={"open-end": True, "step-time": 0.1})
     run.wait_for_steps(5, 2)
     code, said = ask(run, "restart", "--group", "7")
-    assert (code, said) == (1, "ftslurm: restart refused: there is no group 7; the run has groups 0 to 1\n")
+    assert (code, said) == (2, "ftslurm: there is no group 7; this run has 2 groups, numbered from 0\n")
     words = [sys.executable, "-m", "ftslurm", "attach", str(run.dir), "--group=1"]
     shell = Terminal(words, run.environ)
     shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$FTSLURM_NODE.; exit 3")
@@ -30,7 +30,8 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot
     assert "light.py" in said.partition("by py-spy:")[2]
     assert ask(run, "stacks", "--group", "1", "--all")[0] == 0
     code, said = ask(run, "stacks", "--group", "1", "--rank", "4")
-    assert (code, said) == (1, "ftslurm: stacks refused: group 1 has no rank 4; it has ranks 0 to 0\n")
+    assert (code, said) == (2, "ftslurm: there is no rank 4; this run has 1 rank, numbered from 0\n")
+    assert not run.named("command_refused")
     code, said = ask(run, "save")
     assert code == 1
     assert said.startswith("ftslurm: save refused: no script of the run has an ftslurm.checkpoint.Checkpointer")
@@ -60,9 +61,9 @@ def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
     assert Path(str(done["path"])).exists()
     assert run.named("checkpoint_saved", step=done["step"])
     code, said = ask(run, "stop", "--save")
-    last = run.named("checkpoint_saved")[-1]["step"]
-    assert int(str(last)) > int(str(done["step"]))
-    assert (code, said) == (0, f"{run.dir.name} is stopping\n")
+    again = run.named("command_done", what="save")[-1]
+    assert int(str(again["step"])) > int(str(done["step"]))
+    assert (code, said) == (0, f"{run.dir.name} is stopping; saved: {again['text']}\n")
     run.until(lambda: run.named("run_finished"), "the end")
     code, said = ask(run, "stop", "--save")
     assert (code, said.partition(". Nothing")[0]) == (1, f"ftslurm: {run.dir.name} is over: was stopped")

@@ -118,8 +118,9 @@ def test_what_variables_give_to_sbatch_every_job_of_the_run_has_and_it_saves_bef
         with suppress(OSError):
             assert b"\0SBATCH_" not in b"\0" + Path(f"/proc/{pid}/environ").read_bytes() or pid == run.process.pid
     code, said = run.ask("stop", "--save")
-    assert (code, said) == (0, f"{run.dir.name} is stopping\n")
-    assert run.named("checkpoint_saved")[-1]["step"] == run.named("command_done", what="save")[-1]["step"]
+    saved = run.named("command_done", what="save")[-1]
+    assert (code, said) == (0, f"{run.dir.name} is stopping; saved: {saved['text']}\n")
+    assert run.named("checkpoint_saved")[-1]["step"] == saved["step"]
     run.finish(1, outcome="stopped")
 
 

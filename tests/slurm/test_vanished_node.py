@@ -67,7 +67,7 @@ def test_a_group_on_a_vanished_node_is_left_out_early_and_heals_when_the_node_is
     back = time.time()
     assert aside["attempt"] == 0
     assert code == 0
-    assert "waits for a sign of life of its node" in " ".join(text.split())
+    assert "waits for a sign of life of its rank 0" in " ".join(text.split())
     assert "is not heard" in run.text
     assert run.longest_gap(0, since) < LIGHTHOUSE_S + 1.5
     run.wait_for("group_heard_again", group=1)

@@ -1,4 +1,4 @@
-"""What `ftslurm stop` says of the steps since the last checkpoint, and what a stopped run does not say."""
+"""What `ftslurm stop` says, and what a stopped run does not say."""
 
 from __future__ import annotations
 
@@ -38,18 +38,21 @@ def new_run(folder: Path, checkpoints: str | None, *lines: ex.Line) -> RunDir:
     return run
 
 
-def stopped(run: RunDir) -> str:
+def stopped(run: RunDir, save: bool = False) -> str:
     """Stop a run whose controller answers, and return what is said after its name."""
 
     def controller() -> None:
-        deadline = time.monotonic() + 20
-        while not inbox.take(run.inbox) and time.monotonic() < deadline:
+        deadline, what = time.monotonic() + 20, ""
+        while what != "stop" and time.monotonic() < deadline:
+            for command in inbox.take(run.inbox):
+                what, asked = command["what"], {"command": command["id"], "by": os.getuid()}
+                done = ex.event(19, "command_done", what=what, text="checkpoint of step 51: /c/step-51", **asked)
+                ex.write(run, [done if what == "save" else ex.event(20, "command", what=what, by=os.getuid())])
             time.sleep(0.01)
-        ex.write(run, [ex.event(20, "command", what="stop", by=os.getuid())])
 
     thread = threading.Thread(target=controller, daemon=True)
     thread.start()
-    said = Run(run.root).stop()
+    said = Run(run.root).stop(save)
     thread.join()
     return said.removeprefix(run.root.name)
 
@@ -72,6 +75,11 @@ def test_stop_reads_of_long_progress_only_the_end(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("folder", [None, "s3://bucket/never-asked"])
 def test_stop_tells_when_the_controller_has_heard_it(folder: str | None, tmp_path: Path) -> None:
     assert stopped(new_run(tmp_path, folder, JOINED, ex.progress(5, 0, 51))) == " is stopping"
+
+
+def test_stop_names_the_checkpoint_that_it_has_saved(tmp_path: Path) -> None:
+    said = stopped(new_run(tmp_path, None, JOINED, ex.progress(5, 0, 51)), save=True)
+    assert said == " is stopping; saved: checkpoint of step 51: /c/step-51"
 
 
 @pytest.mark.parametrize("error", [None, "RuntimeError: told to end"])

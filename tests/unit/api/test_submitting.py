@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,19 @@ def test_a_process_in_an_allocation_may_be_a_part_of_the_run_that_uses_them(
     assert "is running" in " ".join(submitting.settle(config))
     config.cluster.controller = "here"
     assert submitting.settle(config) == []
+
+
+def test_an_interpreter_that_a_local_run_cannot_find_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    (tmp_path / "my-python").symlink_to(sys.executable)
+    config = Config()
+    config.cluster.kind, config.job.script, config.job.python = "local", __file__, ["my-python", "-X", "dev"]
+    config.job.env = {"PATH": str(tmp_path)}
+    submitting.settle(config, preview=True)
+    config.job.env = {}
+    with pytest.raises(ConfigError, match=r"job\.python=my-python: there is no such program on this machine"):
+        submitting.settle(config, preview=True)
+    config.cluster.kind = "slurm"  # its nodes may have other programs
+    submitting.settle(config, preview=True)

@@ -111,23 +111,31 @@ def test_silence_is_told_with_the_log_to_look_into(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["kill", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
-        (["kill", "--group=-1"], ["no group -1"]),
-        (["kill", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
-        (["lighthouse", "--group", "0"], ["belongs to no group"]),
-        (["cancel", "--rank", "0"], ["whole step", "rank"]),
-        (["kill9"], ["'kill9' is no fault; did you mean kill? There are: kill, term"]),
-        (["explode"], ["'explode' is no fault; there are: kill, term"]),
+        (["inject", "kill", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
+        (["inject", "kill", "--group=-1"], ["no group -1"]),
+        (["inject", "kill", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
+        (["inject", "lighthouse", "--group", "0"], ["belongs to no group"]),
+        (["inject", "cancel", "--rank", "0"], ["whole step", "rank"]),
+        (["inject", "kill9"], ["'kill9' is no fault; did you mean kill? There are: kill, term"]),
+        (["inject", "explode"], ["'explode' is no fault; there are: kill, term"]),
+        (["restart", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
+        (["stacks", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
+        (["stacks", "--group", "0", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
     ],
 )
 def test_what_the_run_does_not_have_is_refused(
     words: list[str], says: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["inject", str(run.root), *words]) == 2
+    assert main([words[0], str(run.root), *words[1:]]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert [part for part in says if part not in said.err] == [], said.err
     assert list(run.inbox.iterdir()) == []
+
+
+def test_the_right_order_of_words_is_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inject", "kill", str(run.root)]) == 2
+    assert "RUN comes before FAULT: ftslurm inject RUN kill." in capsys.readouterr().err
 
 
 def test_a_run_that_is_over_or_gone_is_refused(
@@ -222,8 +230,10 @@ def test_what_the_run_can_never_become_is_not_asked(
     assert not list(run.inbox.iterdir())
 
 
-def test_a_drill_may_aim_at_a_group_that_scale_can_bring(run: RunDir, answering: Any) -> None:
-    may_grow(run, 5)
+def test_a_drill_may_aim_at_a_group_that_scale_has_brought(run: RunDir, answering: Any) -> None:
+    may_grow(run, 8)
+    assert main(["inject", str(run.root), "kill", "--group", "4"]) == 2
+    ex.write(run, [scaled(5, "other")])
     answering(lambda _: [ex.injected(21, "kill", 4, step=61)])
     assert main(["inject", str(run.root), "kill", "--group", "4"]) == 0
     assert main(["inject", str(run.root), "kill", "--group", "5"]) == 2

@@ -72,6 +72,7 @@ def test_any_value_becomes_one_of_the_type_or_is_refused_by_its_key(key: str, va
     ("key", "given_", "expected"),
     [
         ("groups.count", "5", 5),
+        ("job.total_steps", 1e6, 1_000_000),  # 1e6 is a float to YAML
         ("groups.gpus", None, None),
         ("job.longest_step_s", 3, 3.0),
         ("follow", "true", True),
@@ -99,6 +100,20 @@ def test_what_can_be_read_as_the_type_is(key: str, given_: object, expected: obj
     found = getattr(configured(key, given_), section)
     found = getattr(found, name) if name else found
     assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("key", "given_", "why"),
+    [
+        ("groups.count", 2.5, "groups.count=2.5: must be a whole number"),
+        ("health.hang_after_s", -1, "health.hang_after_s=-1: must be at least 0"),
+        ("health.hang_after_s", "never", "health.hang_after_s=never: must be a number or auto"),
+        ("standby.count", -1, "standby.count=-1: must be at least 0"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_kind_that_the_value_has(key: str, given_: object, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        configured(key, given_)
 
 
 @pytest.mark.parametrize("inner", [["s3cr3t"], {"A": "s3cr3t"}])

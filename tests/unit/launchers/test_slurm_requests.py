@@ -166,6 +166,21 @@ def test_what_cannot_be_asked_is_answered_at_once(ask: Ask, tmp_path: Path, monk
     assert not background.running
 
 
+@pytest.mark.parametrize(
+    ("ask", "text", "warns"),
+    [
+        (CancelStep("6.0"), "Kill job error on job step id 6.0: Invalid job id specified", False),
+        (CancelJobs(("6",)), "Kill job error on job id 6: Job/step already completing or completed", False),
+        (CancelStep("6.0"), "Kill job error on job step id 6.0: Access/permission denied", True),
+    ],
+)
+def test_what_is_gone_already_is_cancelled(
+    ask: Ask, text: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Slurm(Config(), new(tmp_path)).request(ask).read(Answer(225, text)) == []
+    assert bool(caplog.records) == warns
+
+
 def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:
     of_ours = {RequestJobs(0, 1), Dial(("n1",))}  # programs that are always there
     assert set(Ask.__subclasses__()) == {type(ask) for ask in (*ANSWERS, *of_ours)}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from full_disk import fill, full_disk, make_room
 
+from ftslurm.guard.stacks import PATIENCE_S
 from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
@@ -506,17 +507,30 @@ def test_a_silent_member_of_the_last_quorum_is_set_aside_and_the_quorum_is_broke
     assert it.broken() is None
 
 
-def test_a_group_that_was_set_aside_takes_part_again_as_soon_as_its_manager_is_heard() -> None:
+def test_a_group_that_was_set_aside_takes_part_again_once_its_manager_is_heard_for_a_second() -> None:
     it = running("abc")
     heard(it, SILENT_AT, "a1", "b1")
     before = step(it, SILENT_AT, m("a1", 11), m("b1", 11))
+    assert heard(it, SILENT_AT + 0.5, "a1", "b1", "c1") == []
+    it.ask(m("c1", 11), SILENT_AT + 0.5)
+    assert step(it, SILENT_AT + 0.5, m("a1", 12), m("b1", 12)).ids == ("a1", "b1")
     now = SILENT_AT + 1
     assert heard(it, now, "a1", "b1", "c1") == [messages.GroupAside(2, 0, False, TIMEOUT + 1)]
-    it.ask(m("a1", 12), now)
-    it.ask(m("b1", 12), now)
-    quorum = step(it, now, m("c1", 11))
+    quorum = step(it, now, m("a1", 13), m("b1", 13))
     assert quorum.ids == ("a1", "b1", "c1")
     assert quorum.id > before.id
+
+
+def test_a_stopped_group_that_is_woken_for_its_stacks_does_not_take_part() -> None:
+    it = running("abc")
+    heard(it, SILENT_AT, "a1", "b1")
+    for woken in (SILENT_AT, SILENT_AT + 9):
+        for moment in (woken, woken + PATIENCE_S):
+            assert heard(it, moment, "a1", "b1", "c1") == []
+            it.prune(moment)
+        for moment in (woken + 2, woken + 2 + TIMEOUT, woken + 9):
+            assert heard(it, moment, "a1", "b1") == []
+            it.prune(moment)
 
 
 def test_a_request_that_waits_is_kept_while_its_group_is_set_aside() -> None:
@@ -531,8 +545,8 @@ def test_a_request_that_waits_is_kept_while_its_group_is_set_aside() -> None:
 def test_a_quorum_that_was_broken_is_never_issued_again_even_with_the_same_members() -> None:
     it = running("abc")
     heard(it, SILENT_AT, "a1", "b1")
-    heard(it, SILENT_AT + 0.1, "a1", "b1", "c1")
-    assert step(it, SILENT_AT + 0.2, m("a1", 10), m("b1", 10), m("c1", 10)).id == 2
+    heard(it, SILENT_AT + 1.1, "a1", "b1", "c1")
+    assert step(it, SILENT_AT + 1.2, m("a1", 10), m("b1", 10), m("c1", 10)).id == 2
 
 
 def test_when_more_than_half_are_silent_it_is_the_lighthouse_that_did_not_hear() -> None:

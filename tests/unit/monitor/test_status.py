@@ -390,6 +390,17 @@ def test_a_group_that_commits_is_set_aside_no_longer_whatever_the_lighthouse_has
     assert play(*lines, ex.progress(16, 0, 12)).groups[0].aside is None
 
 
+def test_a_group_that_is_set_aside_has_no_rate_and_its_silent_rank_is_named() -> None:
+    steps = [ex.progress(n, 0, n) for n in range(2, 11)]
+    status = play(ex.started(1), ex.launched(0, 0), ex.ready(1, 0), ex.joined(1, 0, 1), *steps)
+    assert aged(status, ex.START + 14).steps_per_s == 1
+    status = fold(status, ex.event(13, "group_set_aside", group=0, attempt=0, seconds=3.0))
+    assert aged(status, ex.START + 14).steps_per_s is None
+    wait = wait_of(status.groups[0], status)
+    assert wait is not None
+    assert "its rank 0" in wait.what
+
+
 def test_a_run_that_is_over_does_not_stand_still() -> None:
     status = reduce(fold, ex.one_kill(), RunStatus())
     assert aged(status, ex.START + 1000) == status

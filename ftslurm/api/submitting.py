@@ -27,7 +27,8 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
             script has a syntax error, or another run uses checkpoint.dir and this one would start at once.
     """
     found = keep_secrets(config) + capabilities.resolve(config, preview)
-    for python in words(config.job.python)[:1] if config.local else ():  # nodes may have other programs than this one
+    known = config.local and not config.cluster.setup  # nodes may have other programs, and set-up commands give some
+    for python in words(config.job.python)[:1] if known else ():
         if shutil.which(python, path=config.job.env.get("PATH")) is None:
             raise ConfigError(f"job.python={python}: there is no such program on this machine")
     if judge:

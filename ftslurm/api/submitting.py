@@ -27,8 +27,9 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
             script has a syntax error, or another run uses checkpoint.dir and this one would start at once.
     """
     found = keep_secrets(config) + capabilities.resolve(config, preview)
-    for python in words(config.job.python)[:1] if config.local else ():  # nodes may have other programs than this one
-        if shutil.which(python, path=config.job.env.get("PATH")) is None:
+    for python in words(config.job.python)[:1]:
+        # The nodes of a cluster may have other programs than this machine.
+        if config.local and not shutil.which(python, path=config.job.env.get("PATH")):
             raise ConfigError(f"job.python={python}: there is no such program on this machine")
     if judge:
         preflight.check_script(config)

@@ -64,9 +64,9 @@ class Conversation:
             note = "it has not started yet" if self._found.going else self._found.note
             raise EnvironmentProblem(f"{name} {note if self._found.never else f'does not run: {note}'}")
         for what, count in (("group", len(self.status.groups)), ("rank", self.ranks)):
-            if (number := asked.get(what)) is not None and number not in range(count):
+            if asked.get(what) not in (None, *range(count)):
                 raise EnvironmentProblem(
-                    f"there is no {what} {number}; this run has {plural(count, what)}, numbered from 0"
+                    f"there is no {what} {asked[what]}; this run has {plural(count, what)}, numbered from 0"
                 )
 
     def ask(

@@ -119,10 +119,10 @@ class Steered:
     def stacks(self, group: int, rank: int | None = None) -> list[Stacks]:
         """Take the stacks of a rank of a group now; with None, of all its ranks."""
         talk = Conversation(self.files)
-        asked = talk.ask("stacks", CommandDone, group=group, rank=rank)
+        command = talk.ask("stacks", CommandDone, group=group, rank=rank).record.command
         wanted = {rank} if rank is not None else set(range(talk.ranks))
-        taken = talk.stacks(asked.record.command, len(wanted), STACKS_S)
-        if missing := wanted - {one.rank for one in taken}:
+        taken = talk.stacks(command, len(wanted), STACKS_S)
+        if missing := wanted.difference(one.rank for one in taken):
             raise NotDone(
                 f"no stacks of rank {listed(sorted(missing))} of group {group} within {STACKS_S:g} s: its guard does "
                 f"not answer, or the rank has ended; see ftslurm logs {self.files.root} --group {group}"

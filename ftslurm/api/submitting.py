@@ -27,9 +27,10 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
             script has a syntax error, or another run uses checkpoint.dir and this one would start at once.
     """
     found = keep_secrets(config) + capabilities.resolve(config, preview)
-    known = config.local and not config.cluster.setup  # nodes may have other programs, and set-up commands give some
-    for python in words(config.job.python)[:1] if known else ():
-        if shutil.which(python, path=config.job.env.get("PATH")) is None:
+    for python in words(config.job.python)[:1]:
+        # The nodes of a cluster may have other programs, and set-up commands may give some.
+        known = config.local and not config.cluster.setup
+        if known and not shutil.which(python, path=config.job.env.get("PATH")):
             raise ConfigError(f"job.python={python}: there is no such program on this machine")
     if judge:
         preflight.check_script(config)

@@ -105,6 +105,7 @@ def test_a_group_that_fails_after_another_has_finished_is_not_started_again(back
 
 
 @here
+@pytest.mark.nightly
 def test_the_last_groups_train_to_their_end_although_they_are_fewer_than_the_least(backend: Backend) -> None:
     args: dict[str, object] = {"steps": 30, "fail-at": 10, "fail-group": 2, "fail-how": "exit0", "timeout": 60}
     run = backend.start("groups.count=3", "groups.min=3", args=args).finish()
@@ -300,6 +301,7 @@ def test_start_timeout_kills_a_worker_that_never_gets_ready(backend: Backend) ->
 
 
 @here
+@pytest.mark.nightly
 def test_a_node_where_all_have_finished_is_not_missed_while_another_rank_goes_on(backend: Backend) -> None:
     text = "import os, time\ntime.sleep(6 if os.environ['RANK'] == '0' else 0)\n"  # as one that evaluates at the end
     settings = ("groups.count=1", "groups.nodes=2", "health.lost_after_s=2")

@@ -63,6 +63,7 @@ def until_refused(run: Run, lighthouse: list[str], group: int) -> None:
 
 
 @both
+@pytest.mark.nightly
 def test_a_fresh_group_waits_for_the_stopped_last_holder_and_heals_from_it(
     backend: Backend, lighthouse: list[str]
 ) -> None:
@@ -112,6 +113,7 @@ def test_when_the_last_that_has_the_state_dies_two_fresh_groups_do_not_begin_ane
 
 
 @both
+@pytest.mark.nightly
 def test_a_group_that_comes_back_after_the_end_does_not_train_all_steps_again(
     backend: Backend, lighthouse: list[str]
 ) -> None:

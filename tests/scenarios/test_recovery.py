@@ -42,7 +42,7 @@ def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backe
     assert [e["restarts"] for e in run.named("run_finished")] == [0]
 
 
-@pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
+@each_once
 def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend, lighthouse: list[str]) -> None:
     fails = {"fail-at": 10, "fail-group": 1, "fail-how": "exit3"}
     run = backend.start("groups.count=2", *lighthouse, args=TRAIN | fails)
@@ -80,6 +80,7 @@ runpy.run_path({str(SCRIPTS / "light.py")!r}, run_name="__main__")
 
 
 @each_once
+@pytest.mark.nightly
 def test_a_group_that_comes_late_heals_from_those_that_have_begun_without_it(
     backend: Backend, lighthouse: list[str]
 ) -> None:
@@ -123,6 +124,7 @@ def test_kill_9_of_one_rank_takes_its_two_node_group_down_and_only_that(backend:
 
 
 @each_once
+@pytest.mark.nightly
 def test_two_groups_killed_together_both_come_back(backend: Backend, lighthouse: list[str]) -> None:
     how = [WITH_DDP] if backend.name == "slurm" else []
     run = backend.start("groups.count=3", *lighthouse, *how, args=TRAIN)
@@ -139,6 +141,7 @@ def test_two_groups_killed_together_both_come_back(backend: Backend, lighthouse:
 
 
 @here
+@pytest.mark.nightly
 def test_a_group_that_dies_while_it_connects_does_not_keep_the_survivors_waiting(
     backend: Backend,
 ) -> None:
@@ -165,6 +168,7 @@ runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
 
 
 @here
+@pytest.mark.nightly
 def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_out(backend: Backend) -> None:
     # Gloo's ring: a survivor that is no neighbour of the dead group learns of it only when the neighbours hang up.
     # toy.py's process groups time out after 10 s; without the patch "abort-on-error" that is what survivors waited.
@@ -279,10 +283,11 @@ def test_an_unmodified_torchrun_style_script_runs(backend: Backend) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "lighthouse"),
-    [("local", OURS), pytest.param("local", STOCK, marks=pytest.mark.nightly)],
+    [("local", OURS), ("local", STOCK)],
     indirect=["backend"],
     **ids,
 )
+@pytest.mark.nightly
 def test_a_script_with_a_store_of_its_own_needs_torchfts_lighthouse_and_is_told_so(
     backend: Backend, lighthouse: list[str]
 ) -> None:

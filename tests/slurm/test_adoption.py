@@ -77,6 +77,7 @@ def adopted(run: Run, unit: str, times: int) -> dict[str, object]:
     return run.named("step_adopted", unit=unit)[times - 1]
 
 
+@pytest.mark.nightly
 def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Backend) -> None:
     settings = [
         "cluster.kind=array",

@@ -62,6 +62,7 @@ def test_scancel_of_the_job_leaves_a_journal_that_says_so_and_no_process(slurm: 
     assert "SIGTERM" in str(run.named("run_finished")[0]["reason"])
 
 
+@pytest.mark.nightly
 def test_slurms_warning_before_the_time_limit_reaches_only_the_controller(slurm: Backend) -> None:
     text = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('USR2', flush=True))\n" + IDLE
     run = slurm.start("groups.count=2", "cluster.signal_s=8", script=slurm.script(text))
@@ -94,8 +95,9 @@ def slurm_environ(backend: Backend) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "helper_too",
-    [pytest.param(False, id="srun", marks=pytest.mark.nightly), pytest.param(True, id="srun and its helper")],
+    [pytest.param(False, id="srun"), pytest.param(True, id="srun and its helper")],
 )
+@pytest.mark.nightly
 def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backend, helper_too: bool) -> None:
     run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
@@ -139,6 +141,7 @@ def test_launches_that_slurm_refuses_are_tried_again_and_are_no_attempts(
     run.check_training(last, survivors={0}, returned={1})
 
 
+@pytest.mark.nightly
 def test_launches_go_on_being_tried_while_slurmctld_is_away(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:

@@ -178,6 +178,7 @@ def test_a_run_grows_and_shrinks_while_it_trains_beside_another_run_of_the_same_
         assert {e["pool"] for e in one.named("allocation_granted")} == {0}
 
 
+@pytest.mark.nightly
 def test_a_lost_node_is_replaced_by_a_job_and_one_that_never_starts_keeps_nobody(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:

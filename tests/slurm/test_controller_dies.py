@@ -64,7 +64,7 @@ def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slu
     [
         pytest.param("slurm", {}, marks=pytest.mark.nightly),
         ("slurm", {"health.lost_after_s": 4}),
-        ("array", {"health.lost_after_s": 4}),
+        pytest.param("array", {"health.lost_after_s": 4}, marks=pytest.mark.nightly),
     ],
 )
 def test_a_controller_that_dies_while_slurmctld_is_away_adopts_all_steps_when_it_is_back(

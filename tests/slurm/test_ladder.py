@@ -81,6 +81,7 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
     assert node_of(run, 1) == first
 
 
+@pytest.mark.nightly
 def test_lost_nodes_bad_spares_and_a_node_that_returns(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_pause_shorter_than_the_limit_costs_nothing(
     assert not run.named("node_excluded")
 
 
+@pytest.mark.nightly
 def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_node(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:

@@ -24,7 +24,7 @@ URGENT = ("sbatch", "--output=/dev/null", "--partition=urgent", "--nodes=2", "--
     ("grace_s", "saves"),
     [
         pytest.param(3, False, marks=pytest.mark.nightly, id="grace"),
-        pytest.param(0, False, id="no-grace"),
+        pytest.param(0, False, marks=pytest.mark.nightly, id="no-grace"),
         pytest.param(12, True, id="long-grace-saving"),
     ],
 )

@@ -109,6 +109,7 @@ def test_only_a_node_where_nothing_answers_is_given_up_before_its_time(
 
 
 @pytest.mark.light
+@pytest.mark.nightly
 def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node(
     slurm_cluster: Cluster, slurm: Backend
 ) -> None:

@@ -55,7 +55,7 @@ def judge(turn: Turn) -> None:
     for unit in turn.table.stopping():
         for node in suspects(turn, unit):
             look = turn.nodes.of(node).look
-            if look is None or _is_old(turn, unit, look):
+            if look is None or node_health.stale(turn, look) or (look.answered or _noticed(unit)) < _noticed(unit):
                 _ask(turn, unit, node)
                 continue
             sign = _sign(turn, unit, node, look)
@@ -64,13 +64,6 @@ def judge(turn: Turn) -> None:
                 break
         if unit.current.spared and unit.phase is Phase.STOPPING and not suspects(turn, unit):
             turn.change(unit, due=min(unit.due, turn.now))
-
-
-def _is_old(turn: Turn, unit: Unit, look: Look) -> bool:
-    """Return whether to probe again: the answer is older than the failure, or Slurm has refused the probe."""
-    if look.again is not None:
-        return turn.due(look.again)
-    return look.answered is not None and look.answered < _noticed(unit)
 
 
 def _ask(turn: Turn, unit: Unit, node: str) -> None:

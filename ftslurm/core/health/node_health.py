@@ -146,7 +146,7 @@ def _probe(turn: Turn, quiet: list[Silence]) -> dict[str, Look]:
         node, since, look = silence.node, silence.since, looks.get(silence.node)
         if look is None:
             turn.do(records.NodeSilent(node=node, seconds=round(turn.now - since, 3)))
-        if look is None or _stale(turn, look):
+        if look is None or stale(turn, look):
             look = Look(since, turn.now) if look is None else Look(look.since, turn.now, heard=look.heard)
             turn.do(Probe(node, _allocation(turn, node)))
         looks[node] = replace(look, heard=last_heard(turn, node, look))
@@ -189,7 +189,7 @@ def _allocation(turn: Turn, node: str) -> str | None:
     return next((name for name in (*jobs, *places) if name is not None), None)
 
 
-def _stale(turn: Turn, look: Look) -> bool:
+def stale(turn: Turn, look: Look) -> bool:
     """Return whether to repeat a probe: it is old, Slurm refused it, or slurmctld was down."""
     lost_after_s = turn.config.health.lost_after_s
     if look.again is not None:

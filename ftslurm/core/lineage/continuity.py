@@ -41,8 +41,7 @@ def opened(turn: Turn, event: Granted) -> None:
         if any(unit.adopting for unit in turn.state.groups):
             return
         if past.step > 0 and not turn.independent:
-            lost = f"the job was requeued at step {past.step}, with all groups"
-            turn.set_lineage(step=past.step, lost=lost)
+            turn.set_lineage(step=past.step, lost="the job was requeued, and with all groups the state")
             return
     if saved_step > 0 and not turn.independent:
         turn.set_lineage(resuming=True, resume_step=saved_step)
@@ -110,14 +109,14 @@ def guard(turn: Turn) -> None:
         return
     there = turn.table.names(Trait.JOINED) or turn.table.names(Trait.ADOPTING)
     if lineage.lost is None and not there and not lineage.resuming:
-        turn.set_lineage(lost=f"no group is left that holds the state of step {lineage.step}")
+        turn.set_lineage(lost="no group is left that holds the state")
     lost = turn.lineage.lost
     if lost is None:
         return
     for unit in turn.table.in_phase(*RUNS):
         stop(turn, unit, Cause.CANCELLED)
     if not turn.table.count(*LIVE):
-        _restart_all(turn, lost)
+        _restart_all(turn, f"{lost} of step {turn.lineage.step}")  # the last steps are known once all have ended
 
 
 def _restart_all(turn: Turn, lost: str) -> None:

@@ -289,7 +289,7 @@ def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
     steps.cluster.kind = "slurm"
     story = play((10, opening(before, homes=frozenset({"7.1", "n1.cluster"}))), config=steps)
     assert story.all(act.Attach) == []
-    assert "the job was requeued at step 40" in story.reason()
+    assert "the job was requeued, and with all groups the state of step 40" in story.reason()
     ends = {e["unit"]: (e["cause"], e["node"]) for e in story.records("step_exited")}
     assert ends == {
         "lighthouse": ("cancelled", None),

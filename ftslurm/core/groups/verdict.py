@@ -69,13 +69,14 @@ LONGEST = 120  # characters of an exception in `step_exited`
 def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
     if unit.current.intent not in (None, Cause.HANG) or (unit.current.intent and not _blamed(best)):
         return unit.current.intent  # also if it exits with 0 after SIGTERM: that is no success
+    begun = unit.current.assigned or (unit.group is None and bool(unit.current.ready))  # no script begins there
     if best is None:
         if len(unit.current.done) == tasks:
             return Cause.OK
         if ended.signal is not None:
             return Cause.KILLED
-        if not unit.adopting and (ended.launcher_failed or not unit.current.assigned):
-            return Cause.START_FAILED  # the script had not started
+        if not unit.adopting and (ended.launcher_failed or not begun):
+            return Cause.START_FAILED
         return Cause.UNKNOWN
     if best.node_lost:
         return Cause.NODE_LOST
@@ -93,7 +94,9 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
         return Cause.NETWORK
     if best.signal is not None:
         return Cause.KILLED
-    return Cause.USER_ERROR if best.started and unit.current.assigned else Cause.START_FAILED
+    if not best.started or not begun:
+        return Cause.START_FAILED
+    return Cause.USER_ERROR if unit.current.assigned else Cause.UNKNOWN
 
 
 def _blamed(evidence: Evidence | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from immutables import Map
 
 from ftslurm.controller.translate import classified
 from ftslurm.core.groups.verdict import LONGEST, classify, describe, signal_name
@@ -162,6 +163,16 @@ def test_a_group_has_reached_the_newest_step_that_anybody_has_told(
 ) -> None:
     seen = tuple(Pulse(1.0, step=step) for step in pulses)
     assert classify(replace(unit(KILLED, step=told), pulses=(*seen, None)), ended(137), 4, 50.0).step == reached
+
+
+@pytest.mark.parametrize("name", ["lighthouse", "standby-000"])
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_has_been_up_and_ends_has_not_failed_to_start(name: str, up: bool, known: bool) -> None:
+    evidence = (Evidence(0, "n1", code=79, error="its guard has left"),) if known else ()
+    current = Attempt(evidence=evidence, ready=Map({0: ""} if up else {}))
+    one = Unit(name, None, phase=Phase.STOPPING, attempt=0, place=Place(("n1",)), current=current)
+    assert classify(one, ended(79), 1, 50.0).cause is (Cause.UNKNOWN if up else Cause.START_FAILED)
 
 
 def test_a_success_has_no_error() -> None:

@@ -22,7 +22,7 @@ from ftslurm.protocol.records import (
     StacksTaken,
 )
 from ftslurm.protocol.run_states import FAULTS
-from ftslurm.run import configuration, facts, inbox
+from ftslurm.run import facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.run.replay import read_past
@@ -72,10 +72,11 @@ class Steered:
                 raise NotDone(
                     f"{error}. Nothing is stopped: ftslurm stop {run.root} stops it without saving"
                 ) from error
-        config = configuration.to_steer(run)
+        talk = Conversation(run)
+        config = talk.config
         if (done := ending.without_controller(config, run, facts.look(config, run, ended=True))) is not None:
             return done
-        talk, by_hand = Conversation(run), f"End it with: {ending.by_hand(config, run)}"
+        by_hand = f"End it with: {ending.by_hand(config, run)}"
         try:
             inbox.put(run.inbox, "stop")
         except EnvironmentProblem as error:

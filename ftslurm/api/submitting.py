@@ -27,11 +27,10 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
             script has a syntax error, or another run uses checkpoint.dir and this one would start at once.
     """
     found = keep_secrets(config) + capabilities.resolve(config, preview)
-    for python in words(config.job.python)[:1]:
-        # The nodes of a cluster may have other programs, and set-up commands may give some.
-        known = config.local and not config.cluster.setup
-        if known and not shutil.which(python, path=config.job.env.get("PATH")):
-            raise ConfigError(f"job.python={python}: there is no such program on this machine")
+    known = config.local and not config.cluster.setup  # nodes may have other programs, and set-up commands give some
+    command = words(config.job.python)
+    if known and command and not shutil.which(command[0], path=config.job.env.get("PATH")):
+        raise ConfigError(f"job.python={command[0]}: there is no such program on this machine")
     if judge:
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ)

@@ -6,12 +6,18 @@ import argparse
 import sys
 
 from ftslurm.cli.run_argument import agreed, find_run
-from ftslurm.errors import NotDone
+from ftslurm.errors import NotDone, RunNotFound
+from ftslurm.protocol.run_states import FAULTS
 
 
 def main(args: argparse.Namespace) -> int:
     """Inject one fault."""
-    run = find_run(args)
+    try:
+        run = find_run(args)
+    except RunNotFound as error:
+        if args.run not in FAULTS:
+            raise
+        raise RunNotFound(f"RUN comes before FAULT: ftslurm inject RUN {args.run}. {error}") from error
     if not args.yes and sys.stdin.isatty():
         whom = "the lowest group that runs" if args.group is None else f"group {args.group}"
         if not agreed(f"{args.fault} for rank {args.rank or 0} of {whom} of {run.dir}?"):

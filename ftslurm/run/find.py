@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from ftslurm.errors import RunNotFound
-from ftslurm.protocol.run_states import FAULTS
 from ftslurm.run import by_job
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries, entry_of, not_readable
@@ -41,8 +40,7 @@ def find(run: str | None, root: Path) -> RunDir:
         _check_readable(path)
     found = _named(run, newest(root)) if run else None
     if found is None:
-        order = f" RUN comes before FAULT: ftslurm inject RUN {run}." if run in FAULTS else ""
-        raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}.{order} {_present(root)}")
+        raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}. {_present(root)}")
     _check_readable(found.root)
     return found
 

@@ -196,7 +196,8 @@ class Book:
         self.next_id = max(self.next_id, quorum.id + 1)
         self.highest = max(self.highest, *(m.step for m in quorum.members))
         self.missed.clear()
-        self.asking = {name: ask for name, ask in self.asking.items() if name not in quorum.ids}
+        answered = set(quorum.ids)
+        self.asking = {name: ask for name, ask in self.asking.items() if name not in answered}
         for ask in self.asking.values():
             ask.since = now
         return quorum

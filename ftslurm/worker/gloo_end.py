@@ -1,4 +1,4 @@
-"""Ends a Gloo process group at once, whatever it does. Import it late: it imports torch.
+"""Ends a Gloo process group at once, whatever it does.
 
 torch itself cannot (2.13): its `abort` of a Gloo group does nothing, and dropping the last reference waits for all of
 its collectives. They fail when a connection closes, but for two defects of Gloo. Each holds a collective until its
@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
-
-import torch
 
 from ftslurm.worker import group_end
 
@@ -84,6 +82,8 @@ def bounded(managed: Any, group: Any) -> Any:
 
 def end(group: Any) -> None:
     """End what the group does."""
+    import torch  # a worker of a run that is not about tensors starts without it
+
     kept = [getattr(group, "_pg", group)]
     for number, _ in enumerate(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")):  # each has its own connections
         with suppress(Exception):

@@ -23,7 +23,9 @@ SCRIPTS = Path(__file__).parent / "scripts"
 STEPPING = ("toy.py", "light.py", "light_saving.py")  # these take --steps-file
 LIGHT_WORKER = Path(__file__).parent.parent / "benchmarks" / "light_worker.py"
 PATIENCE_S = 120.0  # limit for each wait; a bound for a hang, not a claim about speed
-STALL_S = 6.0  # survivors of a death commit again within this: 1 s of heartbeat time-out, the rest for a loaded machine
+# Survivors of a death commit again within this: 1 s of heartbeat time-out, the rest for a loaded machine. A wait for a
+# time-out of torchft or of a process group takes 10 s or more.
+STALL_S = 9.0
 
 SLURM_BY_DAY = pytest.mark.parametrize(  # by day on Slurm, by night on this machine, too
     "backend",
@@ -190,6 +192,11 @@ class Run:
         done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=PATIENCE_S)
         return done.returncode, done.stdout + done.stderr
 
+    def tell(self, verb: str, *words: str) -> None:
+        """Run a verb on this run, which must do what it is told."""
+        code, said = self.ask(verb, *words)
+        assert code == 0, said
+
     def kill_lighthouse(self) -> float:
         """Kill -9 the Lighthouse, not its guard, which is the older process; return the time."""
         found = []
@@ -240,6 +247,7 @@ class Run:
     def end_soon(self, steps: int = 8) -> int:
         """End an open-ended training so many steps from now; return its last step."""
         groups = [int(str(e["group"])) for e in self.named("step_launched") if e["group"] is not None]
+        self.until(lambda: any(map(self.steps, groups)), "a first step")
         last = max(int(s["step"]) for g in groups for s in self.steps(g)[-1:]) + steps
         part = Path(f"{self.steps_file}-end.part")
         part.write_text(str(last))

@@ -79,7 +79,7 @@ class Guard:
         while True:
             got = b""
             with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", self.forwarder)) as sock:
-                sock.settimeout(5.0)
+                sock.settimeout(PATIENCE_S)
                 writer = threading.Thread(target=lambda: _send(sock, text))
                 writer.start()
                 while len(got) < len(text) and (data := sock.recv(65536)):

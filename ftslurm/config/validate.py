@@ -1,6 +1,6 @@
 """Check that the settings of a configuration make sense together, before anything is submitted.
 
-Each rule yields what is wrong. What a setting may be by itself is in config/schema.py, what the cluster can hold in
+Each rule yields what is wrong. What a setting may be by itself is in config/schema.py, what the cluster decides in
 submission/capabilities.py.
 """
 

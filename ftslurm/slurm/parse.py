@@ -142,34 +142,24 @@ UNKNOWN = math.inf  # a count that Slurm does not say, or not to this user
 
 
 class Partition(Value):
-    """One row of sinfo: the nodes of one kind in a partition. A count may be UNKNOWN."""
+    """One row of sinfo: the nodes of one kind in a partition."""
 
     name: str
     default: bool
-    up: bool
-    nodes: float
-    cpus: float
-    gpus: float
+    gpus: float  # of a node; it may be UNKNOWN
 
 
-_ROW = re.compile(r"([\w.+-]+)(\*?)\|([^|]*)(?:\|([^|]*))?(?:\|([^|]*))?(?:\|(.*))?")
-_NO_VAL16 = 65_534  # Slurm's "not set" of 16 bits; more nodes or CPUs it cannot count
+_ROW = re.compile(r"([\w.+-]+)(\*?)\|[^|]*(?:\|([^|]*))?(?:\|[^|]*)?(?:\|(.*))?")
 
 
 def read_partitions(text: str) -> list[Partition]:
     """Parse the output of `commands.partitions`. A partition with several kinds of nodes has several rows."""
     out = []
     for row in filter(None, map(_ROW.fullmatch, map(str.strip, text.splitlines()))):
-        name, star, state, nodes, cpus, gres = row.groups(default="")
-        count, up = _exact(nodes), state not in ("down", "drain", "inact")
-        gpus = UNKNOWN if count == UNKNOWN or gres.lower() in ("", "n/a") else read_gpus(gres)
-        out.append(Partition(name, bool(star), up, count, _exact(cpus), gpus))
+        name, star, nodes, gres = row.groups(default="")
+        shown = re.fullmatch("[1-9][0-9]{0,4}", nodes) and gres.lower() not in ("", "n/a")  # 0: hidden (PrivateData)
+        out.append(Partition(name, bool(star), read_gpus(gres) if shown else UNKNOWN))
     return out
-
-
-def _exact(text: str) -> float:
-    """Read a count. 0 is how Slurm shows what is hidden (PrivateData); 128+ is a minimum."""
-    return int(text) if re.fullmatch("[1-9][0-9]{0,4}", text) and int(text) < _NO_VAL16 else UNKNOWN
 
 
 def read_gpus(gres: str) -> float:

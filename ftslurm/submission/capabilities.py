@@ -1,4 +1,4 @@
-"""Determines the kind of cluster and refuses a run that it cannot hold, once, before anything is submitted."""
+"""Determines the kind of cluster, and refuses a run that it cannot hold where sbatch would not."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from packaging.version import Version
 from ftslurm.checkpoint.places import Bucket
 from ftslurm.config.process_groups import BABY_NCCL, NATIVE, NCCL
 from ftslurm.config.schema import (
-    CONTROLLER,
     OWN_OPTIONS,
     Config,
-    Place,
-    Range,
     fault_kinds,
     most_groups,
-    nodes_needed,
     sbatch_options,
     set_sbatch_option,
     slurm_knows_gpus,
@@ -29,16 +25,13 @@ from ftslurm.config.schema import (
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
-from ftslurm.slurm import client, commands, offers, sbatch_variables
-from ftslurm.slurm.offers import UNKNOWN_TO_SLURM, Offer
+from ftslurm.slurm import client, commands, sbatch_variables
 from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names, read_gpus
-from ftslurm.words import few
 from ftslurm.worker import patch_fit
 
 ASK_S = 10.0  # for srun --help
-# Other options than these, as a constraint or one of a plugin of the site, may choose a partition.
-_NEUTRAL = {"partition", "time", "exclude", "exclusive", "mem", "mem-per-cpu", "mem-per-gpu", "network", "switches"}
 SHARE = "let more groups share a node (groups.per_node)"
+UNKNOWN_TO_SLURM = "cluster.sbatch.gpus-per-node=false: the nodes have GPUs that Slurm does not know"
 
 
 def resolve(config: Config, preview: bool = False) -> list[str]:
@@ -49,8 +42,7 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
 
     Raises:
         ConfigError: drills that a local run cannot do, or a variable of sbatch's that cannot be.
-        EnvironmentProblem: cluster=slurm without Slurm, a Slurm that does not answer, more than the
-            partition has.
+        EnvironmentProblem: cluster=slurm without Slurm, a Slurm that does not answer, more GPUs than there are here.
     """
     partitions, why_not, notes = _settle_kind(config, preview)
     cluster, here = config.cluster, config.cluster.controller == "here"
@@ -70,9 +62,7 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
     elif here and (cluster.kind == "slurm" or config.internal.pilots):
         notes += _share_gpus_of_allocation(config, partitions)
     elif partitions:
-        places: list[Place] = [cluster, *(one for one in cluster.ranges if one.groups != CONTROLLER)]
-        for place in places:
-            notes += _fit(config, partitions, place)
+        notes += _choose_by_partition(config, partitions)
     else:
         notes.append(f"{why_not}: cannot check whether the cluster has these nodes and GPUs")
         notes += _choose_gpus(config, "the cluster", [UNKNOWN], told=True)
@@ -155,25 +145,12 @@ def _is_old() -> bool:
     return not (has("torch", 2, 14) and (has("torchft", 0, 3) or has("torchft-nightly", 2026, 10)))
 
 
-def _fit(config: Config, rows: Sequence[Partition], place: Place) -> list[str]:
-    """Set groups.gpus, and refuse what the partition of a place never has. Return lines about what is not certain."""
-    told = [item for one in (config.cluster, place) for item in sbatch_options(one).items()]
-    options = {key: value for key, value in told if value is not None and value is not False}
-    choosers = [name for name in options if name not in _NEUTRAL]
-    wanted = str(options.get("partition", "")) if "clusters" not in options else ""  # of others nothing is known here
-    offer = offers.meant(rows, wanted, choosers)
-    if offer.missing:
-        key = f"cluster.ranges: groups={place.groups}, " if isinstance(place, Range) else "cluster."
-        there = f"there is no such partition; there are: {partition_names(rows)}"
-        raise EnvironmentProblem(f"{key}partition={wanted}: {there}")
-    name, tell = offers.named(offer.likely), not offer.certain or any(row.gpus for row in rows)
-    notes = _choose_gpus(config, name, [row.gpus for row in offer.likely], tell)
-    if why := _too_much(config, offer):
-        if offer.certain:
-            raise EnvironmentProblem(why)
-        chooser = ", ".join(choosers) or "the site"
-        notes.append(f"no partition is named, {chooser} may choose one, and sbatch decides. But {why}")
-    return notes
+def _choose_by_partition(config: Config, rows: Sequence[Partition]) -> list[str]:
+    """Set groups.gpus from the partition that is named, or the default one. sbatch judges whether it has enough."""
+    wanted = str(sbatch_options(config.cluster).get("partition")).split(",")
+    mine = [row for row in rows if row.name in wanted] or [row for row in rows if row.default]
+    where = f"partition {partition_names(mine)}" if mine else "the cluster"
+    return _choose_gpus(config, where, [row.gpus for row in mine or rows], any(row.gpus for row in rows))
 
 
 def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool) -> list[str]:
@@ -185,26 +162,6 @@ def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool
     groups.gpus = groups.workers if any(need <= count < UNKNOWN for count in counts) else 0
     line = f"training on CPUs: {where} shows too few GPUs for all workers; groups.gpus=N asks for GPUs"
     return [line] if told and not groups.gpus else []
-
-
-def _too_much(config: Config, offer: Offer) -> str:
-    """Say what the request has too much of for every partition that it can mean, or ""."""
-    name, groups = offers.named(offer.rows), config.groups
-    gpus, cpus = gres_per_node(config), cpus_per_node(config)
-    need, has = groups.nodes if config.array else nodes_needed(config), offer.nodes(cpus, gpus)
-    if not any(row.up for row in offer.rows):
-        return f"{name} is not up: choose another (cluster.partition) or ask its admin"
-    if need <= has:
-        return ""
-    kinds = few([f"{row.nodes} nodes of {row.cpus} CPUs and {row.gpus} GPUs" for row in offer.rows])
-    unknown = "" if any(row.gpus for row in offer.rows) else f" ({UNKNOWN_TO_SLURM})"
-    return (
-        f"groups.count={groups.count}, groups.nodes={groups.nodes}, groups.per_node={groups.per_node}, "
-        f"groups.workers={groups.workers}, groups.cpus_per_worker={groups.cpus_per_worker}, groups.gpus={groups.gpus}, "
-        f"cluster.spare_nodes={config.cluster.spare_nodes} need {need} nodes with {cpus} CPUs and {gpus} GPUs each; "
-        f"{name} has {has} of these: {kinds.replace('inf', '?')}. Lower one of them, {SHARE}, or choose another "
-        f"partition{unknown}"
-    )
 
 
 def gpus_of_allocation(environ: Mapping[str, str]) -> float:

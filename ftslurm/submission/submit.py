@@ -29,10 +29,16 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
 from ftslurm.slurm import client, commands
 from ftslurm.submission import code_of_run, submitit_adapter
-from ftslurm.submission.capabilities import cpus_per_node, gres_per_node
+from ftslurm.submission.capabilities import UNKNOWN_TO_SLURM, cpus_per_node, gres_per_node
 
 # How Slurm calls what such an option asks for, if not by the option's name.
-_CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name", "gpus-per-node": "(gres)"}
+_CALLED = {
+    "constraint": "feature",
+    "nodelist": "node name",
+    "exclude": "node name",
+    "gpus-per-node": "(gres)",
+    "nodes": "node count",
+}
 _SET_BY = {
     **{name: f"cluster.{name}" for name in OWN_OPTIONS},
     **{
@@ -41,6 +47,7 @@ _SET_BY = {
     },
     "mem": "groups.mem",
     "gpus-per-node": "groups.gpus x groups.per_node",
+    "nodes": "groups.count / groups.per_node x groups.nodes + cluster.spare_nodes",
     "cpus-per-task": "groups.workers x groups.cpus_per_worker x groups.per_node",
 }
 
@@ -176,8 +183,10 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     if "partition" in words and "partition" not in options:
         named.append("cluster.partition names one")
     partition, rows = options.get("partition", "*"), client.call(commands.OFFERS).out.splitlines()
-    mine = [row for row in rows if partition in row.partition(" ")[0]]  # sinfo marks the default one with *
-    return "; ".join([str(refusal), *named, *(mine or rows)[:4]])
+    mine = [row for row in rows if partition in row.partition(" ")[0]] or rows  # sinfo marks the default one with *
+    if "gpus-per-node" in meant and not re.search(r"\bgpu:(\S+:)?[1-9]", " ".join(mine)):
+        named.append(UNKNOWN_TO_SLURM)
+    return "; ".join([str(refusal), *named, *mine[:4]])
 
 
 def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:

@@ -47,7 +47,7 @@ GOOD = SlurmFacts(
     read_settings(CONFIG),
     read_nodes("n1|gpu|idle|gpu:a100:4(S:0-1)|h1\nn2|gpu|drained*|gpu:a100:4|h2\n"),
     read_records(PARTITION)[0],
-    [Partition("gpu", default=True, up=True, nodes=2, cpus=8, gpus=4)],
+    [Partition("gpu", default=True, gpus=4)],
     0.01,
 )
 

@@ -173,14 +173,14 @@ def test_the_rows_of_sinfo() -> None:
         ]
     )
     assert read_partitions(text) == [
-        Partition("gpu", default=True, up=True, nodes=12, cpus=64, gpus=4),
-        Partition("cpu", default=False, up=True, nodes=200, cpus=UNKNOWN, gpus=0),
-        Partition("debug", default=False, up=False, nodes=2, cpus=4, gpus=2),
-        Partition("drained", default=False, up=False, nodes=1, cpus=4, gpus=UNKNOWN),
-        Partition("hidden", default=False, up=True, nodes=UNKNOWN, cpus=UNKNOWN, gpus=UNKNOWN),
-        Partition("large", default=False, up=False, nodes=UNKNOWN, cpus=UNKNOWN, gpus=UNKNOWN),
-        Partition("cut", default=False, up=True, nodes=4, cpus=UNKNOWN, gpus=UNKNOWN),
-        Partition("odd", default=False, up=True, nodes=UNKNOWN, cpus=UNKNOWN, gpus=UNKNOWN),
+        Partition("gpu", default=True, gpus=4),
+        Partition("cpu", default=False, gpus=0),
+        Partition("debug", default=False, gpus=2),
+        Partition("drained", default=False, gpus=UNKNOWN),
+        Partition("hidden", default=False, gpus=UNKNOWN),
+        Partition("large", default=False, gpus=UNKNOWN),
+        Partition("cut", default=False, gpus=UNKNOWN),
+        Partition("odd", default=False, gpus=UNKNOWN),
     ]
     assert partition_names(read_partitions(text)[:4]) == "gpu, cpu, debug, drained"
 

@@ -28,7 +28,7 @@ from ftslurm.slurm.evidence import (
     read_srun,
 )
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import UNKNOWN, read_gpus, read_partitions, read_state
+from ftslurm.slurm.parse import read_gpus, read_partitions, read_state
 
 HOSTS = st.one_of(
     st.text("n1-9[],", max_size=14),
@@ -123,7 +123,6 @@ def test_what_squeue_prints_is_read_or_refused(text: str) -> None:
 @given(cells=st.lists(st.one_of(TEXTS, NUMBERS.map(str)), min_size=5, max_size=5))
 def test_what_sinfo_prints_is_read_or_passed_over(cells: list[str]) -> None:
     for row in read_partitions("|".join(cells)):
-        assert row.nodes == UNKNOWN or 0 < row.nodes < 1 << 16
         assert row.gpus >= 0
     assert read_gpus(f"gpu:a:2,gpu:{cells[0]},{cells[1]}") >= 2
 

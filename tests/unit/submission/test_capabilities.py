@@ -27,15 +27,6 @@ def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monke
     assert "cannot check" in resolve(config, preview=True)[0]
 
 
-def test_groups_that_need_too_many_nodes_are_told_that_they_may_share_them(config: Config, programs: Programs) -> None:
-    programs.add("sinfo", body="echo 'gpu*|up|2|4|(null)'")
-    config.cluster.kind, config.groups.count = "slurm", 6
-    with pytest.raises(
-        EnvironmentProblem, match=r"has 2 of these: .*Lower one of them, .*\(groups.per_node\), or choose another"
-    ):
-        resolve(config)
-
-
 @pytest.mark.parametrize("kind", ["nccl", "baby-nccl"])
 def test_nccl_between_groups_without_gpus_is_refused(config: Config, kind: str) -> None:
     config.torchft.process_group, config.groups.gpus = kind, 0

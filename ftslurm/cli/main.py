@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ftslurm import __version__
-from ftslurm.cli import command_line
 from ftslurm.cli.verbs import VERBS, VERBS_BY_PURPOSE, parser_of
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.monitor import closed_output
@@ -69,14 +68,15 @@ def _dispatch(words: list[str]) -> int:
         return 0
     verb = VERBS.get(words[0])
     name, rest = (verb.name, words[1:]) if verb is not None else ("run", words)
-    if name in ("run", "plan"):
-        if {"-h", "--help"} & set(words):
-            print(import_module("ftslurm.cli.settings_help").of_verb(name))
-            return 0
-        command_line.refuse(rest)
+    if name in ("run", "plan") and {"-h", "--help"} & set(words):
+        print(import_module("ftslurm.cli.settings_help").of_verb(name))
+        return 0
     if verb is None and "=" not in words[0] and not words[0].startswith(("-", "~", "+")):
-        raise EnvironmentProblem(f"there is no verb {words[0]!r}; {offer(words[0], VERBS)} (ftslurm --help)")
-    args, method = parser_of(VERBS[name]).read(rest), VERBS[name].method
+        raise EnvironmentProblem(
+            f"there is no verb {words[0]!r}; {offer(words[0], VERBS)} (ftslurm --help). To train with a script: "
+            f"ftslurm job.script=train.py 'job.args=[--lr,0.1]'"
+        )
+    args, method = parser_of(VERBS[name]).parse_intermixed_args(rest), VERBS[name].method
     if not method:
         code: int = import_module(f"ftslurm.cli.{name}_verb").main(args)
         return code

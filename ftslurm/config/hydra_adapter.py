@@ -110,8 +110,8 @@ def parse(word: str) -> Override:
         parsed = None
     if parsed is None or not parsed.key_or_group:
         raise ConfigError(
-            f"{word!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
-            f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
+            f"{word!r} is not in Hydra's notation: it wants key=value (a script is job.script=train.py), and quotes "
+            f"around a value with spaces or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
         )
     sweeps = parsed.is_sweep_override()
     mapping = not sweeps and isinstance(parsed.value(), dict)

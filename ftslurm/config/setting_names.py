@@ -7,7 +7,7 @@ from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
-from ftslurm.config.schema import Config, shipped
+from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.words import meant, nearest
 
@@ -78,18 +78,3 @@ def no_setting(key: str) -> ConfigError:
         return ConfigError(f"there is no setting {key}; {meant(near)}")
     hint = "near it" if "." in key else f"if it is an argument of your script, write job.args.{key};"
     return ConfigError(f"there is no setting {key}; {hint} there are {some_keys(key)}")
-
-
-def no_option(option: str, hint: str) -> ConfigError:
-    """Return the error for an option that does not exist, as --count=4: it may be a setting, written without dashes.
-
-    Args:
-        hint: asks whether another option is meant, or "".
-    """
-    name, _, value = option.partition("=")
-    key = name.lstrip("-").replace("-", "_")
-    presets = key in kinds(Config) and (shipped("conf") / key).is_dir()
-    section = not presets and any(one.startswith(f"{key}.") for one in every_key())
-    near = key if presets else _nearest(key) or (None if hint or section else f"job.args.{name.lstrip('-')}")
-    how = f"; there are {some_keys(key)}" if section else f": {near}={value or 'VALUE'}" if near else ""
-    return ConfigError(f"there is no option {name}{hint}; settings are written key=value, without dashes{how}")

@@ -60,4 +60,4 @@ def test_the_version_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_script_is_no_verb_and_leads_to_its_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["train.py"]) == 2
-    assert "to train with it: ftslurm job.script=train.py " in capsys.readouterr().err
+    assert "To train with a script: ftslurm job.script=train.py " in capsys.readouterr().err

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from ftslurm.api import submitting
 from ftslurm.cli.interrupts import Interrupts
@@ -22,8 +21,6 @@ from ftslurm.submission import preflight, submit
 
 def main(args: argparse.Namespace) -> int:
     """Start a run, or with -m one run for each combination. Return the highest exit code."""
-    if args.config is not None:
-        return _repeat(args)
     if not args.multirun:
         return each(args, start)
     from ftslurm.cli.sweep import Sweep
@@ -54,15 +51,6 @@ def tell(notes: list[str]) -> None:
     """Print notes about a run that is to be started."""
     for note in notes:
         say(f"ftslurm: {note}", sys.stderr)
-
-
-def _repeat(args: argparse.Namespace) -> int:
-    """Start another run with the config.yaml of an earlier one."""
-    if args.overrides or args.multirun or args.cfg or args.config_dir:
-        raise EnvironmentProblem("`run --config RUN/config.yaml` repeats a run as it was and takes no overrides")
-    config = compose.load(Path(args.config))
-    config.run.dir = config.internal.parent = config.internal.sweep = None
-    return start(compose.to_config(config))
 
 
 def start(

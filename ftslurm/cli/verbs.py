@@ -97,7 +97,7 @@ START = (
         "[SETTING...]",
         "check the settings, submit, follow; the default verb",
         "Check the settings, submit the run and follow it. ftslurm job=ddp is ftslurm run job=ddp.",
-        args=(*HYDRA, arg("--config", metavar="FILE", help="repeat a run with its config.yaml; takes no settings")),
+        args=HYDRA,
     ),
     Verb(
         "plan",

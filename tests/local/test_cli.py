@@ -46,7 +46,6 @@ print("LOOKED " + json.dumps([sys.argv, above]), flush=True)
     "conf/job/mine.yaml": "script: train.py\nargs: {lr: 0.1}\n",
     "conf/job/typo.yaml": "scrpt: train.py\n",
     "conf/job/broken.yaml": "name: [mine\nscript: train.py\n",
-    "broken/config.yaml": "job: [\n",
     "file": "not a folder\n",
     "no-slurm/": "",
 }
@@ -113,7 +112,6 @@ REFUSED: list[Case] = [
     ((*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
     (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
     (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "no such folder"]),
-    (("run", "--config", "gone/config.yaml"), ["gone/config.yaml", "No such file"]),
     (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
     (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
     (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
@@ -145,8 +143,6 @@ ALSO_REFUSED: list[Case] = [
         (*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs", "-m", "groups.min=1,2"),
         ["file/runs", "run.root", "Not a directory"],
     ),
-    (("run", "--config", "broken/config.yaml"), ["broken/config.yaml"]),
-    (("run", "--config", "conf/job/mine.yaml"), ["conf/job/mine.yaml", "script"]),
     (("logs", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("stop", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("inject", "gone", "kill"), ["no run 'gone'", "/runs/gone"]),
@@ -169,7 +165,6 @@ ALSO_REFUSED: list[Case] = [
     (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
     ((*LOCAL, "restart.on_state_loss=checkpoint", "run.dir=conf"), ["run.dir=", "exists already"]),
     (("--config-dir", "conf", "job=typo", "cluster=local"), ["job.scrpt", "did you mean job.script?"]),
-    (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
     (("status",), ["no run under", "/runs"]),
     ((*LOCAL, "standby.imports=numpy"), ["standby.imports=numpy: must be a list", "'standby.imports=[numpy]'"]),
     ((*LOCAL, "faults.plan={kind:kill,group:1,at:5}"), ["faults.plan=", "must be a list", "'faults.plan=[{kind"]),
@@ -457,19 +452,6 @@ def test_the_controller_leaves_a_report_when_the_run_has_ended(finished: Path) -
     assert "succeeded: all groups finished" in (run / "report.html").read_text()
     done = ftslurm("report", "--json", str(run), cwd=finished)
     assert json.loads(done.stdout)["trained_s"] > 0, done
-
-
-def test_a_run_is_repeated_from_its_config_yaml(finished: Path, tmp_path: Path) -> None:
-    first, *others = run_dirs(finished)
-    done = alone("run", "--config", str(first / "config.yaml"), cwd=tmp_path)
-    assert done.returncode == 0, done
-    (second,) = set(run_dirs(finished)) - {first, *others}
-    assert list(tmp_path.iterdir()) == []
-    one, two = (yaml.safe_load((run / "config.yaml").read_text()) for run in (first, second))
-    assert two["run"].pop("dir") == str(second)
-    assert one["run"].pop("dir") == str(first)
-    assert one == two
-    assert looked(second)[0][1:] == looked(first)[0][1:]
 
 
 def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(home: Path) -> None:

@@ -20,7 +20,6 @@ def test_the_help_is_that_of_the_verb_with_a_line_for_each_common_setting(
     verb = "plan" if "plan" in words else "run"
     assert told.startswith(f"usage: ftslurm {verb} ")
     assert f"\n\n{VERBS[verb].about}\n" in told
-    assert ("--config FILE" in told) == (verb == "run")
     lines = told.partition("settings, as key=value")[2].splitlines()[1:]
     shown = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
     assert [name.partition("=")[0] for name in shown] == list(settings_help.FIRST)

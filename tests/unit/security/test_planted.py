@@ -152,18 +152,6 @@ def test_a_job_does_not_begin_with_a_config_of_another_user(what: str, tmp_path:
 
 
 @needs_root
-def test_a_run_is_not_repeated_from_the_settings_of_another_user(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = planted(tmp_path)
-    os.chown(run.config, STRANGE, STRANGE)
-    assert main(["run", "--config", str(run.config)]) == 2
-    said = capsys.readouterr().err
-    assert "cannot be read as a configuration of ftslurm: it belongs to another user" in said
-    assert "if you trust it, copy it" in said
-
-
-@needs_root
 def test_a_requeued_job_does_not_go_on_with_a_run_that_another_user_has_put_there(tmp_path: Path) -> None:
     config = compose.load(planted(tmp_path, "own", kind="slurm").config)
     for name in ("own", "strange"):

@@ -120,7 +120,7 @@ REFUSED: list[Case] = [
 ]
 # More of the kind, for the nightly tests.
 ALSO_REFUSED: list[Case] = [
-    ((*LOCAL, "--groups", "4"), ["unrecognized arguments: --groups;", "key=value"]),
+    ((*LOCAL, "--groups", "4"), ["unrecognized arguments: --groups 4;", "key=value"]),
     ((*LOCAL, "group.count=3"), ["there is no setting group.count", "did you mean groups.count?"]),
     ((*LOCAL, "cluster.gpus=4"), ["there is no setting cluster.gpus", "did you mean groups.gpus?"]),
     ((*LOCAL, "count=3"), ["there is no setting count", "did you mean groups.count?"]),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from ftslurm.guard.interfaces import family
 from ftslurm.guard.loopback_filter import FilteredListener
-from ftslurm.guard.sockets import End, Host, Listener, Refusals, TimeLimit, exactly, relay
+from ftslurm.guard.sockets import Host, Listener, Refusals, TimeLimit, exactly, relay
 from ftslurm.security import handshake
 
 MOST_UNPROVEN = 512  # connections without a completed handshake; hundreds of guards may dial one store at once
@@ -92,7 +92,8 @@ class Admission(Listener):
         with TimeLimit(OFFERED_WITHIN_S):
             outbound = await self._connect(service, inbound)
         if outbound is not None:
-            await relay(outbound, inbound)
+            with outbound:
+                await relay(inbound, outbound)
 
     async def _prove(self, inbound: socket.socket, host: str) -> str | None:
         """Return the service that a client of the run wants; None: it could not prove that it is one."""
@@ -136,7 +137,7 @@ class Admission(Listener):
         oldest.end()
         self.refusals.tell("flood", f"{count} connections from {busiest} at a time that do not prove themselves")
 
-    async def _connect(self, service: str, inbound: socket.socket) -> End | None:
+    async def _connect(self, service: str, inbound: socket.socket) -> socket.socket | None:
         """Connect to the server of a service, once it is there; None: the server was given the connection itself."""
         while True:
             while (target := self.targets.get(service)) is None:
@@ -146,9 +147,7 @@ class Admission(Listener):
                     socket.send_fds(target, [b"\0"], [inbound.fileno()])
                     return None
                 with target.admitted() as connection:
-                    outbound = End()
                     await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", target.port))
-                    await outbound.attach(connection)
-                    return outbound
+                    return connection
             except BlockingIOError:  # it does not take connections as fast as they come
                 await asyncio.sleep(BUSY_S)

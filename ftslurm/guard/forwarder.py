@@ -18,9 +18,9 @@ import hmac
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from ftslurm.guard.sockets import End, Host, Listener, Refusals, TimeLimit, exactly, relay
+from ftslurm.guard.sockets import Host, Listener, Refusals, TimeLimit, exactly, has_hung_up, relay
 from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
@@ -60,8 +60,8 @@ class Forwarder(Listener):
         self.key = key
         self.warn = warn
         self.moves = moves
-        self.clients: dict[End, bool] = {}  # whether they are connected to the server
-        self.dials: set[TimeLimit] = set()
+        self.waiting: set[socket.socket] = set()  # clients that are not connected to the server yet
+        self.until_moved: set[TimeLimit] = set()  # of what ends when the server moves
         self.asked: asyncio.Future[list[Resolved]] | None = None  # the name service
         self.moved = asyncio.get_running_loop().create_future()  # done when the server has another address
         self.target: str | None = None
@@ -84,10 +84,8 @@ class Forwarder(Listener):
             self.known_since = time.monotonic()
             self.is_settled = False  # the address has been reached, or reported
             self.problem = ""  # why the last attempt to connect has failed
-            for client in [client for client, is_connected in self.clients.items() if is_connected]:
-                client.abort()
-            for dial in tuple(self.dials):
-                dial.end()
+            for limit in tuple(self.until_moved):
+                limit.end()
         self.moved.set_result(None)
         self.moved = asyncio.get_running_loop().create_future()
 
@@ -99,23 +97,31 @@ class Forwarder(Listener):
                 words = f"a connection of user {owner} to this worker's way to {self.target or 'a server'}"
                 self.refusals.tell("forwarder", words)
             return
-        client = End()
-        await client.attach(inbound)
-        self.clients[client] = False
-        asyncio.get_running_loop().call_later(TELL_S, self._tell_if_out_of_reach, client, time.monotonic())
+        self.waiting.add(inbound)
+        asyncio.get_running_loop().call_later(TELL_S, self._tell_if_out_of_reach, inbound, time.monotonic())
         try:
-            outbound = await self._reach(client)
-            if outbound is not None:
-                self.clients[client] = True
-                with outbound:
-                    await relay(client, outbound)
+            outbound = await self._reach(inbound)
         finally:
-            del self.clients[client]
-            client.abort()
+            self.waiting.remove(inbound)
+        if outbound is not None:
+            with outbound, self._until_it_moves():
+                if not has_hung_up(inbound):  # what it has sent is not meant any more
+                    await relay(inbound, outbound)
 
-    async def _reach(self, client: End) -> socket.socket | None:
+    @contextlib.contextmanager
+    def _until_it_moves(self, seconds: float = float("inf")) -> Iterator[None]:
+        """End what the block waits for when the server moves, and after some seconds: it raises TimeoutError."""
+        limit = TimeLimit(seconds)
+        self.until_moved.add(limit)
+        try:
+            with limit:
+                yield
+        finally:
+            self.until_moved.discard(limit)
+
+    async def _reach(self, client: socket.socket) -> socket.socket | None:
         """Return a connection to the server; None: the client has hung up, or the server does not move and is down."""
-        while not client.transport.is_closing():
+        while not has_hung_up(client):
             moved, addresses = self.moved, await self._look_up()
             for address in addresses:
                 if not moved.done() and (outbound := await self._dial(address)) is not None:
@@ -146,10 +152,9 @@ class Forwarder(Listener):
 
     async def _dial(self, address: Resolved) -> socket.socket | None:
         """Return a connection to an address of the server; None: it does not answer, or the server has moved."""
-        moved, limit = self.moved, TimeLimit(DIAL_FOR_S)
-        self.dials.add(limit)
+        moved = self.moved
         try:
-            with contextlib.ExitStack() as opened, limit:
+            with contextlib.ExitStack() as opened, self._until_it_moves(DIAL_FOR_S):
                 outbound = opened.enter_context(socket.socket(address[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
                 await asyncio.get_running_loop().sock_connect(outbound, address[1])
                 # On one machine a socket can connect to itself at a port without a listener; no server could bind it.
@@ -166,8 +171,6 @@ class Forwarder(Listener):
             if not moved.done():
                 self.problem = f"{address[1][0]}: {os.strerror(error.errno) if error.errno else error}"
             return None
-        finally:
-            self.dials.discard(limit)
 
     async def _prove(self, outbound: socket.socket) -> None:
         """Answer the server's challenge, then check its proof.
@@ -183,9 +186,9 @@ class Forwarder(Listener):
         if not hmac.compare_digest(await exactly(outbound, handshake.PROOF), expected):
             raise handshake.Refused(f"{self.where.dialled} is held by something that is not of this run")
 
-    def _tell_if_out_of_reach(self, client: End, since: float) -> None:
+    def _tell_if_out_of_reach(self, client: socket.socket, since: float) -> None:
         """Report, once for each address, that a client has waited for it too long."""
-        if self.clients.get(client) is not False:
+        if client not in self.waiting:
             return
         left = max(since, self.known_since) + TELL_S - time.monotonic()
         if left <= 0 and self.target and not self.is_settled:

@@ -7,11 +7,12 @@ import contextlib
 import errno
 import os
 import resource
+import select
 import socket
 
 from ftslurm.errors import complain
 
-CHUNK = 65536  # bytes that are held for a connection that is not there yet; beyond it the sender has to wait
+CHUNK = 32768  # bytes that are read at once; a relay holds a few of them
 REST_S = 0.5  # pause when there are no file descriptors or no memory, instead of a busy loop
 
 Host = tuple[str, int]  # the address of a client
@@ -63,14 +64,13 @@ class Listener:
 
     def __init__(self, refusals: Refusals) -> None:
         self.refusals = refusals
-        self.listener: socket.socket | None = None
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.accepting: asyncio.Task[None] | None = None
+        self.tasks: set[asyncio.Task[None]] = set()  # of the connections
 
     def listen(self, listener: socket.socket) -> None:
         """Accept the connections of a socket from now on."""
         listener.setblocking(False)
-        self.listener = listener
-        self._await_next()
+        self.accepting = asyncio.get_running_loop().create_task(self._accept(listener))
 
     async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Serve one connection, which is closed afterwards.
@@ -82,130 +82,72 @@ class Listener:
 
     async def close(self) -> None:
         """Close all connections and the port."""
-        if self.listener is not None:
-            asyncio.get_running_loop().remove_reader(self.listener)
-            self.listener.close()
-            self.listener = None
+        if self.accepting is not None:
+            self.accepting.cancel()
+            await asyncio.wait([self.accepting])
         while self.tasks:  # a task whose time was up at this moment has to be told again
             for task in self.tasks:
                 task.cancel()
             await asyncio.wait(self.tasks, timeout=REST_S)
 
-    def _await_next(self) -> None:
-        if self.listener is not None:
-            asyncio.get_running_loop().add_reader(self.listener, self._accept, self.listener)
-
-    def _accept(self, listener: socket.socket) -> None:
-        """Accept one connection: a flood must not keep a guard from its other work."""
+    async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            inbound, peer = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:
-            loop.remove_reader(listener)
-            loop.call_later(REST_S, self._await_next)
-            return
-        inbound.setblocking(False)
-        task = loop.create_task(self._serve(inbound, peer))
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
+        with listener:
+            while True:
+                try:
+                    inbound, peer = await loop.sock_accept(listener)
+                except ConnectionAbortedError:
+                    continue
+                except OSError:
+                    await asyncio.sleep(REST_S)
+                    continue
+                task = loop.create_task(self._serve(inbound, peer))
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
+                await asyncio.sleep(0)  # a flood must not keep a guard from its other work
 
     async def _serve(self, inbound: socket.socket, peer: Host) -> None:
         with inbound, contextlib.suppress(OSError):
             await self.serve(inbound, peer)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            task.get_loop().call_exception_handler({"message": "a connection has failed", "exception": error})
 
-
-class End(asyncio.Protocol):
-    """One end of a relay: what it receives goes to the other end, and is held as long as there is none.
-
-    Args:
-        other: the other end, which is connected already.
-    """
-
-    transport: asyncio.Transport
-
-    def __init__(self, other: End | None = None) -> None:
-        self.other = other
-        self.held = bytearray()
-        self.has_ended = False
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def attach(self, connection: socket.socket) -> None:
-        """Take over a connected socket; from now on it is closed with this end."""
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: self, connection)
-
-    def abort(self) -> None:
-        """Close the connection now, and with it the other end; bytes that the kernel has still arrive."""
-        if hasattr(self, "transport"):
-            self.transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.max_size = CHUNK  # type: ignore[attr-defined]  # for more, each read asks the kernel for memory: 10 us
-        first = self.other
-        if first is None:
-            return
-        if first.transport.is_closing():
-            transport.abort()
-            return
-        first.other = self
-        first.transport.resume_reading()
-        transport.write(bytes(first.held))
-        first.held.clear()
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            self.other.transport.write(data)
-            return
-        self.held += data
-        if len(self.held) >= CHUNK:
-            self.transport.pause_reading()
-
-    def eof_received(self) -> bool:
-        """Handle that the peer sends no more; return whether it may still receive."""
-        self.has_ended = True
-        if self.other is None:
-            return False
-        if self.other.has_ended:
-            self.other.transport.close()
-            return False
-        self.other.transport.write_eof()
-        return True
-
-    def pause_writing(self) -> None:
-        if self.other is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None:
-            self.other.transport.resume_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.other is not None and (error is not None or not (self.has_ended and self.other.has_ended)):
-            self.other.abort()
-        self.closed.set_result(None)
-
-
-async def relay(first: End, connection: socket.socket) -> None:
-    """Copy between an end and another connection until both have hung up, or one is broken.
+async def relay(*connections: socket.socket) -> None:
+    """Copy between two connections until both have hung up, or one is broken.
 
     Bytes that have been written to either side still arrive.
+
+    Raises:
+        OSError: one is broken.
     """
-    second = End(first)
+    ends = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
     try:
-        await second.attach(connection)
-        await asyncio.wait([first.closed, second.closed])
+        for one in connections:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ends.append(await asyncio.open_connection(sock=one, limit=CHUNK))
+            # For more, each read asks the kernel for memory: 10 us.
+            ends[-1][1].transport.max_size = CHUNK  # type: ignore[attr-defined]
+        (first, to_first), (second, to_second) = ends
+        await asyncio.gather(_copy(first, to_second), _copy(second, to_first))
+        for _, writer in ends:
+            writer.close()
+            await writer.wait_closed()
     finally:
-        for end in (first, second):
-            end.abort()
+        for _, writer in ends:
+            writer.transport.abort()
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(CHUNK):
+        target.write(data)
+        await target.drain()
+    target.write_eof()
+
+
+def has_hung_up(connection: socket.socket) -> bool:
+    """Return whether the peer sends no more, whatever is still to be read."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 async def exactly(connection: socket.socket, count: int, data: bytearray | None = None) -> bytes:

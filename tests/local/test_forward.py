@@ -111,7 +111,7 @@ def test_bytes_pass_both_ways_unchanged_and_each_side_may_end_first(way_to: Call
             got.update(data)
         writer.join()
         assert got.digest() == hashlib.sha256(text).digest()
-    until(lambda: not way.forwarder.clients)
+    until(lambda: not way.forwarder.tasks)
 
 
 def test_a_reader_that_is_slow_holds_the_writer_up_and_nothing_piles_up(way_to: Callable[..., Way]) -> None:
@@ -177,7 +177,7 @@ def test_when_it_moves_old_connections_end_and_new_ones_go_to_the_new_place(way_
     way.go_to(url_of(second))  # its current address: no effect
     time.sleep(0.1)
     near.sendall(b"!")
-    assert len(way.forwarder.clients) == 1
+    assert len(way.forwarder.tasks) == 1
 
 
 def test_while_it_is_nowhere_connections_are_held_and_nobody_dials(way_to: Callable[..., Way]) -> None:
@@ -227,7 +227,7 @@ def test_whoever_hangs_up_the_other_side_sees_it(
         other.settimeout(PATIENCE_S)
         assert ended(other)
         other.close()
-        until(lambda: not way.forwarder.clients)
+        until(lambda: not way.forwarder.tasks)
 
 
 @pytest.mark.parametrize("moves", [12, pytest.param(40, marks=pytest.mark.nightly)])

@@ -96,8 +96,7 @@ def keep_store(pipe: Connection) -> None:
 
     async def serve() -> None:
         admission = Admission(lambda: KEY, Refusals())
-        admission.announce("127.0.0.1", "127.0.0.1")
-        pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{admission.open()}/store"))
+        pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{admission.open('127.0.0.1', '127.0.0.1')}/store"))
         admission.offer("store", FilteredListener(stores[1][0]))
         await asyncio.Event().wait()
 

@@ -50,7 +50,7 @@ class Manager:
         self._client = self._native.ManagerClient(address, connect_timeout=TIMEOUT)
         if self._rank == 0:  # before the guard lets nobody in but itself
             port = int(address.rpartition(":")[2])
-            _worker.gateway.publish(addresses.manager(port), port)
+            _worker.gateway.publish(f"{addresses.MANAGER}{port}", port)
             leave("manager", self._server.address())
         since_0_3 = hasattr(self._native.QuorumResult, "reconfigure_handles")  # of the process group: there is none
         self._handle = {"reconfigure_handle": ""} if since_0_3 else {}
@@ -177,7 +177,7 @@ def main(task: guard.Task, orders: int, reports: int) -> NoReturn:
     session.main(task, orders, reports)
 
 
-def watch(task: guard.Task, channel: session.Channel, _: Any) -> session.Watchers:
+def watch(task: guard.Task, channel: session.Channel) -> session.Watchers:
     """Install the observers of the Manager; those of torch have nothing to watch."""
     watchers = session.Watchers(
         progress=progress.Observer(channel.say, position=task.position),

@@ -209,7 +209,9 @@ class Managers:
             connection = socket.create_connection((split.hostname, split.port), 30)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if key:
-                handshake.introduce(connection, key, split.netloc + split.path)
+                said = connection.recv(handshake.CHALLENGE, socket.MSG_WAITALL)
+                connection.sendall(handshake.answer(key, said, split.netloc + split.path)[0])
+                connection.recv(handshake.PROOF, socket.MSG_WAITALL)
             one = _Manager(number, connection, headers, self.answers.append)
             self.selector.register(connection, selectors.EVENT_READ, one)
             self.all.append(one)

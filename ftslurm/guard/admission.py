@@ -1,9 +1,9 @@
 """The only port of a guard that other nodes can reach. It connects processes of the run to the servers behind it.
 
-Those are the servers of the guard's worker: the Lighthouse, a group's store, a manager, a parameter server. A client
+Those are the servers of the guard's worker: the Lighthouse, a group's store, a manager, ... A client
 gets a challenge and has one second to answer it (security/handshake.py); then it is connected to the service it
 requested. torchft's and torch's servers listen on loopback, where only the guard can connect (loopback_filter.py), and
-the guard copies the bytes. Our Lighthouse does not listen at all: it is given the connection itself.
+the guard copies the bytes. Servers in Python do not listen at all: they are given the connection itself.
 At most MOST_UNPROVEN clients may be unproven; beyond that, one is closed for each new one.
 """
 
@@ -36,8 +36,6 @@ class Admission(Listener):
         key: returns the run's key; b"": it is not known yet.
     """
 
-    name = address = ""
-
     def __init__(self, key: Callable[[], bytes], refusals: Refusals) -> None:
         super().__init__(refusals)
         self.key = key
@@ -46,22 +44,22 @@ class Admission(Listener):
         self.targets: dict[str, Target] = {}
         self.offered = asyncio.Event()
 
-    def announce(self, name: str, address: str) -> None:
-        """Set this machine's name for other nodes, and the address to listen at ("": all), before `open`."""
-        self.name = name.lower()  # as addresses.read returns it: host names are case-insensitive
-        self.address = address
-
-    def open(self) -> str:
+    def open(self, host: str, address: str) -> str:
         """Listen, unless already listening. Return HOST:PORT, as it is announced to the run.
+
+        Args:
+            host: this machine's name or address for other nodes.
+            address: where to listen; "": at all addresses.
 
         Raises:
             OSError: no port is available.
         """
         if not self.host_port:
-            kind = family(self.address)
-            both = not self.address and kind == socket.AF_INET6
-            listener = socket.create_server((self.address, 0), family=kind, backlog=1024, dualstack_ipv6=both)
-            self.host_port = f"{self.name}:{listener.getsockname()[1]}"
+            kind = family(address)
+            both = not address and kind == socket.AF_INET6
+            listener = socket.create_server((address, 0), family=kind, backlog=1024, dualstack_ipv6=both)
+            # As addresses.read returns it: host names are case-insensitive.
+            self.host_port = f"{host.lower()}:{listener.getsockname()[1]}"
             self.listen(listener)
         return self.host_port
 
@@ -108,8 +106,9 @@ class Admission(Listener):
                 key = self.key()
                 admitted = handshake.admit(key, said, answer, self.host_port) if key else None
                 if admitted is not None:
-                    await loop.sock_sendall(inbound, admitted.proof)
-                    return admitted.service
+                    service, proof = admitted
+                    await loop.sock_sendall(inbound, proof)
+                    return service
         except TimeoutError:
             if limit not in self.unproven:  # it was pushed out, which is told
                 return None

@@ -108,6 +108,16 @@ class Forwarder(Listener):
                 if not has_hung_up(inbound):  # what it has sent is not meant any more
                     await relay(inbound, outbound)
 
+    async def hand_over(self, channel: socket.socket) -> None:
+        """Send a connection to the server over a channel, or why there is none."""
+        with channel, contextlib.suppress(OSError):
+            for address in await self._look_up():
+                if (outbound := await self._dial(address)) is not None:
+                    with outbound:
+                        socket.send_fds(channel, [b"\0"], [outbound.fileno()])
+                    return
+            channel.send(self._why().encode())
+
     @contextlib.contextmanager
     def _until_it_moves(self, seconds: float = float("inf")) -> Iterator[None]:
         """End what the block waits for when the server moves, and after some seconds: it raises TimeoutError."""
@@ -186,6 +196,10 @@ class Forwarder(Listener):
         if not hmac.compare_digest(await exactly(outbound, handshake.PROOF), expected):
             raise handshake.Refused(f"{self.where.dialled} is held by something that is not of this run")
 
+    def _why(self) -> str:
+        """Return why the server is not reached."""
+        return self.problem or ("no answer" if self.addresses else "this node knows no address of that name")
+
     def _tell_if_out_of_reach(self, client: socket.socket, since: float) -> None:
         """Report, once for each address, that a client has waited for it too long."""
         if client not in self.waiting:
@@ -193,9 +207,8 @@ class Forwarder(Listener):
         left = max(since, self.known_since) + TELL_S - time.monotonic()
         if left <= 0 and self.target and not self.is_settled:
             self.is_settled = True
-            why = self.problem or ("no answer" if self.addresses else "this node knows no address of that name")
             self.warn(
-                f"cannot reach {self.target} ({why}): name a network that all nodes share in "
+                f"cannot reach {self.target} ({self._why()}): name a network that all nodes share in "
                 f"cluster.interface=, and see that no firewall closes its ports"
             )
         next_s = left if left > 0 else TELL_S

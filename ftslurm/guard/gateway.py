@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ftslurm.guard.interfaces import Reach
 from ftslurm.security import socket_owners
 
 LONGEST = 4096  # bytes of a message
@@ -23,6 +24,8 @@ SWEEP_FOR_S = 2.0  # longest time that another user's connection takes from the 
 
 class Gateway:
     """The worker's end. Threads take turns. Forked children of the worker cannot use it."""
+
+    reach: Reach  # how other nodes reach this one: set before the first `reserve`
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection: socket.socket | None = connection
@@ -39,22 +42,13 @@ class Gateway:
         if connection is not None:
             connection.close()
 
-    def announce(self, host: str, address: str) -> None:
-        """Set how other nodes reach this one, before the first `reserve`.
-
-        Args:
-            host: a host name or an address, which the run is told.
-            address: where the guard listens; "": at all addresses.
-        """
-        self._ask("announce", host=host, address=address)
-
     def reserve(self) -> str:
         """Return HOST:PORT of the guard's admission for this worker's servers. It never changes.
 
         Raises:
             OSError: no port is available.
         """
-        return str(self._ask("reserve"))
+        return str(self._ask("reserve", host=self.reach.host, address=self.reach.address))
 
     def publish(self, service: str, port: int) -> None:
         """Make a server of this process that listens on loopback reachable for the run only.
@@ -82,7 +76,7 @@ class Gateway:
         """Make a server reachable for the run only that does not listen: it is given the admitted connections.
 
         Returns:
-            A socket that receives one descriptor of a connection with each message (socket.recv_fds).
+            A socket that receives one connection with each message (`taken`).
 
         Raises:
             OSError: the guard could not publish it.
@@ -104,9 +98,21 @@ class Gateway:
         """
         return str(self._ask("forwarder", address=address))
 
-    def key(self) -> bytes:
-        """Return the run's key; b"": there is none."""
-        return bytes.fromhex(str(self._ask("key")))
+    def dial(self, address: str, patience_s: float) -> socket.socket:
+        """Return a connection to a server of the run (addresses.py), which the guard has made.
+
+        Raises:
+            OSError: it cannot be reached, or is not of the run.
+        """
+        ours, theirs = pair()
+        with ours:
+            with theirs:
+                self._ask("dial", theirs.fileno(), address=address)
+            ours.settimeout(patience_s)
+            why, connection = taken(ours)
+        if connection is None:
+            raise ConnectionError(f"{address}: {why.decode()}")
+        return connection
 
     def tell(self, kind: str, words: str) -> None:
         """Report a refusal; the guard logs the first of each kind."""
@@ -130,6 +136,16 @@ class Gateway:
 def pair() -> tuple[socket.socket, socket.socket]:
     """Return both ends, the guard's and the worker's. Programs that either starts do not inherit them."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def taken(channel: socket.socket) -> tuple[bytes, socket.socket | None]:
+    """Return the next message, and the socket that has come with it.
+
+    Raises:
+        OSError: none comes.
+    """
+    data, descriptors, _, _ = socket.recv_fds(channel, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+    return data, socket.socket(fileno=descriptors[0]) if descriptors else None
 
 
 def _own_sockets() -> list[socket.socket]:

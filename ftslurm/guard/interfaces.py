@@ -12,7 +12,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ftslurm.guard.processes import read
@@ -108,18 +108,6 @@ def automatic(host: str, there: Interfaces, controller: str) -> Reach:
             is_sure = other == controller or not found  # else the name may be of use to others
             return Reach(bracketed(start) if is_sure else host, interface=name)
     return Reach(host)
-
-
-def announce(environ: Mapping[str, str], tell: Callable[[str, str], None]) -> Reach:
-    """Find out how this node is reached, and have the guard announce it.
-
-    Raises:
-        RuntimeError: the node has none of the interfaces of cluster.interface.
-        OSError: the guard does not answer.
-    """
-    found = reach(environ)
-    tell(found.host, found.address)
-    return found
 
 
 # --- what a node has --------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ftslurm.guard.admission import Admission
 from ftslurm.guard.forwarder import Forwarder
-from ftslurm.guard.gateway import LONGEST
+from ftslurm.guard.gateway import taken
 from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.sockets import Refusals, raise_file_limit
 from ftslurm.protocol import addresses, messages
@@ -44,7 +44,16 @@ class Network:
         self._admission = Admission(lambda: self.key, self._refusals)
         self._lighthouse: Forwarder | None = None
         self._servers: list[Forwarder] = []  # to the parameter server of each serving group
-        self._forwarders: dict[str, Forwarder] = {}  # to stores and managers, by address
+        self._forwarders: dict[str, Forwarder] = {}  # to stores, managers and checkpoint servers, by address
+        self._answers: dict[str, Callable[..., object]] = {
+            "reserve": self._admission.open,
+            "publish": self._publish,
+            "take_over": lambda service, given: self._admission.offer(service, given),
+            "withdraw": self._admission.withdraw,
+            "forwarder": self._forwarder,
+            "dial": self._dial,
+            "refused": self._refusals.tell,
+        }
         raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
         requests.setblocking(False)  # a worker that does not read its answers must not block the guard
         self._loop = asyncio.new_event_loop()
@@ -126,69 +135,49 @@ class Network:
         Raises:
             OSError: no port is available.
         """
+        forwarder = self._forwarder_to(address)
+        return address if forwarder is None else forwarder.url.removeprefix("http://")
+
+    def _forwarder_to(self, address: str) -> Forwarder | None:
         where = addresses.read(address)
         if where is None or where.service is None:
-            return address
+            return None
         if where.dialled not in self._forwarders:  # they stay: each restart of a group adds one or two
             self._forwarders[where.dialled] = self._new(where.dialled, moves=False)
-        return self._forwarders[where.dialled].url.removeprefix("http://")
+        return self._forwarders[where.dialled]
 
     # --- requests of the worker -------------------------------------------------------------------------------------
 
     def _asked(self) -> None:
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self.requests, LONGEST, 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            data, descriptors = b"", []
-        if not data:
-            self._loop.remove_reader(self.requests)
-            self.requests.close()
-            return
         number = None
         try:
+            data, given = taken(self.requests)
+            if not data:
+                self._loop.remove_reader(self.requests)
+                self.requests.close()
+                return
             asked = json.loads(data)
-            number = asked["number"]
-            answer: dict[str, object] = {"value": self._answer(asked, descriptors)}
+            number = asked.pop("number")
+            more = {} if given is None else {"given": given}
+            answer: dict[str, object] = {"value": self._answers[asked.pop("question")](**asked, **more)}
+        except BlockingIOError:
+            return
         except Exception as error:  # a malformed question must not end the guard
             answer = {"error": str(error) or repr(error)}
-        for left in descriptors:  # those that no server has taken
-            os.close(left)
         answer["number"] = number
         with contextlib.suppress(OSError):
             self.requests.send(json.dumps(answer).encode())
 
-    def _answer(self, asked: dict[str, Any], descriptors: list[int]) -> object:
-        match asked["question"]:
-            case "announce":
-                self._admission.announce(str(asked["host"]), str(asked["address"]))
-            case "reserve":
-                return self._admission.open()
-            case "take_over":
-                self._admission.offer(str(asked["service"]), _taken(descriptors))
-            case "publish":
-                listener = FilteredListener(_taken(descriptors))
-                if not listener.filtered:
-                    words = "nothing: this kernel cannot keep others on this machine from the"
-                    self._refusals.tell("filter", f"{words} {asked['service']} of this worker")
-                self._admission.offer(str(asked["service"]), listener)
-            case "withdraw":
-                self._admission.withdraw(asked["service"])
-            case "forwarder":
-                return self._forwarder(asked["address"])
-            case "key":
-                return self.key.hex()
-            case "refused":
-                self._refusals.tell(asked["kind"], asked["words"])
-            case other:
-                raise ValueError(f"no such question: {other!r}")
-        return ""
+    def _publish(self, service: str, given: socket.socket) -> None:
+        """Offer a server that listens."""
+        listener = FilteredListener(given)
+        if not listener.filtered:
+            words = "nothing: this kernel cannot keep others on this machine from the"
+            self._refusals.tell("filter", f"{words} {service} of this worker")
+        self._admission.offer(service, listener)
 
-
-def _taken(descriptors: list[int]) -> socket.socket:
-    """Return the socket that came with a question."""
-    (descriptor,) = descriptors
-    found = socket.socket(fileno=descriptor)
-    descriptors.clear()
-    return found
+    def _dial(self, address: str, given: socket.socket) -> None:
+        """Connect to a server, and give the worker the connection."""
+        forwarder = self._forwarder_to(address)
+        assert forwarder is not None
+        forwarder.begin(forwarder.hand_over(given))

@@ -9,6 +9,8 @@ import os
 import resource
 import select
 import socket
+from collections.abc import Coroutine
+from typing import Any
 
 from ftslurm.errors import complain
 
@@ -80,6 +82,12 @@ class Listener:
         """
         raise NotImplementedError
 
+    def begin(self, connection: Coroutine[Any, Any, None]) -> None:
+        """Do something with a connection in a task."""
+        task = asyncio.get_running_loop().create_task(connection)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
     async def close(self) -> None:
         """Close all connections and the port."""
         if self.accepting is not None:
@@ -101,9 +109,7 @@ class Listener:
                 except OSError:
                     await asyncio.sleep(REST_S)
                     continue
-                task = loop.create_task(self._serve(inbound, peer))
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
+                self.begin(self._serve(inbound, peer))
                 await asyncio.sleep(0)  # a flood must not keep a guard from its other work
 
     async def _serve(self, inbound: socket.socket, peer: Host) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ftslurm.guard import interfaces
-from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.gateway import Gateway, taken
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse import protobuf, stock
@@ -227,7 +227,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             os.write(reports, messages.encode_report(message, task.index))
 
     async def live() -> None:
-        interfaces.announce(os.environ, task.gateway.announce)
+        task.gateway.reach = interfaces.reach(os.environ)
         url = f"http://{task.gateway.reserve()}/{addresses.LIGHTHOUSE}"  # for the groups' guards, which forward to it
         chosen = stock.serve if options["kind"] == "torchft" else serve
         await asyncio.gather(beat(task.position), chosen(options, orders, report, task.gateway, url))
@@ -271,13 +271,13 @@ def serve_from(channel: socket.socket, server: GrpcServer) -> None:
     channel.setblocking(False)
 
     def receive() -> None:
-        data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        if not data:
-            loop.remove_reader(channel)  # the guard is gone, and will take this process with it
-        elif not descriptors:
+        data, connection = taken(channel)
+        if connection is not None:
+            server.adopt(connection)
+        elif data:
             log("a connection is lost: this process may not open more files (ulimit -n)")
-        for descriptor in descriptors:
-            server.adopt(socket.socket(fileno=descriptor))
+        else:
+            loop.remove_reader(channel)  # the guard is gone, and will take this process with it
 
     loop.add_reader(channel, receive)
 

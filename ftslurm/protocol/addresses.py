@@ -6,17 +6,14 @@ An address without one of these services is not of the run, and is used as it is
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from ftslurm.protocol.value_class import Value
 
-LIGHTHOUSE, STORE, SERVER, CHECKPOINT = "lighthouse", "store", "server", "checkpoint"
-_MANAGER = "manager:"  # and its number, for a process may have several
-
-
-def manager(number: int) -> str:
-    """The service of the manager that listens on this port of its machine's loopback."""
-    return f"{_MANAGER}{number}"
+LIGHTHOUSE, STORE, SERVER = "lighthouse", "store", "server"
+MANAGER, CHECKPOINT = "manager:", "checkpoint:"  # and a number, for a process may have several
+_SERVICE = re.compile(rf"{LIGHTHOUSE}|{STORE}|{SERVER}|({MANAGER}|{CHECKPOINT})\d+", re.ASCII)
 
 
 class Address(Value):
@@ -43,5 +40,4 @@ def read(text: str) -> Address | None:
     if not host:
         return None
     word = parts.path.strip("/")
-    known = word in (LIGHTHOUSE, STORE, SERVER) or (word.startswith(_MANAGER) and word[len(_MANAGER) :].isdigit())
-    return Address(host, port, word if known else None)
+    return Address(host, port, word if _SERVICE.fullmatch(word) else None)

@@ -1,6 +1,6 @@
 """A handshake in which both ends of a connection prove that they belong to the run, before any other byte.
 
-Every run has a key: 32 random bytes that only its controller, its guards and its workers know (run_key.py). The
+Every run has a key: 32 random bytes that only its controller and its guards know (run_key.py). The
 server sends the first message:
 
     server -> client   MAGIC (16 bytes)   Ns: 32 random bytes
@@ -20,28 +20,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import socket
-import time
-from dataclasses import dataclass
 
 MAGIC = b"ftslurm gate 1\r\n"
 _NONCE = _SERVICE = PROOF = 32
 CHALLENGE = len(MAGIC) + _NONCE  # bytes of each of the three messages
 ANSWER = _NONCE + _SERVICE + PROOF
-PATIENCE_S = 5.0  # a client waits at most this long for an answer
-_GLANCE_S = 0.001  # a read of what has arrived already
 
 
 class Refused(ConnectionError):
     """The peer does not belong to this run, or does not accept that this process does."""
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """A client that has proved that it belongs to the run."""
-
-    service: str
-    proof: bytes  # the server's proof, to send to the client
 
 
 def challenge() -> bytes:
@@ -71,8 +58,10 @@ def answer(key: bytes, said: bytes, address: str) -> tuple[bytes, bytes]:
     return sent, _prove(key, b"server", nonces, address)
 
 
-def admit(key: bytes, said: bytes, answered: bytes, host_port: str) -> Admitted | None:
-    """Check a client's answer to our challenge. Return None if the client does not belong to the run.
+def admit(key: bytes, said: bytes, answered: bytes, host_port: str) -> tuple[str, bytes] | None:
+    """Check a client's answer to our challenge. Return the service that it wants, and our proof for it.
+
+    Return None if the client does not belong to the run.
 
     Args:
         key: the run's key.
@@ -89,60 +78,8 @@ def admit(key: bytes, said: bytes, answered: bytes, host_port: str) -> Admitted 
     address = f"{host_port}/{service}"
     if not hmac.compare_digest(proof, _prove(key, b"client", nonces, address)):
         return None
-    return Admitted(service, _prove(key, b"server", nonces, address))
+    return service, _prove(key, b"server", nonces, address)
 
 
 def _prove(key: bytes, who: bytes, nonces: bytes, address: str) -> bytes:
     return hmac.new(key, b"ftslurm 1 " + who + nonces + address.encode(), hashlib.sha256).digest()
-
-
-def introduce(connection: socket.socket, key: bytes, address: str, patience_s: float = PATIENCE_S) -> None:
-    """Run the client's side on a blocking connection. The connection keeps its time-out.
-
-    Raises:
-        Refused: the server is not of this run.
-        OSError: the server has closed the connection, or is silent for longer than `patience_s`.
-    """
-    before = connection.gettimeout()
-    deadline = time.monotonic() + patience_s
-    sent, expected = answer(key, _exactly(connection, CHALLENGE, deadline), address)
-    connection.sendall(sent)
-    if not hmac.compare_digest(_exactly(connection, PROOF, deadline), expected):
-        raise Refused(f"{address} is held by something that is not of this run")
-    connection.settimeout(before)
-
-
-def demand(connection: socket.socket, key: bytes, host_port: str, service: str, patience_s: float = 1.0) -> None:
-    """Run the server's side on a blocking connection. The connection keeps its time-out.
-
-    Raises:
-        Refused: the client is not of this run, or wants another service.
-        OSError: the connection is broken, or silent for longer than `patience_s`.
-    """
-    before = connection.gettimeout()
-    said, deadline = challenge(), time.monotonic() + patience_s
-    connection.settimeout(patience_s)
-    connection.sendall(said)
-    admitted = admit(key, said, _exactly(connection, ANSWER, deadline), host_port)
-    if admitted is None or admitted.service != service:
-        raise Refused("a connection of somebody who is not of this run")
-    connection.sendall(admitted.proof)
-    connection.settimeout(before)
-
-
-def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
-    """Receive exactly `count` bytes: the bytes after them belong to the service.
-
-    Bytes that have arrived count even if this thread had to wait for its turn until after the deadline.
-    """
-    data = b""
-    while len(data) < count:
-        connection.settimeout(max(deadline - time.monotonic(), _GLANCE_S))
-        try:
-            piece = connection.recv(count - len(data))
-        except TimeoutError:
-            raise TimeoutError("the other end does not prove that it is of this run") from None
-        if not piece:
-            raise ConnectionResetError("the other end has hung up before it had proved that it is of this run")
-        data += piece
-    return data

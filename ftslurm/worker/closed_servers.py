@@ -6,8 +6,8 @@ guard can connect (guard/loopback_filter.py). They are reached at HOST:PORT/SERV
 each other that they are of this run (guard/admission.py, guard/forwarder.py). torchft is given loopback addresses
 wherever it connects to one of them, so its own code, in Rust or in a child process, is unchanged.
 
-The checkpoint server is in closed_transport.py: its data would be too much for a guard. parameter_sessions.py closes
-torchft's parameter server.
+Servers in Python do not listen at all: the guard gives them its connections (`admitted_server`). So it is with the
+checkpoint server (closed_transport.py) and the parameter server (parameter_sessions.py).
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ import functools
 import importlib
 import itertools
 import json
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.gateway import Gateway, taken
 from ftslurm.protocol import addresses
 from ftslurm.worker import patch_fit
 from ftslurm.worker.private_names import Patch
+
+GONE_S = 15  # the node of a peer that answers nothing is gone: a healer and its donor would wait for a minute
 
 store = SimpleNamespace(here="", public="")
 
@@ -58,8 +61,9 @@ def close_managers(gateway: Gateway) -> None:
         address = made.address()
         port = int(address.rpartition(":")[2].strip("/"))
         own[address] = make_client(f"http://127.0.0.1:{port}", connect_timeout=words["connect_timeout"])
-        gateway.publish(addresses.manager(port), port)
-        return _Server(made, lambda: gateway.withdraw(addresses.manager(port)))
+        service = f"{addresses.MANAGER}{port}"
+        gateway.publish(service, port)
+        return _Server(made, lambda: gateway.withdraw(service))
 
     @functools.wraps(make_client, updated=())
     def client(addr: str, *args: Any, **words: Any) -> Client:
@@ -110,6 +114,46 @@ class Client:
         quorum = self._client._quorum(*args, **words)
         self.answered(quorum)
         return quorum
+
+
+# --- servers in Python ------------------------------------------------------------------------------------------------
+
+
+def admitted_server(base: Any, gateway: Gateway, name: Callable[[], str]) -> Any:
+    """Return an HTTP server like `base` that does not listen: it serves the connections that its guard has admitted.
+
+    Args:
+        name: returns the service of the next one.
+    """
+
+    class AdmittedServer(base):  # type: ignore[misc]
+        socket: Any
+        address_family = socket.AF_INET  # of a socket that is not used: some kernels have no IPv6
+
+        def server_bind(self) -> None:
+            self.socket.close()
+            self.service = name()
+            self.socket = gateway.take_over(self.service)
+
+        def server_activate(self) -> None:
+            pass
+
+        def get_request(self) -> tuple[socket.socket, Any]:
+            _, connection = taken(self.socket)
+            if connection is None:
+                raise OSError("the guard is gone")
+            end_if_gone(connection)
+            return connection, connection.getpeername()
+
+    return AdmittedServer
+
+
+def end_if_gone(connection: socket.socket) -> None:
+    """Have the kernel end a connection if the node at its other end vanishes, which closes none."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, GONE_S // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, GONE_S // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_S * 1000)
 
 
 # --- process groups ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """torchft's parameter servers in a run: closed to strangers, and reported. Needs no change to the script.
 
-A server listens on loopback, is asked through the guards, and meets its clients in the group's store. Rank 0 of a group
+A server is asked through the guards, and meets its clients in the group's store. Rank 0 of a group
 reports `serving` for the first ParameterServer that it makes, then `served` with its step, and `session` for its own
 first session with a server (protocol/messages.py).
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import socket
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from ftslurm.guard.gateway import Gateway
 from ftslurm.protocol import addresses, messages, outbox
-from ftslurm.worker.closed_servers import store, through, within
+from ftslurm.worker.closed_servers import admitted_server, store, through, within
 from ftslurm.worker.onlooker import Onlooker, quietly
 
 EVERY_S = 1.0  # `served` is sent at most this often
@@ -71,13 +70,9 @@ def install(gateway: Gateway, sessions: Sessions) -> None:
     module: Any = importlib.import_module("torchft.parameter_server")
     no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    class LoopbackServer(module._IPv6HTTPServer):  # type: ignore[misc]
-        address_family = socket.AF_INET
+    base: Any = admitted_server(module._IPv6HTTPServer, gateway, lambda: addresses.SERVER)
 
-        def __init__(self, address: tuple[str, int], handler: Any) -> None:
-            super().__init__(("127.0.0.1", address[1]), handler)
-            gateway.publish(addresses.SERVER, self.socket.getsockname()[1])
-
+    class Server(base):  # type: ignore[misc]
         def handle_error(self, *request: Any) -> None:
             # torchft's handler closes the connection before the session, and http.server flushes it after that.
             if not isinstance(sys.exc_info()[1], ValueError):
@@ -109,7 +104,7 @@ def install(gateway: Gateway, sessions: Sessions) -> None:
     def public(part: int) -> str:
         return str(store.public).rpartition(":")[part]
 
-    module.ParameterServer, module._IPv6HTTPServer = RunParameterServer, LoopbackServer
+    module.ParameterServer, module._IPv6HTTPServer = RunParameterServer, Server
     # torchft names the store HOST:PORT/session/ID. The group's is at HOST:PORT/store; the server needs none of its own.
     module.socket = SimpleNamespace(gethostname=lambda: public(0))
     module.TCPStore = lambda **_: SimpleNamespace(port=public(2))

@@ -68,11 +68,11 @@ class Patch(Enum):
             """,
         },
     )
-    # Parameter servers listen on loopback, and their sessions meet in the group's store.
+    # Parameter servers do not listen, and their sessions meet in the group's store.
     PARAMETER_SERVERS = (
         CLOSED,
         {
-            "torchft.parameter_server": "_IPv6HTTPServer.address_family socket.gethostname() urllib.request",
+            "torchft.parameter_server": "_IPv6HTTPServer.get_request() socket.gethostname() urllib.request",
             "torchft.parameter_server:ParameterServer": """
                 new_session() address() _handle_session() TCPStore _IPv6HTTPServer urlopen
             """,
@@ -83,9 +83,10 @@ class Patch(Enum):
         CLOSED,
         {
             "torchft.checkpointing.http_transport": """
-                _IPv6HTTPServer.finish_request() socket.gethostname() urllib.request
+                _IPv6HTTPServer.server_bind() _IPv6HTTPServer.server_activate() _IPv6HTTPServer.get_request()
+                urllib.request
             """,
-            "torchft.checkpointing.http_transport:HTTPTransport": "_IPv6HTTPServer gethostname urlopen",
+            "torchft.checkpointing.http_transport:HTTPTransport": "address() _IPv6HTTPServer _server urlopen",
         },
     )
 

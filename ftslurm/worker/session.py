@@ -215,14 +215,14 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     code.enter(os.environ)
     choose_gpus(task.options.gpus)
     node_check.pass_or_end(task, channel.say)
-    reach = interfaces.announce(os.environ, task.gateway.announce)
+    reach = task.gateway.reach = interfaces.reach(os.environ)
     if told := reach.variables(os.environ):
         os.environ.update(told)
         if task.local_index == 0:
             complain(f"{task.node} is announced as {reach.host}, and has {told} (cluster.interface)")
     bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
     with no_garbage():
-        watchers = import_everything(task, channel, reach)
+        watchers = import_everything(task, channel)
         watchers.bound = bound
         if task.options.standby:
             from ftslurm.worker import warmup
@@ -231,7 +231,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     return code, watchers
 
 
-def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> Watchers:
+def import_everything(task: Task, channel: Channel) -> Watchers:
     """Import torch and torchft, patch torchft, and install its observers.
 
     Raises:
@@ -259,7 +259,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
-        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway, reach),
+        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway),
         Patch.COMPARE: lambda: compare(watchers, task, channel),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
         Patch.BROKEN: watchers.quorums.install,

@@ -13,6 +13,7 @@ from typing import TypeVar
 from ftslurm.guard.admission import Admission
 from ftslurm.guard.forwarder import Forwarder
 from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.interfaces import Reach
 from ftslurm.guard.network import Network
 from ftslurm.guard.sockets import Listener, Refusals
 
@@ -45,8 +46,7 @@ class Loop:
 
     def admission(self, name: str = "127.0.0.1") -> Admission:
         made = Admission(lambda: KEY, self.refusals)
-        made.announce(name, name if name == "127.0.0.1" else "")
-        self.do(made.open)
+        self.do(lambda: made.open(name, name if name == "127.0.0.1" else ""))
         self.listeners.append(made)
         return made
 
@@ -94,6 +94,6 @@ def asked(*keys: bytes) -> Iterator[Gateway]:
     network, gateway = Network(requests), Gateway(questions)
     for key in keys:
         network.learn(key.hex())
-    gateway.announce("127.0.0.1", "127.0.0.1")
+    gateway.reach = Reach("127.0.0.1", "127.0.0.1")
     yield gateway
     network.close()

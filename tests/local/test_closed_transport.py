@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import http.client
 import http.server
 import pickle
 import socket
@@ -13,100 +12,92 @@ import struct
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import guarded_network
 import pytest
 import torch
+from guarded_network import KEY
 from old_kernel import on_an_old_kernel
 
-from ftslurm.guard.interfaces import Reach, family
+from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.interfaces import Reach
 from ftslurm.security import handshake
-from ftslurm.worker import closed_transport
+from ftslurm.worker import closed_servers, closed_transport
 
 http_transport: Any = pytest.importorskip("torchft.checkpointing.http_transport")
 TIMEOUT = timedelta(seconds=20)
 
 
-class Guard:
-    """The part of a guard that the transport uses."""
-
-    def __init__(self, key: bytes = b"k" * 32) -> None:
-        self.own = key
-        self.refused: list[tuple[str, str]] = []
-
-    def key(self) -> bytes:
-        return self.own
-
-    def tell(self, kind: str, words: str) -> None:
-        self.refused.append((kind, words))
-
-    def first_refusal(self) -> str:
-        """Wait for the first logged refusal; the refused side may know it sooner."""
-        deadline = time.monotonic() + 20
-        while not self.refused:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return self.refused[0][1]
-
-
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reach], Guard]:
-    for name in ("_IPv6HTTPServer", "urllib", "socket"):
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Gateway]]:
+    """Close torchft's transports behind a guard's network, which has a key."""
+    for name in ("_IPv6HTTPServer", "urllib"):
         monkeypatch.setattr(http_transport, name, getattr(http_transport, name))
+    monkeypatch.setattr(http_transport.HTTPTransport, "address", http_transport.HTTPTransport.address)
+    with contextlib.ExitStack() as guards:
 
-    def make(reach: Reach) -> Guard:
-        made = Guard()
-        closed_transport.install(made, reach)  # type: ignore[arg-type]
-        return made
+        def make(*keys: bytes, reach: Reach | None = None) -> Gateway:
+            made = guards.enter_context(guarded_network.asked(*keys or (KEY,)))
+            made.reach = reach or made.reach
+            closed_transport.install(made)
+            return made
 
-    return make
-
-
-@pytest.fixture
-def guard(install: Callable[[Reach], Guard]) -> Guard:
-    return install(Reach("127.0.0.1", "127.0.0.1"))
+        yield make
 
 
 @pytest.fixture
-def sender(guard: Guard) -> Iterator[Any]:
+def guard(install: Callable[..., Gateway]) -> Gateway:
+    return install()
+
+
+@pytest.fixture
+def sender(guard: Gateway) -> Iterator[Any]:
     made = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
     made.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5)}, timeout=TIMEOUT)
     yield made
     made.shutdown()
 
 
+def place_of(sender: Any) -> tuple[str, int]:
+    """Return the address that others reach."""
+    split = urlsplit(sender.address())
+    return str(split.hostname), int(split.port or 0)
+
+
+@pytest.mark.usefixtures("guard")
 @pytest.mark.parametrize("chunks", [0, 3])
-def test_the_run_gets_the_state(guard: Guard, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_gets_the_state(
+    chunks: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody's
-    there = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=chunks)
-    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=chunks)
-    there.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5), "n": 3}, timeout=TIMEOUT)
-    assert there.metadata().startswith("http://127.0.0.1:")
-    got = here.recv_checkpoint(0, there.metadata(), 7, TIMEOUT)
-    assert torch.equal(got["w"], torch.arange(5))
-    assert got["n"] == 3
-    assert guard.refused == []
-    for each in (there, here):
+    there, other, here = (http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=chunks) for _ in range(3))
+    for number, one in ((3, there), (4, other)):  # a process may have several
+        one.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5), "n": number}, timeout=TIMEOUT)
+        assert place_of(one)[0] == "127.0.0.1"
+    for number, one in ((3, there), (4, other)):
+        got = here.recv_checkpoint(0, one.metadata(), 7, TIMEOUT)
+        assert torch.equal(got["w"], torch.arange(5))
+        assert got["n"] == number
+    for each in (there, other, here):
         each.shutdown()
+    assert "refused" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("six", [False, True])
 def test_a_server_at_all_addresses_is_reached_also_where_the_kernel_has_no_ipv6(
-    install: Callable[[Reach], Guard], six: bool
+    install: Callable[..., Gateway], six: bool
 ) -> None:
     def exchange() -> Any:
-        install(Reach("localhost", ""))  # what cluster.interface=auto mostly leads to
+        install(reach=Reach("localhost", ""))  # what cluster.interface=auto mostly leads to
         there, here = (http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=3) for _ in range(2))
         there.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5)}, timeout=TIMEOUT)
-        both = family("") == socket.AF_INET6  # as guard/admission.py listens
-        listener = socket.create_server(("", 0), family=family(""), dualstack_ipv6=both)
-        with listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1]), 5):
-            got = here.recv_checkpoint(0, there.metadata(), 7, TIMEOUT)
+        got = here.recv_checkpoint(0, there.metadata(), 7, TIMEOUT)
         for each in (there, here):
             each.shutdown()
         return got
@@ -114,23 +105,12 @@ def test_a_server_at_all_addresses_is_reached_also_where_the_kernel_has_no_ipv6(
     assert torch.equal((exchange() if six else on_an_old_kernel(exchange))["w"], torch.arange(5))
 
 
-def test_a_local_runs_server_is_on_loopback_alone(sender: Any) -> None:
-    assert sender._server.socket.getsockname()[0] == "127.0.0.1"
-
-
-def test_a_stranger_gets_nothing(guard: Guard, sender: Any) -> None:
+def test_a_stranger_gets_nothing(sender: Any, capfd: pytest.CaptureFixture[str]) -> None:
     for path in ("7/full", "7/metadata"):
-        with pytest.raises((OSError, http.client.HTTPException)):
-            urllib.request.urlopen(f"{sender.address()}{path}", timeout=5).read()
-    assert "a connection from 127.0.0.1" in guard.first_refusal()
-
-
-def test_another_runs_key_gets_nothing(guard: Guard, sender: Any) -> None:
-    address = sender.address().removeprefix("http://").rstrip("/")
-    host, _, port = address.removesuffix("/checkpoint").rpartition(":")
-    with socket.create_connection((host, int(port)), 5) as sock, pytest.raises(ConnectionResetError):
-        handshake.introduce(sock, b"o" * 32, address)
-    assert "a connection from 127.0.0.1" in guard.first_refusal()
+        with socket.create_connection(place_of(sender), 5) as sock, contextlib.suppress(ConnectionError):
+            sock.sendall(f"GET /checkpoint/{path} HTTP/1.0\r\n\r\n".encode())
+            assert b"HTTP" not in sock.recv(1000) + sock.recv(1000)
+    assert "refused: a connection from 127.0.0.1" in capfd.readouterr().err
 
 
 class Evil:
@@ -138,8 +118,9 @@ class Evil:
         return open, ("unpickled", "w")
 
 
+@pytest.mark.usefixtures("guard")
 def test_nothing_that_a_stranger_serves_is_unpickled(
-    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """For instance at the port of a dead group's server."""
     monkeypatch.chdir(tmp_path)
@@ -163,26 +144,31 @@ def test_nothing_that_a_stranger_serves_is_unpickled(
     for kind in (http.server.ThreadingHTTPServer, Impostor):
         with kind(("127.0.0.1", 0), Handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            with pytest.raises((handshake.Refused, TimeoutError, urllib.error.URLError)):
-                here.recv_checkpoint(0, f"http://127.0.0.1:{server.server_port}/checkpoint/", 7, timedelta(seconds=2))
+            for url in ("http://checkpoint:0@127.0.0.1", "http://127.0.0.1"):
+                with pytest.raises((TimeoutError, urllib.error.URLError)):
+                    here.recv_checkpoint(0, f"{url}:{server.server_port}/checkpoint/", 7, timedelta(seconds=2))
             server.shutdown()
     assert asked == []
     assert list(tmp_path.iterdir()) == []
-    assert any(kind == "server" for kind, _ in guard.refused)
+    assert "is held by something that is not of this run" in capfd.readouterr().err
     here.shutdown()
 
 
-def test_without_a_key_nobody_is_served(guard: Guard, sender: Any) -> None:
-    guard.own = b""
+@pytest.mark.parametrize("keys", [(b"",), (b"o" * 32,)])
+def test_whose_guard_has_no_key_or_another_runs_gets_nothing(
+    keys: tuple[bytes], sender: Any, install: Callable[..., Gateway]
+) -> None:
+    address = sender.metadata()
+    install(*keys)
     here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
-    with pytest.raises((handshake.Refused, urllib.error.URLError)):
-        here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)
+    with pytest.raises(urllib.error.URLError):
+        here.recv_checkpoint(0, address, 7, TIMEOUT)
     here.shutdown()
 
 
-def test_silent_strangers_do_not_keep_the_run_out(guard: Guard, sender: Any) -> None:
-    where = ("127.0.0.1", sender._server.socket.getsockname()[1])
-    held = [socket.create_connection(where) for _ in range(2 * closed_transport.MOST_STRANGERS)]
+@pytest.mark.usefixtures("guard")
+def test_silent_strangers_do_not_keep_the_run_out(sender: Any) -> None:
+    held = [socket.create_connection(place_of(sender)) for _ in range(200)]
     here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
     assert torch.equal(here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)["w"], torch.arange(5))
     for sock in held:
@@ -190,34 +176,15 @@ def test_silent_strangers_do_not_keep_the_run_out(guard: Guard, sender: Any) -> 
     here.shutdown()
 
 
-def test_where_no_thread_can_be_had_no_place_is_lost(
-    guard: Guard, sender: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    where = ("127.0.0.1", sender._server.socket.getsockname()[1])
-    with monkeypatch.context() as short:
-        short.setattr(threading.Thread, "start", none)
-        for _ in range(2 * closed_transport.MOST_STRANGERS):
-            with socket.create_connection(where, 5.0) as sock, contextlib.suppress(ConnectionResetError):
-                assert sock.recv(1) == b""
-    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
-    assert torch.equal(here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)["w"], torch.arange(5))
-    here.shutdown()
-
-
 @pytest.mark.parametrize("asks", ["the one that heals", "the one it heals from"])
-def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(
-    asks: str, guard: Guard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that drops all that arrives stands for a node that is gone; TIMEOUT is longer."""
-    monkeypatch.setattr(closed_transport, "GONE_S", 3)
+    monkeypatch.setattr(closed_servers, "GONE_S", 3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
     with near, far:
-        closed_transport._end_if_gone(near)
+        closed_servers.end_if_gone(near)
         near.settimeout(TIMEOUT.total_seconds())
         drop_everything(far)
         begun = time.monotonic()
@@ -234,7 +201,8 @@ def drop_everything(connection: socket.socket) -> None:
 
 
 @pytest.mark.nightly
-def test_40_groups_heal_from_one_at_the_same_time(guard: Guard) -> None:
+@pytest.mark.usefixtures("guard")
+def test_40_groups_heal_from_one_at_the_same_time(capfd: pytest.CaptureFixture[str]) -> None:
     there = http_transport.HTTPTransport(timeout=timedelta(seconds=60), num_chunks=8)
     state = {str(number): torch.full((250_000,), float(number)) for number in range(16)}
     there.send_checkpoint([1], step=7, state_dict=state, timeout=TIMEOUT)
@@ -245,5 +213,5 @@ def test_40_groups_heal_from_one_at_the_same_time(guard: Guard) -> None:
 
     with ThreadPoolExecutor(40) as pool:
         assert all(pool.map(heal, range(40)))
-    assert guard.refused == []
+    assert "refused" not in capfd.readouterr().err
     there.shutdown()

@@ -20,6 +20,7 @@ from process_cost import cpu_s
 
 from ftslurm.guard import admission
 from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.interfaces import Reach
 from ftslurm.guard.network import Network
 from ftslurm.security import handshake
 
@@ -41,7 +42,7 @@ class Guard:
             while True:
                 signal.pause()
         requests.close()
-        self.gateway.announce("127.0.0.1", "127.0.0.1")
+        self.gateway.reach = Reach("127.0.0.1", "127.0.0.1")
         self.address = self.gateway.reserve()
         self.server = socket.create_server(("127.0.0.1", 0), backlog=500)
         self.gateway.publish("store", self.server.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from lighthouse_process import OpenPort
 from torch.distributed import TCPStore
 from torchft import parameter_server
 from torchft.process_group import ProcessGroupGloo
@@ -36,9 +38,11 @@ class Gateway:
     def reserve(self) -> str:
         return "guard:7"
 
-    def publish(self, service: str, port: int) -> None:
+    def take_over(self, service: str) -> socket.socket:
         assert service == "server"
-        self.port = port
+        server = OpenPort(0)
+        self.port = int(server.reserve().rpartition(":")[2])
+        return server.take_over(service)
 
     def forwarder(self, address: str) -> str:
         port = {"guard:7/store": self.store.port, "http://guard:7/server": self.port}[address]

@@ -40,13 +40,12 @@ def worker(missing: tuple[str, ...], then: str, output: str) -> None:
         where = functools.reduce(getattr, owners, importlib.import_module(module))
         if hasattr(where, last):
             delattr(where, last)
-    from ftslurm.guard.interfaces import Reach
     from ftslurm.protocol.position import Position
     from ftslurm.worker import session
 
     task = SimpleNamespace(gateway=SimpleNamespace(), position=Position())
     channel = SimpleNamespace(say=lambda _: None, warn=lambda _: None)
-    for words in session.import_everything(task, channel, Reach("127.0.0.1", "127.0.0.1")).left_out:
+    for words in session.import_everything(task, channel).left_out:
         print("left out:", words)
     print("goes on", flush=True)
     exec(then, {"torchft": importlib.import_module("torchft")})

@@ -19,6 +19,7 @@ from guarded_network import KEY, PATIENCE_S, Loop, descriptors, until
 from ftslurm.guard import admission as admissions
 from ftslurm.guard.admission import Admission
 from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.interfaces import Reach
 from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.network import Network
 from ftslurm.security import handshake, socket_owners
@@ -290,7 +291,6 @@ def test_what_a_worker_asks_its_guard() -> None:
     with guarded_network.asked(KEY, b"\xff" * 32) as gateway:
         place = gateway.reserve()
         assert gateway.reserve() == place
-        assert gateway.key() == KEY
         assert gateway.forwarder("elsewhere:29500") == "elsewhere:29500"
         way = gateway.forwarder(f"http://{place}/store")
         assert gateway.forwarder(f"{place}/store") == way
@@ -299,8 +299,14 @@ def test_what_a_worker_asks_its_guard() -> None:
             with connect(int(way.rpartition(":")[2])) as sock:
                 sock.sendall(b"abc")
                 assert sock.recv(10) == b"ABC"
+            with gateway.dial(f"{place}/store", PATIENCE_S) as sock:
+                sock.settimeout(PATIENCE_S)
+                sock.sendall(b"abc")
+                assert sock.recv(10) == b"ABC"
             gateway.withdraw("store")
-        with pytest.raises(OSError, match="no such question"):
+        with pytest.raises(ConnectionError, match=r"127.0.0.1:1/store: 127.0.0.1: Connection refused"):
+            gateway.dial("127.0.0.1:1/store", PATIENCE_S)
+        with pytest.raises(OSError, match="nonsense"):
             gateway._ask("nonsense")
 
 
@@ -312,7 +318,6 @@ def network(requests: socket.socket) -> Iterator[Network]:
     """Run a guard's network; at the end its thread, which has descriptors of its own, is gone too."""
     before = threading.enumerate()
     made = Network(requests)
-    made._admission.announce("127.0.0.1", "127.0.0.1")
     (thread,) = {*threading.enumerate()} - {*before}
     yield made
     made.close()
@@ -333,16 +338,18 @@ def questions() -> Iterator[socket.socket]:
 def test_the_answer_to_a_question_that_was_cut_short_is_not_taken_for_that_to_the_next_one() -> None:
     requests, questions = pair()
     with network(requests):
-        questions.send(b'{"number": 0, "question": "key"}')
-        assert Gateway(questions).reserve().startswith("127.0.0.1:")
+        questions.send(b'{"number": 0, "question": "forwarder", "address": "elsewhere:1"}')
+        gateway = Gateway(questions)
+        gateway.reach = Reach("127.0.0.1", "127.0.0.1")
+        assert gateway.reserve().startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize(
     "message",
     [
         b"[" * 4000,
-        b'{"number": 1, "question": "publish", "service": "store"}',
-        b'{"number": 1, "question": "take_over", "service": "store"}',
+        b'{"number": 1, "question": "publish"}',
+        b'{"number": 1, "question": "take_over", "other": "store"}',
         b"\xff\xfe",
         b"[]",
     ],
@@ -350,22 +357,20 @@ def test_the_answer_to_a_question_that_was_cut_short_is_not_taken_for_that_to_th
 def test_whatever_a_worker_says_its_guard_goes_on_and_keeps_no_descriptor(
     message: bytes, questions: socket.socket
 ) -> None:
-    out, into = os.pipe()
-    gc.collect()
-    before = descriptors()
-    socket.send_fds(questions, [message], [out])
-    assert b'"error"' in questions.recv(4096)
-    assert descriptors() == before
-    os.close(out)
-    os.close(into)
+    with socket.socket() as given:
+        gc.collect()
+        before = descriptors()
+        socket.send_fds(questions, [message], [given.fileno()])
+        assert b'"error"' in questions.recv(4096)
+        assert descriptors() == before
 
 
 def test_a_worker_that_reads_no_answers_does_not_make_its_guard_wait(questions: socket.socket) -> None:
     for _ in range(2000):
-        questions.send(b'{"number": 1, "question": "key"}')
+        questions.send(b'{"number": 1, "question": "forwarder", "address": "elsewhere:1"}')
     while json.loads(questions.recv(4096))["number"] == 1:
         with contextlib.suppress(BlockingIOError):
-            questions.send(b'{"number": 2, "question": "key"}', socket.MSG_DONTWAIT)
+            questions.send(b'{"number": 2, "question": "forwarder", "address": "elsewhere:1"}', socket.MSG_DONTWAIT)
 
 
 def test_capital_letters_in_a_machines_name_keep_nobody_out(place: Place) -> None:

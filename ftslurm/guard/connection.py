@@ -132,15 +132,16 @@ class ControlChannel:
         self.reports: int | None = reports  # None: the worker has closed it
         self.reported = messages.Lines()
         self.listener: socket.socket | None = None
-        self.peer: socket.socket | None = None
-        self.sink: int | None = 1  # descriptor that lines go to; None: the attached process is gone
+        # Descriptors of the controller's lines and of those to it; None: the attached process is gone.
+        self.source: int | None = 0
+        self.sink: int | None = 1
         self.unsent = bytearray()
         if end is not None:
             with contextlib.suppress(OSError):
                 self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
         for fd in (reports, 1):
             os.set_blocking(fd, False)
-        self.selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
+        self.selector.register(0, selectors.EVENT_READ, lambda _: self._read())
         self.selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
 
     def listen(self, name: bytes) -> None:
@@ -226,12 +227,24 @@ class ControlChannel:
         ended = self.stdin_ended or (stdin & (select.POLLHUP | select.POLLERR) and not stdin & select.POLLIN)
         return bool(ended and seen.get(1, 0) & (select.POLLERR | select.POLLHUP))
 
-    def _read_stdin(self) -> None:
-        data = os.read(0, 65536)
-        if not data:
+    def _read(self) -> None:
+        if self.source is None:
+            return  # the process has left in the same turn
+        try:
+            data = os.read(self.source, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._hear(data)
+        elif self.end is None:
+            self.guard.exit_orphaned("the controller is gone")
+        elif self.source == 0:
             self.stdin_ended = True
             self.selector.unregister(0)
-        self._hear(data)
+        else:
+            self._leave()
 
     def _accept(self) -> None:
         assert self.listener is not None
@@ -245,33 +258,13 @@ class ControlChannel:
             return
         self._leave()
         peer.setblocking(False)
-        self.peer, self.sink, self.heard = peer, peer.fileno(), time.monotonic()
-        self.selector.register(peer, selectors.EVENT_READ, self._serve)
+        self.sink, self.source, self.heard = os.dup(peer.fileno()), peer.detach(), time.monotonic()
+        self.selector.register(self.source, selectors.EVENT_READ, lambda _: self._read())
         self.lines = messages.Lines()
         for line in self.guard.takeover():
             self.say(line)
 
-    def _serve(self, events: int) -> None:
-        if self.peer is not None and events & selectors.EVENT_WRITE:
-            self._flush()
-        if self.peer is None or not events & selectors.EVENT_READ:
-            return
-        try:
-            data = self.peer.recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._hear(data)
-        else:
-            self._leave()
-
     def _hear(self, data: bytes) -> None:
-        if not data:
-            if self.end is None:
-                self.guard.exit_orphaned("the controller is gone")
-            return
         self.heard = time.monotonic()
         for line in self.lines.feed(data):
             try:
@@ -284,13 +277,13 @@ class ControlChannel:
 
     def _leave(self) -> None:
         """Stop listening to the previous controller."""
-        for fd in (0, 1):  # stdin and stdout, until the first controller attaches
-            with contextlib.suppress(KeyError):
-                self.selector.unregister(fd)
-        if self.peer is not None:
-            self.selector.unregister(self.peer)
-            self.peer.close()
-        self.peer = self.sink = None
+        for fd in (self.source, self.sink):
+            if fd is not None:
+                with contextlib.suppress(KeyError):
+                    self.selector.unregister(fd)
+                if fd > 1:  # `is_cut` looks at stdin and stdout
+                    os.close(fd)
+        self.source = self.sink = None
         self.unsent.clear()
 
     def _flush(self) -> None:
@@ -301,14 +294,11 @@ class ControlChannel:
             pass
         except OSError:
             self.unsent.clear()
-        if self.peer is not None:
-            waits = selectors.EVENT_WRITE if self.unsent else 0
-            self.selector.modify(self.peer, selectors.EVENT_READ | waits, self._serve)
-        elif self.sink is not None and bool(self.unsent) != (1 in self.selector.get_map()):
+        if self.sink is not None and bool(self.unsent) != (self.sink in self.selector.get_map()):
             if self.unsent:
-                self.selector.register(1, selectors.EVENT_WRITE, lambda _: self._flush())
+                self.selector.register(self.sink, selectors.EVENT_WRITE, lambda _: self._flush())
             else:
-                self.selector.unregister(1)
+                self.selector.unregister(self.sink)
 
 
 def end_file(folder: str, task: int) -> str:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from ftslurm.errors import complain
 from ftslurm.run import log_cap
 from ftslurm.security import owned_files, sharing
 
@@ -15,12 +16,13 @@ WRITE_S = 10.0  # between two writes of marks: with thousands of ranks each cost
 
 
 def take_output(path: str) -> None:
-    """Send stdout and stderr of this process to a log.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    log = owned_files.open_fd(Path(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    """Send stdout and stderr of this process to a log. If it cannot be made (a full disk), they stay in the step's."""
+    try:
+        sharing.make_folder(os.path.dirname(path))
+        log = owned_files.open_fd(Path(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        complain(f"warning: {path} cannot be made: {error.strerror}")
+        return
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

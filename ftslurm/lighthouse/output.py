@@ -12,18 +12,9 @@ import queue
 import threading
 import time
 
-from ftslurm.guard.guard import Task
-from ftslurm.guard.rank_log import take_output
-
 MOST_LINES = 1000  # lines that wait to be written; further ones are lost
 
 _lines: queue.Queue[str] = queue.Queue(MOST_LINES)
-
-
-def redirect(task: Task) -> None:
-    """Send all output to lighthouse.log. If it cannot be opened (a full disk), it stays in the step's own log."""
-    with contextlib.suppress(OSError):
-        take_output(os.path.join(task.options.log_dir, "lighthouse.log"))
 
 
 def log(line: str) -> None:

@@ -20,11 +20,12 @@ from typing import Any, NoReturn
 from ftslurm.guard import interfaces
 from ftslurm.guard.gateway import Gateway, taken
 from ftslurm.guard.guard import Task
+from ftslurm.guard.rank_log import take_output
 from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse import protobuf, stock
 from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.last_quorum import LastQuorum
-from ftslurm.lighthouse.output import flush, log, redirect
+from ftslurm.lighthouse.output import flush, log
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused
 from ftslurm.lighthouse.stock import Report
@@ -218,7 +219,7 @@ now = time.monotonic  # the clock of the registry
 def main(task: Task, orders: int, reports: int) -> NoReturn:
     """Serve until killed, with ftslurm's Lighthouse or torchft's. The launcher writes the options (step_command.py)."""
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
-    redirect(task)
+    take_output(os.path.join(task.options.log_dir, "lighthouse.log"))
     raise_file_limit()
     process_title.of_run("Lighthouse", os.path.basename(options["folder"]))
 

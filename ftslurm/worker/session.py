@@ -26,7 +26,7 @@ from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
-from ftslurm.security import process_title, secret_variables, sharing
+from ftslurm.security import process_title, secret_variables
 from ftslurm.worker import (
     checkpoint_folder,
     closed_servers,
@@ -298,7 +298,7 @@ def take_rank(task: Task, assign: messages.Assign, me: messages.Rank) -> None:
     process_title.of_rank(assign.script or assign.module or "", assign.group, me.rank, assign.attempt, guard=False)
     if os.environ.get("FTSLURM_CLUSTER") == "local":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens at the address of the machine's name
-    open_log(os.path.join(assign.log_dir or task.options.log_dir, f"rank-{me.rank}.log"))
+    rank_log.take_output(os.path.join(assign.log_dir or task.options.log_dir, f"rank-{me.rank}.log"))
     stacks.register(task.position, 2)
 
 
@@ -475,15 +475,6 @@ def environment(assign: messages.Assign, me: messages.Rank) -> dict[str, str]:
         "FTSLURM_GLOBAL_WORLD_SIZE": str(assign.groups * world),
         "FTSLURM_LEADER": str(int(assign.group == 0 and me.rank == 0)),
     }
-
-
-def open_log(path: str) -> None:
-    """Redirect stdout and stderr to the rank's log. If it cannot be made (a full disk), they stay in the step's."""
-    try:
-        sharing.make_folder(os.path.dirname(path))
-        rank_log.take_output(path)
-    except OSError as error:
-        complain(f"warning: {path} cannot be made: {error.strerror}")
 
 
 def host_store(gateway: Gateway) -> tuple[str, int]:

@@ -19,8 +19,8 @@ import pytest
 
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Task
+from ftslurm.guard.rank_log import take_output
 from ftslurm.lighthouse import server
-from ftslurm.lighthouse.output import redirect
 from ftslurm.lighthouse.server import beat, listen_to
 from ftslurm.protocol import messages
 
@@ -68,8 +68,9 @@ def task(log_dir: str = "/nowhere") -> Task:
     return Task(0, 0, "node", argparse.Namespace(log_dir=log_dir, log_max_mb=0), Gateway(pair()[1]))
 
 
-def test_a_log_that_cannot_be_opened_leaves_the_output_where_it_is() -> None:
-    redirect(task())
+def test_a_log_that_cannot_be_opened_leaves_the_output_where_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    take_output("/dev/null/lighthouse.log")
+    assert "warning: /dev/null/lighthouse.log cannot be made: Not a directory" in capfd.readouterr().err
 
 
 def since(task: Task) -> float:

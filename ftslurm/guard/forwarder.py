@@ -20,6 +20,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+from ftslurm.guard.interfaces import family, resolve
 from ftslurm.guard.sockets import Host, Listener, Refusals, TimeLimit, exactly, has_hung_up, relay
 from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
@@ -29,8 +30,6 @@ DIAL_FOR_S = 10.0  # time-out of an attempt to connect; then the address is dial
 DIAL_AGAIN_S = 0.1
 RESOLVE_AGAIN_S = 0.5
 TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported
-
-Resolved = tuple[int, tuple[str, int]]  # the family of an address, and the argument of connect()
 
 
 class Forwarder(Listener):
@@ -62,7 +61,7 @@ class Forwarder(Listener):
         self.moves = moves
         self.waiting: set[socket.socket] = set()  # clients that are not connected to the server yet
         self.until_moved: set[TimeLimit] = set()  # of what ends when the server moves
-        self.asked: asyncio.Future[list[Resolved]] | None = None  # the name service
+        self.asked: asyncio.Future[list[str]] | None = None  # the name service
         self.moved = asyncio.get_running_loop().create_future()  # done when the server has another address
         self.target: str | None = None
         self.go_to(url)
@@ -79,7 +78,7 @@ class Forwarder(Listener):
         """Set the address of the server; "": it has none now. Close connections to the old one; clients dial again."""
         if url != self.target:
             self.target, self.where = url, addresses.read(url)
-            self.addresses: list[Resolved] = []  # the one that answered last first
+            self.addresses: list[str] = []  # the one that answered last first
             self.asked = None
             self.known_since = time.monotonic()
             self.is_settled = False  # the address has been reached, or reported
@@ -142,7 +141,7 @@ class Forwarder(Listener):
             await asyncio.wait([moved], timeout=pause_s if self.where is not None else None)
         return None
 
-    async def _look_up(self) -> list[Resolved]:
+    async def _look_up(self) -> list[str]:
         """Return the server's addresses; none: there are none at the moment, or it has just moved.
 
         The machine that connects looks up the name. A numeric address announced by the other machine would be wrong
@@ -152,7 +151,7 @@ class Forwarder(Listener):
         if where is None or self.addresses:
             return [*self.addresses]
         if self.asked is None:  # a name service may take a minute: in a thread, once for all clients
-            self.asked = asyncio.get_running_loop().run_in_executor(None, look_up, where.host, where.port)
+            self.asked = asyncio.get_running_loop().run_in_executor(None, resolve, where.host)
         asked = self.asked
         await asyncio.wait([asked, moved], return_when=asyncio.FIRST_COMPLETED)
         if moved.done():
@@ -160,13 +159,16 @@ class Forwarder(Listener):
         self.addresses, self.asked = asked.result(), None
         return [*self.addresses]
 
-    async def _dial(self, address: Resolved) -> socket.socket | None:
+    async def _dial(self, address: str) -> socket.socket | None:
         """Return a connection to an address of the server; None: it does not answer, or the server has moved."""
-        moved = self.moved
+        moved, where = self.moved, self.where
+        assert where is not None
         try:
             with contextlib.ExitStack() as opened, self._until_it_moves(DIAL_FOR_S):
-                outbound = opened.enter_context(socket.socket(address[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-                await asyncio.get_running_loop().sock_connect(outbound, address[1])
+                outbound = opened.enter_context(
+                    socket.socket(family(address), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                )
+                await asyncio.get_running_loop().sock_connect(outbound, (address, where.port))
                 # On one machine a socket can connect to itself at a port without a listener; no server could bind it.
                 if outbound.getsockname() == outbound.getpeername():
                     raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -179,7 +181,7 @@ class Forwarder(Listener):
             if isinstance(error, handshake.Refused):
                 self.refusals.tell("server", str(error))
             if not moved.done():
-                self.problem = f"{address[1][0]}: {os.strerror(error.errno) if error.errno else error}"
+                self.problem = f"{address}: {os.strerror(error.errno) if error.errno else error}"
             return None
 
     async def _prove(self, outbound: socket.socket) -> None:
@@ -213,11 +215,3 @@ class Forwarder(Listener):
             )
         next_s = left if left > 0 else TELL_S
         asyncio.get_running_loop().call_later(next_s, self._tell_if_out_of_reach, client, since)
-
-
-def look_up(host: str, port: int) -> list[Resolved]:
-    """Return all addresses of a host; none: it has none."""
-    with contextlib.suppress(OSError, UnicodeError):
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [(int(family), (str(where[0]), port)) for family, _, _, _, where in found]
-    return []

@@ -15,7 +15,7 @@ import pytest
 from guarded_network import PATIENCE_S, Loop, until
 
 from ftslurm.guard import forwarder as forwarders
-from ftslurm.guard.forwarder import Forwarder, Resolved
+from ftslurm.guard.forwarder import Forwarder
 
 
 class Way:
@@ -284,14 +284,14 @@ def test_a_name_is_looked_up_aside_and_looked_up_again_if_that_fails(
 ) -> None:
     listener = listen()
     port = listener.getsockname()[1]
-    real = forwarders.look_up
+    real = forwarders.resolve
 
-    def slow(host: str, port: int) -> list[Resolved]:
+    def slow(host: str) -> list[str]:
         if host == "slow":
             time.sleep(4)
-        return real("127.0.0.1" if host == "known" else host, port)
+        return real("127.0.0.1" if host == "known" else host)
 
-    monkeypatch.setattr(forwarders, "look_up", slow)
+    monkeypatch.setattr(forwarders, "resolve", slow)
     way = way_to(f"http://slow:{port}")
     near = way.connect()
     near.sendall(b"hello")
@@ -309,8 +309,7 @@ def test_of_several_addresses_the_one_that_answers_is_found(
 ) -> None:
     listener = listen()
     port = listener.getsockname()[1]
-    found = [(int(socket.AF_INET6), ("::1", port)), (int(socket.AF_INET), ("127.0.0.1", port))]
-    monkeypatch.setattr(forwarders, "look_up", lambda *_: found)
+    monkeypatch.setattr(forwarders, "resolve", lambda _: ["::1", "127.0.0.1"])
     way = way_to(f"http://somewhere:{port}")
     ends = [way.connect() for _ in range(3)]
     for end in ends:

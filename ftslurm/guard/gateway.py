@@ -65,7 +65,8 @@ class Gateway:
             for sock in _own_sockets():
                 with suppress(OSError):
                     if sock.getsockname()[1] == port and sock.getpeername()[:2] in strangers:
-                        self.tell("early", f"a connection of a stranger to the {service} of this worker, just made")
+                        words = f"a connection of a stranger to the {service} of this worker, just made"
+                        self._ask("refused", kind="early", words=words)
                         sock.shutdown(socket.SHUT_RDWR)
                 sock.close()
             if time.monotonic() > deadline:
@@ -113,10 +114,6 @@ class Gateway:
         if connection is None:
             raise ConnectionError(f"{address}: {why.decode()}")
         return connection
-
-    def tell(self, kind: str, words: str) -> None:
-        """Report a refusal; the guard logs the first of each kind."""
-        self._ask("refused", kind=kind, words=words)
 
     def _ask(self, question: str, descriptor: int | None = None, **fields: object) -> Any:
         with self._turn:

@@ -66,13 +66,14 @@ class Listener:
 
     def __init__(self, refusals: Refusals) -> None:
         self.refusals = refusals
-        self.accepting: asyncio.Task[None] | None = None
+        self.listener: socket.socket | None = None
         self.tasks: set[asyncio.Task[None]] = set()  # of the connections
 
     def listen(self, listener: socket.socket) -> None:
         """Accept the connections of a socket from now on."""
         listener.setblocking(False)
-        self.accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+        self.listener = listener
+        self._await_next()
 
     async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Serve one connection, which is closed afterwards.
@@ -90,27 +91,35 @@ class Listener:
 
     async def close(self) -> None:
         """Close all connections and the port."""
-        if self.accepting is not None:
-            self.accepting.cancel()
-            await asyncio.wait([self.accepting])
+        if self.listener is not None:
+            asyncio.get_running_loop().remove_reader(self.listener)
+            self.listener.close()
+            self.listener = None
         while self.tasks:  # a task whose time was up at this moment has to be told again
             for task in self.tasks:
                 task.cancel()
             await asyncio.wait(self.tasks, timeout=REST_S)
 
-    async def _accept(self, listener: socket.socket) -> None:
+    def _await_next(self) -> None:
+        if self.listener is not None:
+            asyncio.get_running_loop().add_reader(self.listener, self._accept, self.listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept one connection: a flood must not keep a guard from its other work.
+
+        asyncio's own `sock_accept` loses a connection, and keeps it open, if it is cancelled as one comes.
+        """
         loop = asyncio.get_running_loop()
-        with listener:
-            while True:
-                try:
-                    inbound, peer = await loop.sock_accept(listener)
-                except ConnectionAbortedError:
-                    continue
-                except OSError:
-                    await asyncio.sleep(REST_S)
-                    continue
-                self.begin(self._serve(inbound, peer))
-                await asyncio.sleep(0)  # a flood must not keep a guard from its other work
+        try:
+            inbound, peer = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:
+            loop.remove_reader(listener)
+            loop.call_later(REST_S, self._await_next)
+            return
+        inbound.setblocking(False)
+        self.begin(self._serve(inbound, peer))
 
     async def _serve(self, inbound: socket.socket, peer: Host) -> None:
         with inbound, contextlib.suppress(OSError):

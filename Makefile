@@ -19,7 +19,7 @@ SUITE := $(BIN)/python tests/suite.py -n 3 --dist loadfile --no-loadscope-reorde
 quietly = out=$$($(1) 2>&1) || { echo "$$out"; exit 1; }
 
 help:  ## show this
-	sed -nE 's/^([a-z-]+):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	sed -nE 's/^([a-z-]+):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 	echo "  PYTHON=python3.12 chooses the interpreter of .venv, ARGS='-k name' goes to pytest"
 
 venv: $(STAMP)  ## make .venv with ftslurm and what its tests need
@@ -44,7 +44,8 @@ lint: $(STAMP)  ## ruff, mypy, and actionlint for the workflows where it is to b
 	echo "==> lint: clean ($${SECONDS} s)"
 
 unit: $(STAMP)  ## only the tests of each part alone: a minute and a half
-	$(BIN)/pytest -n 3 -m "not nightly" tests/unit $(ARGS)
+	$(SUITE) -m "not nightly" tests/unit $(ARGS)
+	echo "==> unit: passed ($${SECONDS} s)"
 
 matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two
 	$(BIN)/python tests/versions.py --folder .matrix $(ARGS)

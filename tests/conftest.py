@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a throwaway Slurm, backends, fake programs. No process of a test stays behind."""
+"""Fixtures for all tests: a throwaway Slurm, backends, fake programs. No process of a run or cluster stays behind."""
 
 from __future__ import annotations
 

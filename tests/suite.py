@@ -3,8 +3,8 @@
 Some tests depend on the machine's speed and fail at times beside others. If all of them pass in the second run, the
 suite passes, and each is listed on a line that begins with `flaky:`. The second run is a fresh process without
 pytest-xdist, which replaces the first one. Only failures of tests are retried: not errors of collection, errors in a
-teardown (another test may have left the cause), crashed workers or interrupts. Nothing is retried after a run that
-stopped early (-x), or with more failures than --retries: that is not flakiness.
+teardown (another test may have left the cause), crashed workers, pytest-timeout's time-outs or interrupts. Nothing is
+retried after a run that stopped early (-x), or with more failures than --retries: that is not flakiness.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed.setdefault(report.nodeid, reason(report))
-            self.final |= report.when in ("teardown", CRASHED)
+            self.final |= report.when in ("teardown", CRASHED) or "Timeout (>" in self.failed[report.nodeid]
         elif report.passed and report.when == "call":
             self.passed.add(report.nodeid)
 

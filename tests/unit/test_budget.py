@@ -36,6 +36,12 @@ def test_a_number_above_its_budget_is_told_with_the_difference() -> None:
     ]
 
 
+def test_a_budget_that_nobody_has_lowered_is_told() -> None:
+    now = size.allowed(TEXT) | {("tokens", "core"): 60_000}
+    (told,) = size.problems(now, size.allowed(TEXT))
+    assert told == "ftslurm/core: only 60,000 of 70,482 tokens: python tests/helpers/size.py --lower"
+
+
 def test_a_folder_without_a_line_and_a_line_without_a_folder_are_told() -> None:
     old, new = {("tokens", "old"): 7}, {("tokens", "new"): 7}
     assert size.problems(new, old) == [

@@ -95,7 +95,9 @@ def closure(name: str) -> set[str]:
 def floor(module: str) -> int:
     """Return the index in FOLDERS of the innermost listed folder that holds a module."""
     inside = module.removeprefix("ftslurm.")
-    return max((len(folder), n) for n, folder in enumerate(FOLDERS) if f"{inside}.".startswith(f"{folder}."))[1]
+    found = [(len(folder), n) for n, folder in enumerate(FOLDERS) if f"{inside}.".startswith(f"{folder}.")]
+    assert found, f"{module}: its folder has no place in FOLDERS"
+    return max(found)[1]
 
 
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - AT_THE_TOP))

@@ -18,12 +18,12 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.table import render
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader
+from ftslurm.run.run_reader import RunReader
 
 
 def main() -> None:
     run = RunDir(Path(sys.argv[1]).absolute())
-    events = JournalReader(run.events).read_new()
+    events = list(RunReader(run).iter_new())
     back = next(e for e in events if e["event"] == "group_joined" and e["attempt"] > 0)
     until = back["time"] + 4.0
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)

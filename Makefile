@@ -15,7 +15,8 @@ BIN := .venv/bin
 STAMP := .venv/complete
 EXTRAS := .venv/extras
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
-SUITE := $(BIN)/python tests/suite.py -n 3 --dist loadfile --no-loadscope-reorder  # the long ones first, see tests/conftest.py
+# exec: who ends make with SIGTERM ends the suite, which tears its clusters down.
+SUITE := exec $(BIN)/python tests/suite.py -n 3 --dist loadfile --no-loadscope-reorder  # the long ones first, see tests/conftest.py
 quietly = out=$$($(1) 2>&1) || { echo "$$out"; exit 1; }
 
 help:  ## show this
@@ -29,12 +30,11 @@ demo: $(STAMP)  ## train three groups on this machine, kill one, watch it come b
 
 test: $(STAMP) slurm lint  ## lint, then the tests, on a throwaway Slurm (installs slurm-wlm and munge if it may): ten minutes
 	$(SUITE) -m "not nightly" $(ARGS)
-	echo "==> tests: passed ($${SECONDS} s)"
 
 nightly: $(EXTRAS) slurm lint  ## the tests that take longer: frameworks, campaigns, benchmarks in small, four times the examples
 	tests/install-slurm.sh gcc libc6-dev libslurm-dev slurmdbd mariadb-server-core mariadb-client-core
-	FTSLURM_EXAMPLES=1 $(SUITE) -m "nightly or hypothesis" $(ARGS)
-	echo "==> nightly: passed ($${SECONDS} s)"
+	export FTSLURM_EXAMPLES=1
+	$(SUITE) --name nightly -m "nightly or hypothesis" $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy, and actionlint for the workflows where it is to be had
 	$(call quietly,$(BIN)/ruff check .)
@@ -44,8 +44,7 @@ lint: $(STAMP)  ## ruff, mypy, and actionlint for the workflows where it is to b
 	echo "==> lint: clean ($${SECONDS} s)"
 
 unit: $(STAMP)  ## only the tests of each part alone: a minute and a half
-	$(SUITE) -m "not nightly" tests/unit $(ARGS)
-	echo "==> unit: passed ($${SECONDS} s)"
+	$(SUITE) --name unit -m "not nightly" tests/unit $(ARGS)
 
 matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two
 	$(BIN)/python tests/versions.py --folder .matrix $(ARGS)

@@ -34,6 +34,7 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd", "slurmdbd", "mariadb
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if not shutil.which(name, path=PATH)]
 NO_ACCOUNTING = [name for name in ("slurmdbd", "mariadbd", "mariadb-install-db") if not shutil.which(name, path=PATH)]
+OF_SLURM = re.compile("SLURM|(SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCANCEL|SCONTROL)_")  # variables
 PATIENCE_S = 60.0  # a start takes 0.2 s; many times that on an overloaded machine
 
 
@@ -120,8 +121,7 @@ class Cluster:
 
     def environ(self) -> dict[str, str]:
         """Return this process's environment with this cluster's variables and those of no other Slurm."""
-        foreign = re.compile("SLURM|(SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCANCEL|SCONTROL)_")
-        return {name: value for name, value in os.environ.items() if not foreign.match(name)} | self.env
+        return {name: value for name, value in os.environ.items() if not OF_SLURM.match(name)} | self.env
 
     def run(self, command: Sequence[str | Path], *, timeout: float = PATIENCE_S) -> str:
         """Run a command with this cluster's Slurm; return its stdout."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import MISSING, Cluster, processes_in, scratch
+from cluster import MISSING, OF_SLURM, Cluster, processes_in, scratch
 from harness import Backend
 from programs import Programs
 
@@ -33,6 +33,9 @@ def pytest_sessionstart() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    # Whoever runs the tests may be in a Slurm job, or have settings for the Slurm of the site.
+    for name in filter(OF_SLURM.match, list(os.environ)):
+        del os.environ[name]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

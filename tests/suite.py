@@ -1,4 +1,6 @@
-"""Run pytest; tests that failed run once more, alone, after all others: python tests/suite.py [--retries N] PYTEST-ARGS
+"""Run pytest; tests that failed run once more, alone, after all others.
+
+    python tests/suite.py [--name WORD] [--retries N] PYTEST-ARGS
 
 Some tests depend on the machine's speed and fail at times beside others. If all of them pass in the second run, the
 suite passes, and each is listed on a line that begins with `flaky:`. The second run is a fresh process without
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+import time
 
 import pytest
 
@@ -61,8 +64,8 @@ def reason(report: pytest.TestReport) -> str:
     return lines[0][:300] if lines else "no reason given"
 
 
-def together(words: list[str], retries: int) -> int:
-    """Run all tests; return pytest's exit code, or replace this process by the second run."""
+def together(words: list[str], retries: int, ours: list[str]) -> int:
+    """Run all tests; return pytest's exit code, or replace this process by the second run, which gets `ours`."""
     recorder = Recorder()
     code = int(pytest.main(words, plugins=[recorder]))
     count = 0 if recorder.final or code != pytest.ExitCode.TESTS_FAILED else len(recorder.failed)
@@ -70,7 +73,7 @@ def together(words: list[str], retries: int) -> int:
         print(f"==> {count} tests failed: not retried, at most {retries} are (--retries)")
     elif count:
         print(f"==> once more, alone: {count} {'test' if count == 1 else 'tests'}", flush=True)
-        os.execv(sys.executable, [sys.executable, __file__, "--alone", json.dumps(recorder.failed), *words])
+        os.execv(sys.executable, [sys.executable, __file__, "--alone", json.dumps(recorder.failed), *ours, *words])
     return code
 
 
@@ -90,12 +93,20 @@ def alone(words: list[str], first: dict[str, str]) -> int:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--name", default="tests")
+    parser.add_argument("--begun", type=float, default=time.time())
     parser.add_argument("--retries", type=int, default=RETRIES)
     parser.add_argument("--alone", type=json.loads)  # the failures of the first run, as JSON
-    ours, words = parser.parse_known_args(words)
+    args, words = parser.parse_known_args(words)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of processes would compile ftslurm each for itself
     words = ["--durations=20", *words]
-    return together(words, ours.retries) if ours.alone is None else alone(words, ours.alone)
+    if args.alone is None:
+        code = together(words, args.retries, [f"--name={args.name}", f"--begun={args.begun}"])
+    else:
+        code = alone(words, args.alone)
+    if code == 0:
+        print(f"==> {args.name}: passed ({time.time() - args.begun:.0f} s)")
+    return code
 
 
 if __name__ == "__main__":

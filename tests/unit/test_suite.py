@@ -13,7 +13,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PROJECT = """
-import os, pathlib, pytest
+import os, pathlib, pytest, time
 HERE = pathlib.Path(__file__).parent
 
 def for_the_first_time(name="x"):
@@ -46,6 +46,11 @@ CRASHING = """
 def test_crashing():
     if for_the_first_time(): os._exit(3)
 """
+HANGING = """
+@pytest.mark.timeout(1)
+def test_hanging():
+    if for_the_first_time(): time.sleep(60)
+"""
 UNCOLLECTED = """
 assert not for_the_first_time()
 """
@@ -56,7 +61,7 @@ def suite(folder: Path, text: str, *args: str) -> tuple[int, str]:
     folder.mkdir(exist_ok=True)
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_it.py").write_text(PROJECT + text)
-    words = ["-p", "xdist.plugin", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope", *args]
+    words = ["-pxdist.plugin", "-ppytest_timeout", "-pno:cacheprovider", "-n2", "--dist=loadscope", *args]
     command = [sys.executable, str(TESTS / "suite.py"), *words]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # without the other plugins: a seventh of the CPU time
@@ -70,7 +75,8 @@ def suite(folder: Path, text: str, *args: str) -> tuple[int, str]:
 def test_what_fails_beside_others_and_passes_alone_is_flaky_and_the_suite_passes(tmp_path: Path) -> None:
     code, output = suite(tmp_path, FLAKY)
     assert code == 0, output
-    assert output.splitlines()[-2:] == [
+    assert re.fullmatch(r"==> tests: passed \(\d+ s\)", output.splitlines()[-1])
+    assert output.splitlines()[-3:-1] == [
         f"flaky: test_it.py::test_flaky[{x}] (first: AssertionError: too slow; then: passed)" for x in ("::", "a b[")
     ]
     assert (tmp_path / "worker None").exists()  # the second time without xdist
@@ -89,7 +95,9 @@ def test_what_fails_alone_too_fails_the_suite_with_both_reasons(tmp_path: Path) 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("text", [TEARDOWN, CRASHING, UNCOLLECTED], ids=["teardown", "crash", "collection"])
+@pytest.mark.parametrize(
+    "text", [TEARDOWN, CRASHING, HANGING, UNCOLLECTED], ids=["teardown", "crash", "time-out", "collection"]
+)
 def test_what_is_no_failure_of_a_test_is_final(tmp_path: Path, text: str) -> None:
     code, output = suite(tmp_path, text)
     assert code != 0

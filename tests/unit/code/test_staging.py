@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,9 +90,10 @@ def lock_files(config: Config) -> list[Path]:
 def slow_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> Path:
     """Make `tar` wait for `go_on`, then do `then`; return the file with a line for each call."""
     (tmp_path / "bin").mkdir()
-    calls = tmp_path / "calls"
+    calls, go = tmp_path / "calls", tmp_path / "go"
     program = tmp_path / "bin/tar"
-    program.write_text(f"#!/bin/sh\necho call >> {calls}\nuntil test -e {tmp_path}/go; do sleep 0.02; done\n{then}\n")
+    waits = f"until test -e {shlex.quote(str(go))}; do sleep 0.02; done"
+    program.write_text(f"#!/bin/sh\necho call >> {shlex.quote(str(calls))}\n{waits}\n{then}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     return calls

@@ -139,10 +139,14 @@ def taken(channel: socket.socket) -> tuple[bytes, socket.socket | None]:
     """Return the next message, and the socket that has come with it.
 
     Raises:
-        OSError: none comes.
+        OSError: none comes, or something else than a socket.
     """
     data, descriptors, _, _ = socket.recv_fds(channel, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
-    return data, socket.socket(fileno=descriptors[0]) if descriptors else None
+    try:
+        return data, socket.socket(fileno=descriptors[0]) if descriptors else None
+    except OSError:  # it is no socket
+        os.close(descriptors[0])
+        raise
 
 
 def _own_sockets() -> list[socket.socket]:

@@ -365,6 +365,17 @@ def test_whatever_a_worker_says_its_guard_goes_on_and_keeps_no_descriptor(
         until(lambda: descriptors() == before)  # the guard's thread has answered, and closes it a moment later
 
 
+def test_a_guard_that_is_given_something_else_than_a_socket_closes_it(questions: socket.socket) -> None:
+    out, into = os.pipe()
+    gc.collect()
+    before = descriptors()
+    socket.send_fds(questions, [b'{"number": 1, "question": "take_over", "service": "store"}'], [out])
+    assert b'"error"' in questions.recv(4096)
+    until(lambda: descriptors() == before)
+    os.close(out)
+    os.close(into)
+
+
 def test_a_worker_that_reads_no_answers_does_not_make_its_guard_wait(questions: socket.socket) -> None:
     for _ in range(2000):
         questions.send(b'{"number": 1, "question": "forwarder", "address": "elsewhere:1"}')

@@ -49,8 +49,14 @@ HINTS = {
 def describe(event: Event, status: RunStatus) -> str | None:
     """Return the line for an event, where `status` already contains it; None if the table shows it well enough."""
     record = read(event)
+    return (
+        _of_run(record, status) or _of_jobs(record, status) or _of_steps(record, status) or _of_training(record, status)
+    )
+
+
+def _of_run(record: records.JournalRecord | None, status: RunStatus) -> str | None:
+    """Return the line for an event of the run or its controllers."""
     match record:
-        # --- the run and its controllers ----------------------------------------------------------
         case records.RunStarted():
             return _run_started(record)
         case records.ControllerLeft():
@@ -75,8 +81,12 @@ def describe(event: Event, status: RunStatus) -> str | None:
         case records.RunFinished():
             counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
             return f"the run {ended(status.outcome)} ({counts}){_because(record.reason)}"
+    return None
 
-        # --- Slurm jobs and nodes -----------------------------------------------------------------
+
+def _of_jobs(record: records.JournalRecord | None, status: RunStatus) -> str | None:
+    """Return the line for an event of Slurm jobs or nodes."""
+    match record:
         case records.NodeSilent():
             return f"nothing is heard of node {record.node} for {seconds(record.seconds)}: looking"
         case records.NodeExcluded():
@@ -121,8 +131,12 @@ def describe(event: Event, status: RunStatus) -> str | None:
                 return None  # cancelled: its group has finished, has left the run, or runs in another job
             what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
             return f"job {name} is {what}: {record.reason}"
+    return None
 
-        # --- Slurm steps --------------------------------------------------------------------------
+
+def _of_steps(record: records.JournalRecord | None, status: RunStatus) -> str | None:
+    """Return the line for an event of Slurm steps."""
+    match record:
         case records.StepLaunched():
             return _launched(record, status)
         case records.LaunchRefused():
@@ -161,8 +175,12 @@ def describe(event: Event, status: RunStatus) -> str | None:
             return f"{_who(record, status)} is given up{_because(record.reason)}"
         case records.StandbyGivenUp():
             return f"{record.unit} is given up{_because(record.reason)}"
+    return None
 
-        # --- the training -------------------------------------------------------------------------
+
+def _of_training(record: records.JournalRecord | None, status: RunStatus) -> str | None:
+    """Return the line for an event of the training."""
+    match record:
         case records.GroupJoined():
             return _joined(record, status)
         case records.Serving():

@@ -147,7 +147,7 @@ def _is_old() -> bool:
 
 def _choose_by_partition(config: Config, rows: Sequence[Partition]) -> list[str]:
     """Set groups.gpus from the partition that is named, or the default one. sbatch judges whether it has enough."""
-    wanted = str(sbatch_options(config.cluster).get("partition")).split(",")
+    wanted = str(sbatch_options(config.cluster).get("partition") or "").split(",")
     mine = [row for row in rows if row.name in wanted] or [row for row in rows if row.default]
     where = f"partition {partition_names(mine)}" if mine else "the cluster"
     return _choose_gpus(config, where, [row.gpus for row in mine or rows], any(row.gpus for row in rows))

@@ -34,7 +34,7 @@ class Aborted(RuntimeError):
 
 def end(group: Any) -> None:
     """End what the group does. Returns at once; an error is not raised, because the group is broken already."""
-    from ftslurm.worker import gloo_end  # imports torch
+    from ftslurm.worker import gloo_end  # imports this module
 
     with contextlib.suppress(Exception):
         group = innermost(group)

@@ -21,7 +21,6 @@ LATE = (
     "torchft.local_sgd",
     "ftslurm.checkpoint.checkpointer",
     "ftslurm.checkpoint.snapshot",
-    "ftslurm.worker.gloo_end",
     "torch.utils.serialization.config",  # for a heal
 )
 

@@ -19,10 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import torch
 from harness import Backend, Run
 
 import ftslurm
 
+GPUS = torch.cuda.device_count()  # the groups share them
 TOY = Path(__file__).parent.parent / "tests/scripts/toy.py"
 SMALL = ("dim=16", "layers=1", "context=16", "batch-size=2", "max-mb=0.3", f"steps={10**9}")
 EXAMPLE = tuple(f"job.args.{one}" for one in SMALL)
@@ -44,8 +46,10 @@ FOR_EVER = ("restart.max_per_group=1000000", "restart.backoff_s=0", "checkpoint.
 
 def campaign(arm: str, steps: int, pause_s: float, folder: Path) -> str:
     """Run one training, and return what was seen; one group dies at a time."""
-    words = ["groups.count=3", "groups.gpus=0", "cluster=local", f"run.root={folder}/runs0", "health.compare_every=1"]
-    run = Backend("local", {}, folder).launch("run", "follow=true", *ARMS[arm], *words, *FOR_EVER)
+    words = ["groups.count=3", f"groups.gpus={min(GPUS, 1)}", "cluster=local", f"run.root={folder}/runs0"]
+    words += ["health.compare_every=1", "torchft.process_group=gloo"]  # NCCL refuses two groups on one GPU
+    shared = {"CUDA_VISIBLE_DEVICES": ",".join(str(n % GPUS) for n in range(3))} if GPUS else {}
+    run = Backend("local", shared, folder).launch("run", "follow=true", *ARMS[arm], *words, *FOR_EVER)
     try:
         until_joined(run, 3)
         steered = ftslurm.Run(run.dir)

@@ -32,6 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import torch
+from false_alarms import campaign
 from harness import Backend, Run
 from results import FOLDER
 
@@ -154,7 +155,7 @@ def binding() -> str:
     need(1)
     there = gpus.known()
     assert len([gpu for gpu in there if gpu.usable]) >= GPUS, there
-    lines = [f"{gpu.address} {gpu.device}: near CPUs {cpu_binding.written(gpu.cpus) or 'unknown'}" for gpu in there]
+    lines = [f"{gpu.address} {gpu.device}: near CPUs {sorted(gpu.cpus) or 'unknown'}" for gpu in there]
     _, said = cpu_binding.near(os.sched_getaffinity(0), there, [*there], len(there), 0)
     return "\n".join([*lines, said or "a worker is not bound: all CPUs of this machine are near its GPU"])
 
@@ -255,6 +256,13 @@ def inside() -> str:
     """NCCL inside a group of two workers, Gloo between two groups."""
     need(4)
     return example("ddp", gpu=2)
+
+
+def alarms(arm: str) -> str:
+    """No group that is well is said to differ: benchmarks/false_alarms.py, in short."""
+    need(1)
+    with tempfile.TemporaryDirectory(prefix="ftslurm-gpu-", ignore_cleanup_errors=True) as folder:
+        return campaign(arm, 1000, 1, Path(folder))
 
 
 def cost() -> str:
@@ -381,6 +389,10 @@ CHECKS = (
         "one flipped bit on the GPU is found; that group heals from the others",
         partial(example, "ddp", "health.compare_every=10", group=2, groups=3, drill="corrupt"),
         beside=True,
+    ),
+    *(
+        Check(f"false alarms, {arm}", "groups die and heal, and every step is compared", partial(alarms, arm), True)
+        for arm in ("ddp", "localsgd")
     ),
     Check("causes", "what scripts on GPUs die of is named", causes, True),
     Check("NCCL", "groups with a GPU each; one group restarts from its checkpoint", partial(nccl, "nccl"), True),

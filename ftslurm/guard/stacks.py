@@ -1,4 +1,4 @@
-"""Writes the stacks of a worker to its log, also if it is stuck.
+"""Writes the stacks of a worker to its log: when it crashes, and when somebody asks, also if it is stuck.
 
 The worker registers Python's faulthandler for a real-time signal: a handler in C, which needs neither the GIL nor the
 main thread. A stopped worker is continued for a moment. The guard adds the kernel's view of each thread, which is
@@ -23,10 +23,11 @@ PATIENCE_S = 0.8  # longest wait for the stacks; the controller gets its answer 
 
 
 def register(position: Position, descriptor: int) -> None:
-    """Have the signal write all stacks to a copy of this file descriptor; called in the worker.
+    """Have the signal write all stacks to a copy of this file descriptor, and a crash to itself; called in the worker.
 
-    It is a copy because scripts close and replace stdout and stderr.
+    It is a copy because scripts close and replace stdout and stderr; `dump` sees whether they have closed that, too.
     """
+    faulthandler.enable(descriptor)
     before, position.log = position.log, os.dup(descriptor)
     faulthandler.register(SIGNAL, file=position.log, all_threads=True, chain=False)
     if before:

@@ -28,13 +28,14 @@ _ERROR = re.compile(
     r"|[Tt]erminate called after|^\s*what\(\):|Segmentation fault|[Oo]ut of memory|\bOOM\b|[Aa]ssertion .*failed"
     r"|panicked at|No space left on device"
 )
+_ABORTED = "Fatal Python error: Aborted"  # what aborts a process says why just before
 _NO_ERROR = re.compile(r"^\s*frame #\d+: |^Exception raised from |(?i:\b(?:no|0|without) errors?\b)")
 
 
 def choose(text: str) -> str:
     """Return the line to quote from the end of a script's output; empty: there is none."""
     error = plain = ""
-    lines = _telling(text)
+    lines = _telling(text.partition(_ABORTED)[0] or text)
     for line in lines:
         if _TRACEBACK.search(line):
             error = _exception_below(lines) or error

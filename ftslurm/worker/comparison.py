@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -121,7 +120,7 @@ class Comparison(Onlooker):
             for key in fragments:  # what has been read is a copy
                 manager._load_state_dict_fns[key](state[key])
             complain(f"drill: after step {step} one bit of {name} is flipped")
-        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _stream()))
+        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _ready()))
         self._thread.start()
 
     def _wait(self) -> None:
@@ -129,11 +128,11 @@ class Comparison(Onlooker):
             self._thread.join()
             self._thread = None
 
-    def _take(self, step: int, tensors: dict[str, Any], stream: Any) -> None:
+    def _take(self, step: int, tensors: dict[str, Any], ready: Any) -> None:
         try:
-            with stream or nullcontext():
-                found = digest.digest(tensors)
-            self.report(step, found)
+            if ready is not None:
+                ready.wait()  # what the script's stream has begun to change; a stream of its own would hold memory
+            self.report(step, digest.digest(tensors))
         except Exception as error:
             self.failed(error)
 
@@ -148,10 +147,6 @@ def _fragments(manager: Any) -> dict[str, Callable[[], Any]]:
     return {key: read for key, read in manager._user_state_dicts.items() if key.startswith(FRAGMENT)}
 
 
-def _stream() -> Any:
-    """Return a stream of the GPU that goes on from here, beside the script's; None: there is no GPU."""
-    if not torch.accelerator.is_available():
-        return None
-    ready, stream = torch.accelerator.current_stream().record_event(), torch.Stream()
-    stream.wait_event(ready)
-    return stream
+def _ready() -> Any:
+    """Return an event of the GPU that comes when all is done that the script has asked for; None: there is no GPU."""
+    return torch.accelerator.current_stream().record_event() if torch.accelerator.is_available() else None

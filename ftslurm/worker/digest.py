@@ -22,26 +22,29 @@ ROW = 1 << 14  # integers that are added up
 # Integers that are read at once. On a CPU so few that torch needs one thread (its limit is 32,768): several would wait
 # for each other wherever the cores are busy with the step.
 BLOCK = {"cpu": ROW}
-_BLOCK = 256 * ROW
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return 16 hexadecimal digits. Reads in pieces: it needs memory for one piece, and waits for each.
+    """Return 16 hexadecimal digits. Needs memory for one piece of a tensor; waits for a GPU when all is begun.
 
     A tensor that is not contiguous is copied, one at a time.
     """
     total = hashlib.blake2b(digest_size=8)
+    read = list[torch.Tensor]()
     for name in sorted(tensors):
         tensor = tensors[name].detach()
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         integers = tensor.contiguous().reshape(-1).view(_INTEGERS[min(4, tensor.element_size())])
-        for block in integers.split(BLOCK.get(tensor.device.type, _BLOCK)) if integers.numel() else ():
-            rows = block.to(torch.int64)  # a copy: there are none so wide
-            if lacking := -rows.numel() % ROW:
-                rows = torch.nn.functional.pad(rows, (0, lacking))
-            sums = rows.view(-1, ROW).mul_(_constants(tensor.device)).sum(1)
-            total.update("".join(f"{one} " for one in sums.tolist()).encode())
+        sums = torch.empty(-(-integers.numel() // ROW), dtype=torch.int64, device=tensor.device)
+        size = BLOCK.get(tensor.device.type, 256 * ROW)
+        for block, sums_of_block in zip(integers.split(size), sums.split(size // ROW), strict=True):
+            if lacking := -block.numel() % ROW:
+                block = torch.nn.functional.pad(block, (0, lacking))
+            torch.sum(block.view(-1, ROW) * _constants(tensor.device), 1, out=sums_of_block)
+        read.append(sums)
+    for sums in read:
+        total.update(f"{sums.tolist()}\n".encode())
     return total.hexdigest()
 
 

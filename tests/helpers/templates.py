@@ -9,9 +9,11 @@ from pathlib import Path
 from ftslurm.cli.main import main
 
 
+_folder = tempfile.TemporaryDirectory(prefix="ftslurm-templates-")  # it goes when this process of the tests ends
+
+
 @cache
 def written() -> Path:
     """Return a folder that has them; every process of the tests has one of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="ftslurm-templates-"))
-    main(["templates", str(folder)])
-    return folder
+    main(["templates", _folder.name])
+    return Path(_folder.name)

@@ -43,6 +43,13 @@ def innermost():
 print("now", flush=True)
 innermost()
 """
+CRASHES = """
+import ctypes, os, sys
+def innermost(how):
+    ctypes.string_at(0) if how == "SIGSEGV" else os.abort()
+print("now", flush=True)
+innermost(sys.argv[1])
+"""
 CLOSED_ALL = """
 import os, socket, time
 os.closerange(3, 100)
@@ -66,6 +73,17 @@ def dump(task: Step) -> str:
     task.until("dumped")
     assert time.monotonic() - asked < 2.0  # one second, and the machine may be loaded
     return task.log()[before:]
+
+
+@pytest.mark.parametrize(("how", "quoted"), [("SIGSEGV", "Fatal Python error: Segmentation fault"), ("SIGABRT", "now")])
+def test_a_worker_that_crashes_leaves_its_stacks_and_dies_of_the_same_signal(
+    how: str, quoted: str, tmp_path: Path
+) -> None:
+    with step(tmp_path / "run") as task:
+        task.begin(CRASHES, args=[how])
+        ended = task.until("exited")
+        assert (ended["signal"], ended["error"]) == (getattr(signal, how), quoted)
+        assert "in innermost" in task.log()
 
 
 @pytest.mark.parametrize("script", [COUNTING, STUCK_WITH_THE_GIL, BUSY_WITH_THE_GIL])

@@ -73,6 +73,11 @@ ENDINGS = {
         "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File x\n",
         "Fatal Python error: Segmentation fault",
     ),
+    "aborted": (
+        "ERROR: a retry, long ago\nfree(): invalid pointer\nterminate called after throwing\n  what():  no device\n"
+        "Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File x\n",
+        "what():  no device",
+    ),
     "progress bar": ("no ErrorLog here\n 10%\r 20%\r", "20%"),
     "nothing": ("\n\n", ""),
 }

@@ -37,8 +37,8 @@ from results import FOLDER
 
 import ftslurm
 from ftslurm.guard import gpus, kernel_log
+from ftslurm.guard.processes import read
 from ftslurm.words import plural
-from ftslurm.worker import cpu_binding
 from ftslurm.worker.digest import digest
 
 ROOT = Path(__file__).parents[1]
@@ -154,8 +154,12 @@ def binding() -> str:
     need(1)
     there = gpus.known()
     assert len([gpu for gpu in there if gpu.usable]) >= GPUS, there
-    lines = [f"{gpu.address} {gpu.device}: near CPUs {cpu_binding.written(gpu.cpus) or 'unknown'}" for gpu in there]
-    _, said = cpu_binding.near(os.sched_getaffinity(0), there, [*there], len(there), 0)
+    lines = []
+    for gpu in there:
+        cpus = read(f"/sys/bus/pci/devices/{gpu.address}.0/local_cpulist").strip()
+        lines.append(f"{gpu.address} {gpu.device}: near CPUs {cpus or 'unknown'}")
+    code = f"from ftslurm.worker.cpu_binding import bind; print(bind({len(there)}, 0))"
+    said = output(sys.executable, "-c", code)
     return "\n".join([*lines, said or "a worker is not bound: all CPUs of this machine are near its GPU"])
 
 
@@ -319,7 +323,9 @@ def checkpoint() -> str:
         ftslurm = [sys.executable, "-m", "ftslurm"]
         resume = [*ftslurm, "resume", str(first), "job.args.zeros=true"]
         with (training.root / "resumed.txt").open("w") as sink:
-            second = subprocess.Popen(resume, env=training.environ, stdout=sink, stderr=sink, start_new_session=True)
+            second = subprocess.Popen(
+                resume, env=training.environ, stdout=sink, stderr=sink, start_new_session=True, text=True
+            )
         try:
             again = replace(training, process=second, out=training.root / "resumed.txt")
             again.until(

@@ -63,6 +63,7 @@ from ftslurm.core.state.model import Allocation, Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.monitor.story import Story
+from ftslurm.protocol.stages import Stage
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import read_past
 
@@ -139,7 +140,9 @@ class Run:
         """Deliver a heartbeat of every group, a second after the last."""
         self.now += 1.0
         step = self.state.lineage.step
-        return self.decide([Alive(unit.id, 0, self.now, "R", step, 1, 0.2) for unit in self.state.table])
+        return self.decide(
+            [Alive(unit.id, 0, self.now, "R", step, Stage.SEEKING_QUORUM, 0.2) for unit in self.state.table]
+        )
 
     def failure(self) -> float:
         """Kill a rank of one group, end its step and launch the next attempt, a decision each."""

@@ -327,7 +327,9 @@ def checkpoint() -> str:
         ftslurm = [sys.executable, "-m", "ftslurm"]
         resume = [*ftslurm, "resume", str(first), "job.args.zeros=true"]
         with (training.root / "resumed.txt").open("w") as sink:
-            second = subprocess.Popen(resume, env=training.environ, stdout=sink, stderr=sink, start_new_session=True)
+            second = subprocess.Popen(
+                resume, env=training.environ, stdout=sink, stderr=sink, start_new_session=True, text=True
+            )
         try:
             again = replace(training, process=second, out=training.root / "resumed.txt")
             again.until(

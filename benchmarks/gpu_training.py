@@ -33,7 +33,7 @@ args = parser.parse_args()
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class Model(nn.Module):
+class Model(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(WIDTH, WIDTH)
@@ -66,11 +66,11 @@ def fail() -> None:
         torch.cuda.synchronize()
 
 
-def state_dict() -> dict:
+def state_dict() -> dict[str, object]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
-def load_state_dict(state: dict) -> None:
+def load_state_dict(state: dict[str, object]) -> None:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 

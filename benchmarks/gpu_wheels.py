@@ -7,6 +7,7 @@ The packages are those that ftslurm and its tests have here, in the same version
 
 from __future__ import annotations
 
+import argparse
 import platform
 import subprocess
 import sys
@@ -40,7 +41,11 @@ def closure(*names: str) -> set[str]:
 
 
 def main() -> None:
-    folder, python = Path(sys.argv[1]), (sys.argv[2:] or [platform.python_version()])[0]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("python", nargs="?", default=platform.python_version(), help="the version of Python")
+    args = parser.parse_args()
+    folder, python = args.folder, args.python
     folder.mkdir(exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     for name in sorted(closure("ftslurm", *TESTS) - closure("torch") - {"ftslurm"}):

@@ -34,7 +34,7 @@ from torchft.process_group import ProcessGroupGloo
 
 TENSORS = 64
 PATIENCE = timedelta(seconds=300)
-WAYS = {
+WAYS: dict[str, dict[str, int]] = {
     "http": {"chunks": 0},
     "http, 4 chunks": {"chunks": 4},
     "http, 8 chunks": {"chunks": 8},
@@ -65,7 +65,7 @@ def transport_of(way: str, rank: int, state: dict[str, Any], port: int) -> Any:
     """Return the transport of one side; over a process group both sides meet in the store."""
     kind = WAYS[way]
     if "chunks" in kind:
-        return HTTPTransport(timeout=PATIENCE, num_chunks=int(kind["chunks"]))
+        return HTTPTransport(timeout=PATIENCE, num_chunks=kind["chunks"])
     group = ProcessGroupGloo(timeout=PATIENCE)
     group.configure(f"127.0.0.1:{port}/{way.replace(' ', '')}", f"replica{rank}", rank, 2)
     return PGTransport(group, PATIENCE, torch.device("cpu"), (lambda: state) if kind["in_place"] else None)

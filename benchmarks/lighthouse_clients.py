@@ -45,7 +45,7 @@ class _Headers:
 
     def __init__(self, authority: str) -> None:
         encoder = Encoder()
-        rows = {}
+        rows: dict[str, list[HeaderTuple | tuple[str, str]]] = {}
         for method, kind in (("Heartbeat", HeaderTuple), ("Quorum", NeverIndexedHeaderTuple)):
             rows[method] = [
                 *((":method", "POST"), (":scheme", "http"), kind(":path", f"/{protobuf.SERVICE}/{method}")),
@@ -206,7 +206,7 @@ class Managers:
         headers = _Headers(split.netloc)
         self.all: list[_Manager] = []
         for number in numbers:
-            connection = socket.create_connection((split.hostname, split.port), 30)
+            connection = socket.create_connection((split.hostname, split.port or 0), 30)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if key:
                 said = connection.recv(handshake.CHALLENGE, socket.MSG_WAITALL)

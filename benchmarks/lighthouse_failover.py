@@ -90,9 +90,9 @@ def report(run: Run, steps: int, made: list[tuple[float, bool, int | None]]) -> 
     gaps = [b["time"] - a["time"] for a, b in itertools.pairwise(run.steps(0))]
     print(f"a step takes {statistics.median(gaps):.2f} s (median); the Lighthouse was killed {len(made)} times:")
     for kind in sorted({kind for kind, _, _ in rows}):
-        some = [row for row in rows if row[0] == kind]
-        middle = [statistics.median(row[column] for row in some) for column in (1, 2)]
-        worst = max(row[2] for row in some)
+        some = [row[1:] for row in rows if row[0] == kind]
+        middle = [statistics.median(row[column] for row in some) for column in (0, 1)]
+        worst = max(row[1] for row in some)
         print(
             f"  {kind:<26} {len(some):>2} x: back after {middle[0]:.2f} s, pause {middle[1]:.2f} s, at most {worst:.2f}"
         )

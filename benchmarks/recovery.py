@@ -54,8 +54,8 @@ class Bench:
             self.data |= {key: value for key, value in json.loads(path.read_text()).items() if key != "conditions"}
         for arm in found.values():
             why = arm.contender.missing()
-            facts = {"what": arm.contender.what, "adaptations": arm.contender.adaptations, "missing": why}
-            facts |= {"contender": not isinstance(arm.contender, Cold)}
+            facts: dict[str, object] = {"what": arm.contender.what, "adaptations": arm.contender.adaptations}
+            facts |= {"missing": why, "contender": not isinstance(arm.contender, Cold)}
             self.data["arms"][arm.name] = facts | {"versions": {} if why else arm.contender.versions()}
 
     def run(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from contenders.all import ALL
 from contenders.contender import Contender
@@ -91,7 +93,10 @@ class Arm:
 EVERYTHING = (*KILLS, Fault.CONTROLLER, Fault.LIGHTHOUSE, Fault.NODE)
 OURS = b"ftslurm.lighthouse"
 # One CPU a node: no two jobs share one. And a requeued job would be held for cred_expire + 1 s, by default two minutes.
-ARRAY = {"cpus": 1, "extra_conf": "ProctrackType=proctrack/pgid\nAuthInfo=socket=FOLDER/munge.sock,cred_expire=5"}
+ARRAY: dict[str, object] = {
+    "cpus": 1,
+    "extra_conf": "ProctrackType=proctrack/pgid\nAuthInfo=socket=FOLDER/munge.sock,cred_expire=5",
+}
 
 
 def arms() -> dict[str, Arm]:
@@ -104,13 +109,13 @@ def arms() -> dict[str, Arm]:
         Arm(Wide(), (Fault.ONE, Fault.TWO), groups=3, nodes=7),
         Arm(Array(), (Fault.PILOT,), groups=3, nodes=5, cluster=ARRAY),
     ]
-    found += [
-        Arm(contender, **_MORE.get(name, {})) for name, contender in ALL.items() if not isinstance(contender, Cold)
-    ]
+    found += [_OTHERS.get(name, Arm)(contender) for name, contender in ALL.items() if not isinstance(contender, Cold)]
     return {arm.name: arm for arm in found}
 
 
-_MORE: dict[str, dict[str, object]] = {
-    "torchft-runner": {"faults": EVERYTHING, "lighthouse": b"torchft_lighthouse", "controller": b"published_runner.py"},
-    "ray": {"faults": EVERYTHING, "lighthouse": b"ray::Lighthouse", "controller": b"ray::TrainController"},
+_OTHERS: dict[str, Callable[[Contender], Arm]] = {
+    "torchft-runner": partial(
+        Arm, faults=EVERYTHING, lighthouse=b"torchft_lighthouse", controller=b"published_runner.py"
+    ),
+    "ray": partial(Arm, faults=EVERYTHING, lighthouse=b"ray::Lighthouse", controller=b"ray::TrainController"),
 }

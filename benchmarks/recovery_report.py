@@ -56,9 +56,9 @@ def markdown(data: dict[str, Any]) -> str:
     out.append("## The contenders, and what differs from their published form")
     for arm, facts in data["arms"].items():
         versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-        lines = [f"**{arm}**: {facts['what']}{f' ({versions})' if versions else ''}."]
-        lines += [f"Not run: {facts['missing']}."] if facts["missing"] else []
-        out.append("\n".join([*lines, *(f"- {line}" for line in facts["adaptations"])]))
+        about = [f"**{arm}**: {facts['what']}{f' ({versions})' if versions else ''}."]
+        about += [f"Not run: {facts['missing']}."] if facts["missing"] else []
+        out.append("\n".join([*about, *(f"- {line}" for line in facts["adaptations"])]))
     return "\n\n".join(out) + "\n"
 
 

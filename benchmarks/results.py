@@ -38,7 +38,8 @@ def conditions() -> dict[str, object]:
         "python": platform.python_version(),
         "slurm": slurm.stdout.split()[-1],
         "ftslurm": f"{ftslurm.__version__} {commit.stdout.strip()}".strip(),
-    } | {name: importlib.metadata.version(name) for name in names}
+        **{name: importlib.metadata.version(name) for name in names},
+    }
 
 
 def told(conditions: dict[str, Any]) -> str:

@@ -28,6 +28,8 @@ import core_scale
 import scale_groups
 from results import FOLDER, Bar, bars, conditions, save, table, told
 
+from ftslurm.controller.loop import COLLECT_GARBAGE_AFTER
+
 PARTS = ("groups", "slurm", "core")
 SIZES = (16,)
 STEPS = (0, 16, 64, 128, 256)
@@ -95,7 +97,7 @@ def put(data: Mapping[str, Any]) -> None:
 
 def core_rows(sizes: Sequence[int], lines: int) -> dict[str, Any]:
     """Return the costs of the pure core and of the journal."""
-    gc.set_threshold(*core_scale.COLLECT_GARBAGE_AFTER)  # as in the controller
+    gc.set_threshold(*COLLECT_GARBAGE_AFTER)  # as in the controller
     return {
         "rows": {str(size): core_scale.measure(size) for size in sizes},
         "journal": {str(size): core_scale.measure_journal(size, lines) for size in sizes},

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -163,7 +164,8 @@ def _kill(run: Run, groups: int, victims: Sequence[int]) -> Row:
         killed[group] = time.time()
         os.kill(pid, 9)
     for group in victims:
-        run.until(lambda g=group: run.named("group_joined", group=g, attempt=attempts[g] + 1), "all are back", JOIN_S)
+        joined = partial(run.named, "group_joined", group=group, attempt=attempts[group] + 1)
+        run.until(joined, "all are back", JOIN_S)
     cost = usage(controller).cpu_s - cpu
     time.sleep(2 * STEP_S)
     noticed = [_noticed(run, group, attempts[group]) - killed[group] for group in victims]

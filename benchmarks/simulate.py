@@ -105,8 +105,9 @@ def strategies(times: Times, standbys: int = 1) -> list[Strategy]:
         join_s=times.join_s,
         whole_job=False,
     )
-    ours = {"detect_s": 0.03, "detect_node_s": 11.0, "again_s": 0.0, "pause_s": 0.04, "pause_node_s": 3.0}
-    cold = replace(runner, name="ftslurm, cold", **ours)
+    cold = replace(
+        runner, name="ftslurm, cold", detect_s=0.03, detect_node_s=11.0, again_s=0.0, pause_s=0.04, pause_node_s=3.0
+    )
     return [
         slurm,
         replace(slurm, name="full restart, in place", again_s=0.6, detect_node_s=11.0),

@@ -102,7 +102,7 @@ class Model:
         import torch
 
         with torch.no_grad():
-            self.weights.copy_(state["weights"])  # type: ignore[arg-type]
+            self.weights.copy_(state["weights"])
         self.lineage = int(str(state["lineage"]))
 
 

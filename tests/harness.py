@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,8 @@ class Run:
     def node_of(self, group: int, attempt: int) -> str:
         """Return the node on which an attempt of a group of one node was launched."""
         (launched,) = self.named("step_launched", group=group, attempt=attempt)
-        (node,) = launched["nodes"]  # type: ignore[misc]
+        assert isinstance(launched["nodes"], list)
+        (node,) = launched["nodes"]
         return str(node)
 
     def wait_for(self, event: str, **fields: object) -> dict[str, object]:
@@ -177,10 +179,12 @@ class Run:
 
     def wait_until_back_at_last(self, *groups: int) -> None:
         """Wait until these groups have committed a step in any later attempt: attempts between may fail or move."""
+
+        def there(group: int) -> bool:
+            return any(e["attempt"] for e in self.named("group_joined", group=group))
+
         for group in groups:
-            self.until(
-                lambda g=group: any(e["attempt"] for e in self.named("group_joined", group=g)), f"group {group} is back"
-            )
+            self.until(partial(there, group), f"group {group} is back")
 
     def wait_for_steps(self, steps: int, groups: int) -> None:
         """Wait until each of the first `groups` groups has committed `steps` steps."""
@@ -319,7 +323,7 @@ class Backend:
     enter: tuple[str, ...] = ()  # words before each command: the place where its user is
     runs: list[Run] = field(default_factory=list)
 
-    def start(self, *overrides: str, script: str | Path = "toy.py", args: dict[str, object] | None = None) -> Run:
+    def start(self, *overrides: str, script: str | Path = "toy.py", args: Mapping[str, object] | None = None) -> Run:
         """Start `ftslurm run` with a script in the background, and follow it."""
         number = len(self.runs)
         steps_file = self.tmp_path / f"steps{number}"
@@ -330,7 +334,7 @@ class Backend:
         flags = {"steps-file": str(steps_file)} if path.name in STEPPING else {}
         words = ["run", f"cluster={self.name}", f"run.root={quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
         words += [f"job.script={quoted(path)}", "groups.gpus=0"]
-        words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]
+        words += [f"job.args.{key}={quoted(value)}" for key, value in {**flags, **(args or {})}.items()]
         # Each run would copy this repository, in which the scripts lie; test_edited_script.py has its code copied.
         # Standbys come and go beside the groups; the tests that want them ask for them.
         words += ["stop.grace_s=2", "job.snapshot=none"]

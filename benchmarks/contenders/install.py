@@ -50,7 +50,7 @@ def install(family: str) -> str | None:
     paths = sysconfig.get_paths(vars={"base": str(place), "platbase": str(place)})
     ours = sysconfig.get_paths()["purelib"]
     Path(paths["purelib"], "base.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    pip = [python(family), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *FAMILIES[family]]
+    pip = [str(python(family)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *FAMILIES[family]]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]

@@ -47,5 +47,5 @@ class SubmititRequeue(Contender):
     def start(self, scene: Scene) -> Session:
         here = Path(__file__).parent
         settings = [f"{name}={value}" for name, value in asdict(scene.settings).items()]
-        command = [sys.executable, here / "submitit_loop.py", f"{scene.folder}/submitit", str(scene.groups), *settings]
+        command = [sys.executable, f"{here}/submitit_loop.py", f"{scene.folder}/submitit", str(scene.groups), *settings]
         return LoopSession(scene, scene.start(command, PYTHONPATH=str(here.parent)))

@@ -71,8 +71,8 @@ class TorchftRunner(Contender):
         if found is None:
             raise RuntimeError(f"torchft_lighthouse has not said where it listens: {scene.log_tail()}")
         environment = ENVIRONMENT | {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{found[1]}"}
-        driver = Path(__file__).with_name("published_runner.py")
-        command = [python("torchx"), driver, str(scene.groups), json.dumps(environment), *scene.script("torchft")]
+        driver = str(Path(__file__).with_name("published_runner.py"))
+        command = [str(python("torchx")), driver, str(scene.groups), json.dumps(environment), *scene.script("torchft")]
         # torchx starts `torchrun` by name: the job takes it from the PATH.
         path = f"{scene.environ['PATH']}:{python('torchx').parent}:{Path(sys.executable).parent}"
         return RunnerSession(scene, lighthouse, scene.start(command, PATH=path))

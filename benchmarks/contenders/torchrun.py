@@ -23,7 +23,7 @@ class Torchrun(Contender):
 
     name = "torchrun"
     what = "torchrun --max-restarts on each node of one allocation; plain ranks, a checkpoint every 25 steps"
-    adaptations = (
+    adaptations: ClassVar[tuple[str, ...]] = (
         f"--max-restarts={RESTARTS}: the schedule kills more often than a run is meant to forgive",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: by default torch 2.13 keeps one store for all rounds, in which ranks "
         "that start again find addresses of dead ones; the first kill then ended in failed connections again and again",

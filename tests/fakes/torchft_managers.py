@@ -15,6 +15,9 @@ from unittest import mock
 
 import torch  # noqa: F401  else the first one to import it does so below, where it is forgotten again
 
+Quorum = tuple[int, int]  # its id and its size
+Commit = bool | BaseException  # what the vote says, or raises
+
 
 def run_manager(torchft: Any, watchers: Any) -> Any:
     """Return RunManager over a fake."""
@@ -28,53 +31,55 @@ def run_manager(torchft: Any, watchers: Any) -> Any:
     return module.RunManager
 
 
-def fake_torchft():
+def fake_torchft() -> SimpleNamespace:
     """Return a module whose Manager trains: a quorum, perhaps a heal, and a commit each step."""
 
     class Manager:
-        def __init__(self):
+        def __init__(self) -> None:
             self._client = self._pg = None
             self._quorum_id = -1
-            self._quorum_future = None
+            self._quorum_future: Future[None] | None = None
             self._participating_replica_world_size = 0
             self._healing = False
-            self._pending_state_dict = None
+            self._pending_state_dict: object = None
             self._step = 0
             self._executor = ThreadPoolExecutor(max_workers=1)
 
-        def train(self, quorum=(1, 2), commit=True, heal_to=None):
+        def train(self, quorum: Quorum = (1, 2), commit: Commit = True, heal_to: int | None = None) -> bool:
             """Run one step of a training loop; the quorum is found in another thread, as in torchft."""
-            self._quorum_future: Future = self._executor.submit(self._async_quorum, quorum, heal_to)
+            self._quorum_future = self._executor.submit(self._async_quorum, quorum, heal_to)
             if heal_to is not None:
                 self._quorum_future.result()
                 self._apply_pending_state_dict()
             return self.should_commit(commit)
 
-        def start_quorum(self, quorum=(1, 2), heal_to=None):
+        def start_quorum(self, quorum: Quorum = (1, 2), heal_to: int | None = None) -> None:
             self._quorum_future = self._executor.submit(self._async_quorum, quorum, heal_to)
 
-        def allreduce(self, gradients):
+        def allreduce(self, gradients: object) -> object:
+            assert self._quorum_future is not None
             self._quorum_future.result()
             return gradients
 
-        def _async_quorum(self, quorum, heal_to=None):
+        def _async_quorum(self, quorum: Quorum, heal_to: int | None = None) -> None:
             self._quorum_id, self._participating_replica_world_size = quorum
             if heal_to is not None:
                 self._pending_state_dict = {"weights": 1}
                 self._step = heal_to
 
-        def _apply_pending_state_dict(self):
+        def _apply_pending_state_dict(self) -> None:
             self._pending_state_dict = None
 
-        def should_commit(self, commit=True):
+        def should_commit(self, commit: Commit = True) -> bool:
             """The docstring of should_commit."""
+            assert self._quorum_future is not None
             self._quorum_future.result()
             if isinstance(commit, BaseException):
                 raise commit
             self._step += commit
             return commit
 
-        def current_step(self):
+        def current_step(self) -> int:
             return self._step
 
     return SimpleNamespace(Manager=Manager)

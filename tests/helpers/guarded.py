@@ -183,9 +183,13 @@ class _Watch:
     def ended(self) -> None: ...
 
 
+def _host_store(gateway: object) -> tuple[str, int]:
+    return "127.0.0.1", 1
+
+
 if __name__ == "__main__":
     if "KERNEL_LOG" in os.environ:
-        guard.Tail = partial(kernel_log.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, misc]
+        guard.Tail = partial(kernel_log.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, attr-defined]
     if os.environ["GUARDED"] != "torch":
         session.import_everything = lambda task, *_: session.Watchers(
             _Observer(),  # type: ignore[arg-type]
@@ -195,5 +199,5 @@ if __name__ == "__main__":
             Sessions(),
             left_out=[words for words in [os.environ.get("LEFT_OUT", "")] if words],
         )
-        session.host_store = lambda _: ("127.0.0.1", 1)
+        session.host_store = _host_store
     guard.main("ftslurm.worker.session")

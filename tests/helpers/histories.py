@@ -28,11 +28,11 @@ Kind = type[act.Action] | type[msg.Message]  # of a message: that it is sent
 class Timed(Config):
     """Settings whose derived time limits can be set one by one."""
 
-    heartbeat_s = 2.0  # type: ignore[assignment]
-    orphan_after_s = join_timeout_s = first_step_s = inf  # type: ignore[assignment]
-    hang_least_s = 300.0  # type: ignore[assignment]
-    quorum_timeout_s = 60.0  # type: ignore[assignment]
-    poll_s = 15.0  # type: ignore[assignment]
+    heartbeat_s = 2.0
+    orphan_after_s = join_timeout_s = first_step_s = inf
+    hang_least_s = 300.0
+    quorum_timeout_s = 60.0
+    poll_s = 15.0
 
 
 def config(timed: Mapping[str, float] | None = None, **sections: dict[str, Any]) -> Timed:

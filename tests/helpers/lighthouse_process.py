@@ -21,9 +21,10 @@ from ftslurm.protocol import addresses
 class LighthouseProcess:
     """One Lighthouse, which a test starts, orders, kills and restarts."""
 
-    def __init__(self, folder: Path, log: Path | None = None, **options: Any) -> None:
-        self.options = {"attempt": -1, "highest": 0, "port": 0, "folder": str(folder), "min_replicas": 1}
-        self.options |= {"quorum_tick_ms": 20, "join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
+    def __init__(self, folder: Path, log: Path | None = None, /, **options: Any) -> None:
+        self.options: dict[str, Any] = {"attempt": -1, "highest": 0, "port": 0, "min_replicas": 1}
+        self.options |= {"folder": str(folder), "quorum_tick_ms": 20, "join_timeout_ms": 10_000}
+        self.options |= {"heartbeat_timeout_ms": 5000, **options}
         self.log = log or folder / "log"
         self.reports: list[dict[str, Any]] = []
         self.members: dict[int, dict[str, Any]] = {}  # the last order about each group's live attempt
@@ -41,7 +42,7 @@ class LighthouseProcess:
                 stderr=log,
             )
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
-        self.url = self.wait_for("address")["url"].removesuffix(f"/{addresses.LIGHTHOUSE}")
+        self.url: str = self.wait_for("address")["url"].removesuffix(f"/{addresses.LIGHTHOUSE}")
         self.options["port"] = int(self.url.rpartition(":")[2])
         for group, fields in [*self.members.items()]:
             self.order("member", **{**fields, "group": group})
@@ -55,7 +56,7 @@ class LighthouseProcess:
         """Wait for a report of this kind; return the newest."""
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
-            for report in reversed(self.reports):
+            for report in self.reports[::-1]:
                 if report["type"] == kind:
                     return report
             time.sleep(0.002)

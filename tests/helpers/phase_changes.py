@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ftslurm.core import rules
+from ftslurm.core.reduce import observe
 from ftslurm.core.state.model import Phase
 from ftslurm.core.state.turn import Turn
 
@@ -30,5 +31,5 @@ def record(monkeypatch: pytest.MonkeyPatch) -> set[Change]:
         return run
 
     monkeypatch.setattr(rules, "RULES", tuple(noting(rule) for rule in rules.RULES))
-    monkeypatch.setattr(rules, "observe", noting(rules.observe))
+    monkeypatch.setattr(rules, "observe", noting(observe))
     return seen

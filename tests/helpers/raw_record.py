@@ -14,4 +14,5 @@ class RawRecord(JournalRecord):
 
     @property
     def fields(self) -> dict[str, object]:
-        return self.__dict__["_raw"]
+        raw: dict[str, object] = self.__dict__["_raw"]
+        return raw

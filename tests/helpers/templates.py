@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ftslurm.cli.main import main
 
-
 _folder = tempfile.TemporaryDirectory(prefix="ftslurm-templates-")  # it goes when this process of the tests ends
 
 

@@ -27,7 +27,7 @@ joined = Path(os.environ["FTSLURM_RUN_DIR"]) / "joined"
 deadly, start_quorum = getattr(Manager, method), Manager.start_quorum
 
 
-def die(manager, *args, **kwargs):
+def die(manager: Manager, *args: object, **kwargs: object) -> object:
     manager.wait_quorum()  # from here on the other groups depend on this one
     if manager.current_step() == int(step):
         while group == "all" and not list(Path(os.environ["FTSLURM_CHECKPOINT_DIR"]).glob("step-*")):
@@ -36,7 +36,7 @@ def die(manager, *args, **kwargs):
     return deadly(manager, *args, **kwargs)
 
 
-def hold(manager, *args, **kwargs):
+def hold(manager: Manager, *args: object, **kwargs: object) -> object:
     time.sleep(float(os.environ.get("PACE", "0")))
     if attempt > 0:
         with contextlib.suppress(FileNotFoundError):

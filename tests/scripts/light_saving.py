@@ -48,6 +48,6 @@ class Manager(light_worker.Manager):
         return committed
 
 
-sys.modules["light_worker"].Manager = Manager
+vars(light_worker)["Manager"] = Manager
 sys.argv[0] = str(Path(__file__).with_name("light.py"))
 runpy.run_path(sys.argv[0], run_name="__main__")

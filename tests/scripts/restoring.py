@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -12,35 +13,35 @@ from ftslurm.checkpoint import Checkpointer
 class Manager:
     """The part of torchft's Manager that a Checkpointer needs."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.committed = 0
 
-    def current_step(self):
+    def current_step(self) -> int:
         return self.committed
 
-    def num_participants(self):
+    def num_participants(self) -> int:
         return 0
 
-    def participating_rank(self):
+    def participating_rank(self) -> int:
         return 0
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, int]:
         return {"step": self.committed, "batches_committed": self.committed}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, int]) -> None:
         self.committed = state["step"]
 
 
 class Dict:
     """A state that is one dict."""
 
-    def __init__(self, **content):
+    def __init__(self, **content: Any) -> None:
         self.content = content
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return self.content
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.content = state
 
 

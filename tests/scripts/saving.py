@@ -31,31 +31,31 @@ args = parser.parse_args()
 class Numbers:
     """A data set with a position."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.at = 0
 
-    def __next__(self):
+    def __next__(self) -> int:
         self.at += 1
         return self.at
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, int]:
         return {"at": self.at}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, int]) -> None:
         self.at = state["at"]
 
 
-def report(event, **fields):
+def report(event: str, **fields: object) -> None:
     if args.report:
         with open(f"{args.report}-{GROUP}-{RANK}", "a") as file:
             file.write(json.dumps({"event": event, "time": time.time(), "pid": os.getpid(), **fields}) + "\n")
 
 
-def digest(*trees):
+def digest(*trees: object) -> str:
     """Return the SHA-256 of every bit of a state, with whole DTensors."""
     out = hashlib.sha256()
 
-    def walk(node):
+    def walk(node: object) -> None:
         if isinstance(node, torch.Tensor):
             whole = node.full_tensor() if hasattr(node, "full_tensor") else node
             out.update(f"{node.dtype} {tuple(node.shape)}".encode())
@@ -86,19 +86,19 @@ if args.kind == "fsdp":
     fully_shard(model)
 
 
-def state_dict():
+def state_dict() -> dict[str, object]:
     return {"model": model.state_dict(), "optimizer": inner.state_dict(), "scheduler": scheduler.state_dict()}
 
 
-def load_state_dict(state):
+def load_state_dict(state: dict[str, object]) -> None:
     model.load_state_dict(state["model"])
     inner.load_state_dict(state["optimizer"])
     scheduler.load_state_dict(state["scheduler"])
 
 
-def last_step():
+def last_step() -> int:
     if not args.until:
-        return args.steps
+        return int(args.steps)
     return int(open(args.until).read()) if os.path.exists(args.until) else 10**9
 
 
@@ -119,7 +119,7 @@ numbers = Numbers()
 checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer, "scheduler": scheduler}, numbers)
 
 
-def everything():
+def everything() -> str:
     return digest(model.state_dict(), inner.state_dict(), scheduler.state_dict(), manager.state_dict())
 
 

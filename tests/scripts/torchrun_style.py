@@ -24,7 +24,7 @@ def on_sigterm(signum: int, frame: object) -> None:
     sys.exit(0)
 
 
-@record
+@record  # type: ignore[untyped-decorator]
 def main() -> None:
     replica_group_id = int(os.environ.get("REPLICA_GROUP_ID", 0))
     num_replica_groups = int(os.environ.get("NUM_REPLICA_GROUPS", 2))
@@ -45,11 +45,11 @@ def main() -> None:
     )
     trainloader = DataLoader(trainset, batch_size=16, num_workers=2, sampler=sampler, multiprocessing_context="spawn")
 
-    def load_state_dict(state_dict):
+    def load_state_dict(state_dict: dict[str, object]) -> None:
         m.load_state_dict(state_dict["model"])
         optimizer.load_state_dict(state_dict["optim"])
 
-    def state_dict():
+    def state_dict() -> dict[str, object]:
         return {
             "model": m.state_dict(),
             "optim": optimizer.state_dict(),

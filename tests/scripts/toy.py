@@ -37,10 +37,10 @@ class Descent:
                 speed.mul_(0.9).add_(p.grad)
                 p.sub_(speed, alpha=1e-3)
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, list[torch.Tensor]]:
         return {"speed": self.speed}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, list[torch.Tensor]]) -> None:
         for speed, loaded in zip(self.speed, state["speed"], strict=True):
             speed.copy_(loaded)
 
@@ -65,11 +65,11 @@ hidden = [nn.Linear(32, 32) for _ in range(args.layers)]
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), *hidden, nn.Linear(32, 1))
 
 
-def state_dict() -> dict:
+def state_dict() -> dict[str, object]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
-def load_state_dict(state: dict) -> None:
+def load_state_dict(state: dict[str, object]) -> None:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 

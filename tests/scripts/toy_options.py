@@ -55,7 +55,7 @@ def fail() -> None:
 
 def last_step() -> int:
     if not args.open_end:
-        return args.steps
+        return int(args.steps)
     try:
         with open(f"{args.steps_file}-end") as file:
             return int(file.read())
@@ -91,7 +91,7 @@ def note(step: int, quorum: int, participants: int, digest: str) -> None:
     """Append a line for a committed step."""
     if not args.steps_file:
         return
-    line = {"time": time.time(), "group": GROUP, "rank": RANK, "attempt": ATTEMPT, "step": step}
+    line: dict[str, object] = {"time": time.time(), "group": GROUP, "rank": RANK, "attempt": ATTEMPT, "step": step}
     line |= {"quorum": quorum, "participants": participants, "digest": digest}
     with open(f"{args.steps_file}-{GROUP}-{RANK}", "a") as file:
         file.write(json.dumps(line) + "\n")

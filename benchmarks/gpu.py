@@ -465,7 +465,7 @@ def main() -> int:
         args.to.parent.mkdir(exist_ok=True)
     about = machine()
     chosen = [check for check in CHECKS if check.name in (args.only or names)]
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as threads:
         found = [*threads.map(done, [check for check in chosen if check.beside])]
     for check in (check for check in chosen if not check.beside):
         found.append(done(check))

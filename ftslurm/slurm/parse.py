@@ -153,7 +153,7 @@ _ROW = re.compile(r"([\w.+-]+)(\*?)\|[^|]*(?:\|([^|]*))?(?:\|[^|]*)?(?:\|(.*))?"
 
 
 def read_partitions(text: str) -> list[Partition]:
-    """Parse the output of `commands.partitions`. A partition with several kinds of nodes has several rows."""
+    """Parse the output of `commands.PARTITIONS`. A partition with several kinds of nodes has several rows."""
     out = []
     for row in filter(None, map(_ROW.fullmatch, map(str.strip, text.splitlines()))):
         name, star, nodes, gres = row.groups(default="")

@@ -1,7 +1,7 @@
 """Decide whether the lost connections of a rank come from a lost node of its step. Pure.
 
 When a group of several nodes loses one, the ranks on the other nodes fail first, with errors about lost connections.
-The guard of a killed rank reports it within causes.WORDS_S. After that the silent nodes are asked in two ways: their
+The guard of a killed rank reports it within WORDS_S. After that the silent nodes are asked in two ways: their
 guards through the step's channel, whose answer shows that node and slurmstepd are well; the nodes by probes. The
 step is not killed for at most KILL_S: after a kill, processes that died before it could not be told from killed ones.
 No cause is decided, and no attempt launched, before the node has answered or counts as lost. Processes that the probe

@@ -385,7 +385,7 @@ def ask(turn: Turn) -> None:
 
 
 def _failed(unit: Unit) -> float:
-    """Return when a group that is to start again has ended; 0: it has not."""
+    """Return when the failure of a group that is to start again was noticed; 0: there is none."""
     marks = {Phase.STOPPING: unit.current.failing, Phase.PENDING: unit.marks}.get(unit.phase)
     return 0.0 if marks is None or unit.group is None else marks.noticed or 0.0
 

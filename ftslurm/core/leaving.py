@@ -28,7 +28,7 @@ from ftslurm.protocol.causes import Cause
 
 def vacate(turn: Turn) -> None:
     """Stop the units in jobs that are about to end, and move further groups one at a time while there is time."""
-    if not turn.goes_on or not uses_jobs(turn.config) or not turn.attends(JOBS):
+    if not turn.goes_on or not uses_jobs(turn.config) or not turn.attends_jobs():
         return
     elsewhere: dict[int, tuple[bool, bool]] = {}
     for one in turn.jobs:

@@ -185,7 +185,7 @@ def supply(turn: Turn) -> None:
     """Submit missing jobs, cancel unneeded ones, and poll Slurm about all."""
     if not turn.goes_on or not turn.state.allocation.name or not uses_jobs(turn.config):
         return
-    if turn.state.job_pool.polled and turn.attends(JOBS):
+    if turn.state.job_pool.polled and turn.attends_jobs():
         for pool in range(len(turn.config.cluster.ranges) + 1):
             _balance(turn, pool)
         _requeue(turn)
@@ -206,7 +206,7 @@ def settle(turn: Turn) -> None:
 def _note_left(turn: Turn) -> None:
     """Record which jobs their groups have left; use a doubted job again if Slurm does not answer."""
     changed = list[Job]()
-    for one in turn.jobs if turn.attends(JOBS) else ():
+    for one in turn.jobs if turn.attends_jobs() else ():
         job = one
         if job.alive and job.doubted is not None and turn.due(job.doubted + queue.DOUBT_S, JOBS):
             job = replace(job, doubted=None)

@@ -87,9 +87,9 @@ class Turn:
     def unit(self, name: str) -> Unit:
         return self.state.table.by_name[name]
 
-    def attends(self, name: str) -> bool:
-        """Return whether the rules must look at this: JOBS, or ALL."""
-        return name in self.awake or ALL in self.awake
+    def attends_jobs(self) -> bool:
+        """Return whether the rules must look at the jobs."""
+        return JOBS in self.awake or ALL in self.awake
 
     def attended(self) -> list[Unit]:
         """Return the units that the rules must look at, in order."""

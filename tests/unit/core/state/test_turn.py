@@ -82,7 +82,7 @@ def test_jobs_keep_their_time_until_they_are_looked_at(monkeypatch: pytest.Monke
     looked: list[float] = []
 
     def jobs(turn: Turn) -> None:
-        if turn.attends(JOBS):
+        if turn.attends_jobs():
             looked.append(turn.now)
             turn.due(turn.now + 10.0, JOBS)
 

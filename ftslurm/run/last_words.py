@@ -53,9 +53,9 @@ def of_log(log: str | Path) -> str:
     return visible(choose(end_of(log, _TAIL).decode(errors="replace")))[:LONGEST]
 
 
-def shorten(line: str, longest: int = LONGEST) -> str:
+def shorten(line: str) -> str:
     """Return a line cut to the length of a quotation."""
-    return line if len(line) <= longest else line[: longest - 3] + "..."
+    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
 def first_line(error: str) -> str:

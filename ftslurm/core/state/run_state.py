@@ -68,7 +68,7 @@ class RunState(Value):
 
     @property
     def standbys(self) -> tuple[Unit, ...]:
-        return tuple(self.table.by_name[name] for name in self.table.standbys)
+        return tuple(self.table.all_standbys())
 
     @property
     def units(self) -> tuple[Unit, ...]:

@@ -70,13 +70,16 @@ class UnitTable(Value):
         """Iterate over all units: the Lighthouse, the groups in order, the standbys."""
         yield self.by_name[LIGHTHOUSE]
         yield from self.all_groups()
-        yield from (self.by_name[name] for name in self.standbys)
+        yield from self.all_standbys()
 
     def group(self, number: int) -> Unit:
         return self.by_name[group_unit(number)]
 
     def all_groups(self) -> Iterator[Unit]:
         return (self.by_name[group_unit(number)] for number in range(self.groups))
+
+    def all_standbys(self) -> Iterator[Unit]:
+        return (self.by_name[name] for name in self.standbys)
 
     def living(self, step: StepId) -> Unit | None:
         """Return the unit whose live step this is; None: the step is over."""
@@ -97,8 +100,7 @@ class UnitTable(Value):
 
     def stopping(self) -> tuple[Unit, ...]:
         """Return the Lighthouse, whatever its phase, and the standbys and groups that are brought down."""
-        standbys = (self.by_name[name] for name in self.standbys)
-        others = (unit for unit in standbys if unit.phase is Phase.STOPPING)
+        others = (unit for unit in self.all_standbys() if unit.phase is Phase.STOPPING)
         return (self.by_name[LIGHTHOUSE], *others, *self.in_phase(Phase.STOPPING))
 
     def named(self, names: Iterable[str]) -> list[Unit]:

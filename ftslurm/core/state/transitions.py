@@ -83,7 +83,7 @@ def run(turn: Turn, unit: Unit) -> Unit:
     return turn.change(unit, phase=Phase.RUNNING)
 
 
-def wait_for_next(turn: Turn, unit: Unit, due: float, reason: str) -> Unit:
+def wait_for_next(turn: Turn, unit: Unit, due: float, reason: str) -> None:
     """Schedule the next attempt of a unit whose step has ended.
 
     Args:
@@ -93,12 +93,12 @@ def wait_for_next(turn: Turn, unit: Unit, due: float, reason: str) -> Unit:
         reason: why it is launched again.
     """
     turn.attempt(unit, intent=None)
-    return turn.change(unit, phase=Phase.PENDING, due=due, reason=reason)
+    turn.change(unit, phase=Phase.PENDING, due=due, reason=reason)
 
 
-def succeed(turn: Turn, unit: Unit) -> Unit:
+def succeed(turn: Turn, unit: Unit) -> None:
     """Mark a unit as finished."""
-    return turn.change(unit, phase=Phase.SUCCEEDED, waits_for=None)
+    turn.change(unit, phase=Phase.SUCCEEDED, waits_for=None)
 
 
 def give_up(turn: Turn, unit: Unit, why: str = "") -> Unit:
@@ -134,7 +134,7 @@ def stop(
     )
 
 
-def stop_politely(turn: Turn, unit: Unit, cause: Cause | None, *, adopting: bool = False) -> Unit:
+def stop_politely(turn: Turn, unit: Unit, cause: Cause | None, *, adopting: bool = False) -> None:
     """Bring a step down: a script that runs gets SIGTERM and stop.grace_s seconds, anything else is killed at once.
 
     Args:
@@ -145,7 +145,8 @@ def stop_politely(turn: Turn, unit: Unit, cause: Cause | None, *, adopting: bool
             may run.
     """
     adopted = adopting and unit.current.adoption is not None and unit.current.adoption.asked
-    if unit.group is None or not (unit.phase is Phase.RUNNING or adopted):
-        return stop(turn, unit, cause)
-    turn.send(unit, messages.Stop())
-    return stop(turn, unit, cause, due=turn.now + turn.config.stop.grace_s)
+    due = None
+    if unit.group is not None and (unit.phase is Phase.RUNNING or adopted):
+        turn.send(unit, messages.Stop())
+        due = turn.now + turn.config.stop.grace_s
+    stop(turn, unit, cause, due=due)

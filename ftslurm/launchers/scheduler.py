@@ -79,11 +79,11 @@ class Scheduler:
     """See the head of this file. `state` is set before each decision's actions are carried out."""
 
     direct = False  # a step has a process of this machine for each task; else one process, which stands for all of them
-    job: str | None = None  # the controller's own job; None: it runs in none
+    job: str | None = None  # the controller's own job, of which loop.py reads SLURM_*, too; None: it runs in none
     state: RunState | None = None
 
     def allocation(self) -> Allocation:
-        """Return the nodes of the controller's own job."""
+        """Return the nodes of the controller's own job; none if each group has a job. Nothing starts without a name."""
         raise NotImplementedError
 
     def leaves(self) -> Mapping[str, str]:
@@ -91,7 +91,10 @@ class Scheduler:
         return {}
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
-        """Return the processes of a step. Their standard input and output carry its messages."""
+        """Return the processes of a step. Their standard input and output carry its messages.
+
+        One that is not `direct` ends its tasks on SIGTERM, and has the exit code SRUN_FAILED if it could start none.
+        """
         raise NotImplementedError
 
     def attach(self, attach: Attach) -> Command:

@@ -30,7 +30,7 @@ class FreePlaces:
             nodes: nodes of a group, all different.
             per_node: slots of each node; the slot of a group is the same on all its nodes.
             taken: where groups run.
-            avoid: nodes that were lost.
+            avoid: nodes that are not used.
             leaf_of: the leaf switch or block of each node, as far as Slurm knows it.
         """
         used = {(spot.allocation, spot.slot, node) for spot in taken for node in spot.nodes}

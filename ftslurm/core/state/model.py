@@ -211,7 +211,7 @@ class Exit(Value):
     step: int | None = None  # the last step it had committed
     echo: bool = False  # the error is a lost connection (Says.ECHO)
     launched: bool = True  # False: srun itself failed, no node was reached
-    healthy_s: float = 0.0  # how long it had been committing steps
+    healthy_s: float = 0.0  # since its first step; without a quorum, since its script began
     traceback: str | None = None  # the last lines of the script's traceback
     ran_as: StepId | None = None  # the standby's step that had become this attempt; None: launched for it
     restored: int | None = None  # the step of the checkpoint that it had loaded

@@ -62,7 +62,7 @@ from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import begin_with, home, newest_checkpoint
 from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
-from ftslurm.slurm.commands import is_batch, job_name
+from ftslurm.slurm.commands import is_batch
 
 # The state of a run is a tree of values without cycles: a hundred thousand with 1,000 groups. A garbage collection
 # after every 700 new values, the default, takes longer than the decisions.
@@ -111,12 +111,11 @@ class Controller:
             liveness.touch(run.alive)
 
         self.state = begin(config)
-        name = job_name(os.environ) if self.separate_jobs else allocation.name
-        homes = frozenset({home(name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
+        homes = frozenset({home(allocation.name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
         self.saved, refused = begin_with(config, run)
         self.events: list[Event] = [Granted(allocation, self.saved, past, refused, homes, Map(scheduler.leaves()))]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
-        self.start = run_started(config, run, name, number, past, after=after or None)
+        self.start = run_started(config, run, allocation.name, number, past, after=after or None)
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
 
         self.wakeup = Wakeup(SIGNALS, signals)

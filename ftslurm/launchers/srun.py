@@ -150,7 +150,7 @@ def allocation(config: Config, environ: Mapping[str, str]) -> Allocation:
     """
     job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
     if config.array:
-        return Allocation(job or platform.node(), ())
+        return Allocation(commands.job_name(environ) if job else platform.node(), ())
     if not job or not nodes:
         raise EnvironmentProblem(
             "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "

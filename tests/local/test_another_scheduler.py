@@ -35,7 +35,7 @@ class Jobs(Scheduler):
     direct = True
 
     def __init__(self, config: Config, run: RunDir) -> None:
-        self.config, self.run, self.jobs = config, run, list[str]()
+        self.config, self.run, self.jobs, self.job = config, run, list[str](), "the job of the controller"
 
     def allocation(self) -> Allocation:
         return Allocation(platform.node(), ())

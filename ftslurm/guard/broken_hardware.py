@@ -11,14 +11,13 @@ from contextlib import suppress
 
 from ftslurm.guard import gpus, kernel_log
 from ftslurm.guard.gpus import Gpu
-from ftslurm.run.last_words import end_of, is_error
+from ftslurm.run.last_words import is_error, telling_end
 from ftslurm.run.log_signs import find
 from ftslurm.security.terminal import visible as printable
 
 RECENT_S = 120.0  # a line of the kernel log that is older does not explain why a worker ends by itself
 LONG_AGO_S = 3600.0  # the same for a worker that hangs
 _MOST = 1000  # lines of the kernel log that are kept
-_TAIL = 16_384  # bytes of the worker's log that are read
 _LONGEST = 200  # characters of what is told
 _SOURCE = re.compile(r"(\[rank\d+\]: )?\s+(?!what\(\):|\|)\S")  # in a traceback
 
@@ -98,7 +97,7 @@ def report(
     told = in_kernel_log(lines, kernel.gpus, gpus.visible(environ, kernel.gpus)) if lines else ""
     if told or log is None:
         return told
-    return in_log(end_of(log, _TAIL).decode(errors="replace"), local_rank)
+    return in_log(telling_end(log), local_rank)
 
 
 def shared_memory(folder: str = "/dev/shm") -> str:  # noqa: S108 nothing is written there

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ftslurm.protocol import traces
 from ftslurm.run import log_noise
 from ftslurm.security import owned_files
 from ftslurm.security.terminal import visible
 
 LONGEST = 120  # characters of a line that is quoted
-_TAIL = 16_384  # bytes of a log that are read
+_TAIL = 16_384  # bytes of a log that are looked at
+_STACKS = 1 << 20  # bytes that are read for it: a crash leaves the stacks of all threads
 _RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before a traceback
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):$")
 _EXCEPTION = re.compile(r"^(?:\s*\|\s*)*[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Expired|Failure)(?::|$)")
@@ -28,6 +30,12 @@ _ERROR = re.compile(
     r"|[Tt]erminate called after|^\s*what\(\):|Segmentation fault|[Oo]ut of memory|\bOOM\b|[Aa]ssertion .*failed"
     r"|panicked at|No space left on device"
 )
+# What faulthandler writes when a process crashes: the error, the stacks of all threads, names of modules.
+_CRASH = re.compile(
+    r"^(Fatal Python error: .*)\n"
+    r"((?:\n|  .*\n|(?:Current thread|Thread|<).*\n|Extension modules: .*(?:\n|\Z))+)",
+    re.MULTILINE,
+)
 _ABORTED = "Fatal Python error: Aborted"  # what aborts a process says why just before
 _NO_ERROR = re.compile(r"^\s*frame #\d+: |^Exception raised from |(?i:\b(?:no|0|without) errors?\b)")
 
@@ -35,12 +43,14 @@ _NO_ERROR = re.compile(r"^\s*frame #\d+: |^Exception raised from |(?i:\b(?:no|0|
 def choose(text: str) -> str:
     """Return the line to quote from the end of a script's output; empty: there is none."""
     error = plain = ""
-    lines = _telling(text.partition(_ABORTED)[0] or text)
+    lines = _telling(_CRASH.sub(_crashed, text))
     for line in lines:
         if _TRACEBACK.search(line):
             error = _exception_below(lines) or error
         elif is_warning(line):
             continue
+        elif line.startswith(_ABORTED):
+            plain = plain or line
         elif is_error(line):
             error = line
         else:
@@ -50,7 +60,12 @@ def choose(text: str) -> str:
 
 def of_log(log: str | Path) -> str:
     """Return the line of a log to quote; empty if it has none or cannot be read."""
-    return visible(choose(end_of(log, _TAIL).decode(errors="replace")))[:LONGEST]
+    return visible(choose(telling_end(log)))[:LONGEST]
+
+
+def telling_end(log: str | Path) -> str:
+    """Return the end of a log, in which the stacks of a crash are one line: behind them would be no room for more."""
+    return _CRASH.sub(_crashed, end_of(log, _STACKS).decode(errors="replace"))[-_TAIL:]
 
 
 def shorten(line: str) -> str:
@@ -78,6 +93,13 @@ def is_error(line: str) -> bool:
 
 def is_warning(line: str) -> bool:
     return _EXCEPTION.match(line) is None and _WARNING.search(line) is not None
+
+
+def _crashed(crash: re.Match[str]) -> str:
+    """Return the line for a crash: the error, and the innermost call of the user's code in the thread that crashed."""
+    stack = crash[2].partition("Current thread")[2].partition("\n\n")[0]
+    where = next((f", in {frame}" for frame in traces.frames(stack) if frame.users), "")
+    return f"{crash[1]}{where}\n"
 
 
 def _telling(text: str) -> Iterator[str]:

@@ -75,7 +75,10 @@ def dump(task: Step) -> str:
     return task.log()[before:]
 
 
-@pytest.mark.parametrize(("how", "quoted"), [("SIGSEGV", "Fatal Python error: Segmentation fault"), ("SIGABRT", "now")])
+@pytest.mark.parametrize(
+    ("how", "quoted"),
+    [("SIGSEGV", "Fatal Python error: Segmentation fault, in script.py:4 in innermost"), ("SIGABRT", "now")],
+)
 def test_a_worker_that_crashes_leaves_its_stacks_and_dies_of_the_same_signal(
     how: str, quoted: str, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.run.last_words import LONGEST, choose, first_line, of_log
+from ftslurm.run.last_words import LONGEST, choose, first_line, of_log, telling_end
 
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n    ^^^^^^\n'
 UNDESTROYED = (
@@ -73,6 +73,18 @@ ENDINGS = {
         "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File x\n",
         "Fatal Python error: Segmentation fault",
     ),
+    "crash in a call of the script": (
+        'Fatal Python error: Bus error\n\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n\n'
+        'Current thread 0x2 (most recent call first):\n  File "/usr/lib/python3.11/ctypes.py", line 519 in string_at\n'
+        '  File "/home/me/train.py", line 9 in load\n  File "/home/me/train.py", line 20 in <module>\n\n'
+        "Extension modules: torch._C, numpy.error (total: 2)\n",
+        "Fatal Python error: Bus error, in train.py:9 in load",
+    ),
+    "a child that aborted long ago": (
+        "step 2\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File x\n"
+        "it goes on\nERROR: no data\n",
+        "ERROR: no data",
+    ),
     "aborted": (
         "ERROR: a retry, long ago\nfree(): invalid pointer\nterminate called after throwing\n  what():  no device\n"
         "Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File x\n",
@@ -106,6 +118,20 @@ def test_only_the_end_of_a_log_is_read_and_nothing_in_it_steers_a_terminal(
 ) -> None:
     (tmp_path / "log").write_bytes(log)
     assert of_log(tmp_path / "log") == line
+
+
+@pytest.mark.parametrize("error", ["Segmentation fault", "Aborted"])
+def test_what_was_said_before_many_stacks_is_found(error: str, tmp_path: Path) -> None:
+    frames = '  File "/opt/lib/python3.11/site-packages/torch/nn/modules/module.py", line 17 in _call_impl\n' * 90
+    stacks = (
+        f"Thread 0x1 (most recent call first):\n{frames}\n" * 9
+        + f"Current thread 0x2 (most recent call first):\n{frames}"
+    )
+    said = "what():  CUDA error: uncorrectable ECC error encountered"
+    text = f"{said}\nFatal Python error: {error}\n\n{stacks}\nExtension modules: {'numpy.error, ' * 500} (total: 500)\n"
+    (tmp_path / "log").write_text(text)
+    assert of_log(tmp_path / "log") == (said if error == "Aborted" else f"Fatal Python error: {error}")
+    assert said in telling_end(tmp_path / "log")
 
 
 def test_what_is_no_log_is_not_read(tmp_path: Path) -> None:

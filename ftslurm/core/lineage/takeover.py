@@ -104,16 +104,18 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
 
 
 def scaled(turn: Turn, past: Past) -> None:
-    """Restore the number of groups that `ftslurm scale` had set."""
+    """Restore the number of groups that `ftslurm scale` had set; those that it had told to leave may still run."""
     if past.groups is None:
         return
-    last, count = past.attempts, min(past.groups, most_groups(turn.config))
+    last, most = past.attempts, most_groups(turn.config)
+    leave = (group for group in range(most - 1, past.groups - 1, -1) if group_unit(group) in past.live)
+    count = min(next(leave, past.groups - 1) + 1, most)
     turn.set(parked=Map({unit.name: last.get(unit.name, -1) for unit in turn.state.groups[count:]}))
     while turn.table.groups > count:
         turn.set(table=turn.table.without_last_group())
-    for group in range(turn.table.groups, count):
+    for group in range(count):
         name = group_unit(group)
-        turn.put(Unit(name, group, attempt=last.get(name, -1)))
+        turn.put(Unit(name, group, attempt=last.get(name, -1), retired=group >= past.groups))
 
 
 def with_standbys(turn: Turn, past: Past) -> None:

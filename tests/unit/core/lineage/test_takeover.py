@@ -377,6 +377,18 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
     assert (len(fewer.state.groups), dict(fewer.state.parked)) == (1, {"group-0001": 0})
 
 
+def test_a_group_that_scale_has_told_to_leave_is_adopted_and_leaves() -> None:
+    story = play((10, opening(past(groups=1))), (11, ALL), config=array(groups={"min": 1}))
+    assert set(story.ids(act.Attach)) == {A0, B0}
+    story.turn(11.5, [*word(A0), *word(B0)])
+    assert story.ids(msg.Stop) == [B0]
+    story.turn(12, [ev.Ended(B0, code=0)])
+    assert [(r["unit"], r["cause"]) for r in story.records("step_exited")] == [(B0.unit, "cancelled")]
+    assert (len(story.state.groups), dict(story.state.parked)) == (1, {"group-0001": 0})
+    story.wait(500)
+    assert story.outcome() is None
+
+
 def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -> None:
     due, killed = Scheduled("group-0001", 40.0, "restart: killed", 8.0), Exit(0, 8.0, Cause.KILLED, ())
     story = play(

@@ -80,6 +80,16 @@ def test_a_group_without_another_place_stays_until_there_is_one_and_that_is_said
     assert story.ids(act.Launch)[-1] == B1
 
 
+def test_a_group_stays_while_the_only_other_one_is_restarted_at_the_same_moment() -> None:
+    restart = ev.Asked("restart", ANN, "c2", 0)
+    story = play(*RUNNING, (21, drain("n2"), restart), config=SLURM)
+    assert said(story)[1] == "group 0 is asked to leave, and starts again as attempt 1"
+    assert story.ids(msg.Stop) == [A0]
+    story.turn(22, [ev.Ended(A0, code=143)])
+    comes_back(story, 23, A1, "n1", 11)
+    assert story.ids(msg.Stop) == [A0, B0]
+
+
 def test_a_job_is_asked_for_when_no_node_is_free_and_the_group_moves_into_it() -> None:
     story = play((0, granted(2)), *RUNNING[1:], config=REPLACES)
     story.turn(20.5, [ev.JobsSeen((), asked=20.0)])

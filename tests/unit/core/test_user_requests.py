@@ -64,6 +64,15 @@ def test_a_script_that_does_not_stop_is_killed_after_its_grace_time() -> None:
     assert story.ids(act.Kill) == [B0]
 
 
+@pytest.mark.parametrize("first", [restart(1), ev.Asked("scale", ANN, "c0", groups=1)])
+def test_the_last_group_that_stays_is_not_restarted_as_the_other_one_leaves(
+    first: ev.Event,
+) -> None:
+    story = play(*RUNNING, (21, first, restart(0)))
+    assert story.ids(msg.Stop) == [B0]
+    assert story.records("command_refused")[0]["reason"].startswith("only group 0 holds the training's state now")
+
+
 def test_any_number_of_restarts_costs_no_budget_and_no_backoff() -> None:
     story = play(*RUNNING, config=config(restart={"max_per_group": 1}))
     for attempt, step in enumerate((B0, B1, B2)):

@@ -23,10 +23,10 @@ _TAIL = 16_384  # bytes of a log that are looked at
 _STACKS = 1 << 20  # bytes that are read for it: a crash leaves the stacks of all threads
 _RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before a traceback
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):$")
-_EXCEPTION = re.compile(r"^(?:\s*\|\s*)*[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Expired|Failure)(?::|$)")
+_EXCEPTION = re.compile(r"^(?:[\s|]*\|\s*)?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Expired|Failure)(?::|$)")
 _WARNING = re.compile(r"(?i)\bwarn(?:ing)?s?\b|\b\w+Warning\b|^\[W\d{4} ")
 _ERROR = re.compile(
-    r"\b[\w.]*(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(\]]|$)|\bERROR\b|\b(?:FATAL|[Ff]atal)\b|^\[E\d{4} "
+    r"(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(\]]|$)|\bERROR\b|\b(?:FATAL|[Ff]atal)\b|^\[E\d{4} "
     r"|[Tt]erminate called after|^\s*what\(\):|Segmentation fault|[Oo]ut of memory|\bOOM\b|[Aa]ssertion .*failed"
     r"|panicked at|No space left on device"
 )

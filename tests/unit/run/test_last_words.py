@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from pathlib import Path
 
@@ -132,6 +133,13 @@ def test_what_was_said_before_many_stacks_is_found(error: str, tmp_path: Path) -
     (tmp_path / "log").write_text(text)
     assert of_log(tmp_path / "log") == (said if error == "Aborted" else f"Fatal Python error: {error}")
     assert said in telling_end(tmp_path / "log")
+
+
+@pytest.mark.parametrize("line", ["|      " * 40 + "| 12 |", "a." * 8192, "| " * 8192 + "x"])
+def test_a_long_line_is_read_at_once(line: str) -> None:
+    before = time.process_time()
+    choose(f"{line}\n")
+    assert time.process_time() - before < 2.0
 
 
 def test_what_is_no_log_is_not_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ FIELDS = (
 GPUS = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
 LINKS = ("nvidia-smi", "nvlink", "--status")
-_LOST = re.compile(r"\[?([\w ]*(?:unknown error|lost|requires reset|err!)[\w ]*)\]?", re.IGNORECASE)
+_LOST = re.compile(r"unknown error|lost|requires reset|err!", re.IGNORECASE)
 
 ANSWER_S = 30.0
 
@@ -73,7 +73,6 @@ def _is(gpu: GpuReading, word: str) -> bool:
 def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
     index, uuid, name, driver, *told = (word.strip() for word in row)
     used, ecc, rows, pending, failed, pages = told
-    lost = _LOST.search(", ".join(told))
     pids = re.findall(rf"^{re.escape(uuid)}, (\d+)", processes, re.MULTILINE)
     return GpuReading(
         *(int(index), uuid, name, driver, _number(used)),
@@ -83,7 +82,7 @@ def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
         is_pending="Yes" in (pending, pages),
         rows_failed=failed == "Yes",
         links=_active(links, uuid),
-        problem=lost[1].strip() if lost else "",
+        problem=next((word.strip("[]") for word in told if _LOST.search(word)), ""),
     )
 
 

@@ -89,7 +89,7 @@ def read_state(text: str) -> tuple[str, int, str]:
     return UNKNOWN_STATE if text.strip() else "", 0, ""
 
 
-_JOB_ID = re.compile(r"^\s*([0-9]{1,10})(?:;[\w.-]+)?\s*$|Submitted batch job ([0-9]{1,10})\b", re.MULTILINE)
+_JOB_ID = re.compile(r"^[ \t]*([0-9]{1,10})(?:;[\w.-]+)?\s*$|Submitted batch job ([0-9]{1,10})\b", re.MULTILINE)
 
 
 def read_job_id(text: str) -> str | None:

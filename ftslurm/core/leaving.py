@@ -6,7 +6,7 @@ group without another place stays there until there is one. Jobs are asked for a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ftslurm.core.groups import standby
 from ftslurm.core.groups.launching import has_room
@@ -21,7 +21,7 @@ from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.user_requests import Refused, check_goes_on, recall, why_stuck
+from ftslurm.core.user_requests import Refused, check_goes_on, recall, trains, why_stuck
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
@@ -71,8 +71,8 @@ def _must(turn: Turn, one: Job) -> bool:
 def _joined_elsewhere(turn: Turn, one: Job) -> bool:
     """Return whether a group in the controller's own job or in another usable job holds the training's state."""
     for name in turn.table.names(Trait.JOINED):
-        place = turn.unit(name).place
-        if place.allocation == one.name:
+        unit, place = turn.unit(name), turn.unit(name).place
+        if place.allocation == one.name or not trains(unit):
             continue
         job = queue.job(turn, place.allocation)
         if place.allocation is None or (job is not None and job.usable):
@@ -152,7 +152,8 @@ def drain(turn: Turn, event: Asked) -> str:
     if (why_not := _why_not(turn, event.node)) is not None:
         raise Refused(why_not)
     _leave_out(turn, [event.node], event.by)
-    there = [f"group {u.group}" if u.group is not None else u.name for u in _near(turn, [event.node])]
+    units = [unit for unit in turn.table.near(event.node) if unit.phase in LIVE]
+    there = [f"group {unit.group}" if unit.group is not None else unit.name for unit in units]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
     return f"{event.node} gets nothing any more; {moves}"
 
@@ -207,16 +208,11 @@ def move(turn: Turn) -> None:
 def _there(turn: Turn) -> list[Unit]:
     """Return the units with a step on drained nodes that may move; the Lighthouse only if the job has another node."""
     drained, found = turn.nodes.drained, []
-    for unit in _near(turn, drained):
-        free = unit.current.recalled is None and not unit.adopting
+    for unit in turn.table.near(*drained):
+        free = unit.phase in RUNS and unit.current.recalled is None and not unit.adopting
         if free and not (unit.is_lighthouse and drained.issuperset(turn.state.allocation.nodes)):
             found.append(unit)
     return found
-
-
-def _near(turn: Turn, nodes: Iterable[str]) -> list[Unit]:
-    """Return the units with a step on these nodes."""
-    return [unit for unit in turn.table.near(*nodes) if unit.phase in RUNS]
 
 
 def _may_go(turn: Turn, unit: Unit) -> bool:

@@ -85,6 +85,9 @@ def test_a_group_stays_while_the_only_other_one_is_restarted_at_the_same_moment(
     story = play(*RUNNING, (21, drain("n2"), restart), config=SLURM)
     assert said(story)[1] == "group 0 is asked to leave, and starts again as attempt 1"
     assert story.ids(msg.Stop) == [A0]
+    story.turn(21.5, [drain("n1")])
+    assert said(story)[-1] == "n1 gets nothing any more; lighthouse, group 0: moved as soon as there is another place"
+    story.turn(21.6, [undrain("n1")])
     story.turn(22, [ev.Ended(A0, code=143)])
     comes_back(story, 23, A1, "n1", 11)
     assert story.ids(msg.Stop) == [A0, B0]

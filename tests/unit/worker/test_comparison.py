@@ -243,6 +243,11 @@ def test_what_cannot_be_compared_is_told_once_and_stops_nothing() -> None:
     strange.train(4)
     assert strange.reports == []
     assert [("compare_parts" in text) for text in strange.warnings] == [True]
+    typo = Training(every=1, parts=("*.weight", "*.wieght"))
+    typo.train(4)
+    assert len(typo.reports) >= 3
+    (text,) = typo.warnings
+    assert "no tensor to compare is *.wieght; there are default." in text
     broken = Training(every=1)
     broken.state = lambda: 1 / 0  # type: ignore[method-assign]
     broken.train(4)

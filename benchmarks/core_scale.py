@@ -62,6 +62,7 @@ from ftslurm.core.state.events import (
 from ftslurm.core.state.model import Allocation, Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
+from ftslurm.lighthouse import output
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.stages import Stage
 from ftslurm.run.directory import RunDir
@@ -199,6 +200,7 @@ def measure_lighthouse(members: int) -> dict[str, float]:
     try:
         found |= asyncio.run(server_alone(members))
     finally:
+        output.flush()
         os.dup2(kept, 2)
         os.close(log)
         os.close(kept)

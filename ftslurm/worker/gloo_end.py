@@ -73,8 +73,8 @@ def is_gloo(group: Any) -> bool:
 
 def bounded(managed: Any, group: Any) -> Any:
     """Return what an allreduce of a Manager has returned; nobody waits for it for long after the group's end."""
-    group = group_end.innermost(group)
-    if hasattr(managed, "_work") and is_gloo(group):  # torchft begins no work after an error
+    # torchft begins no work after an error.
+    if hasattr(managed, "_work") and is_gloo(group := group_end.innermost(group)):
         over = getattr(group, "_pg", group) is None  # ended since the collective began
         managed._work = Collective(managed._work, Life(0.0) if over else _lives.setdefault(group, Life()))
     return managed

@@ -27,7 +27,7 @@ import torch
 from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.errors import complain
 from ftslurm.protocol.position import Position
-from ftslurm.words import few
+from ftslurm.words import few, listed
 from ftslurm.worker import digest
 from ftslurm.worker.onlooker import Onlooker, quietly
 
@@ -113,7 +113,7 @@ class Comparison(Onlooker):
         state = {key: read() for key, read in (common or manager._user_state_dicts).items()}
         parts, names = ["*"] if common else self._parts, [name for name, _ in digest.named(state)]
         if idle := [part for part in parts if not fnmatch.filter(names, part)]:
-            self._tell(f"health.compare_parts: no tensor to compare is {' or '.join(idle)}; there are {few(names)}")
+            self._tell(f"health.compare_parts: no tensor to compare is {listed(idle, 'or')}; there are {few(names)}")
         tensors = digest.chosen(state, self._optimizers, parts, weights_only=self._apart)
         if not tensors:
             self._tell(NOTHING)

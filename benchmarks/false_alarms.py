@@ -48,8 +48,7 @@ def campaign(arm: str, steps: int, pause_s: float, folder: Path) -> str:
     """Run one training, and return what was seen; one group dies at a time."""
     words = ["groups.count=3", f"groups.gpus={min(GPUS, 1)}", "cluster=local", f"run.root={folder}/runs0"]
     words += ["health.compare_every=1", "torchft.process_group=gloo"]  # NCCL refuses two groups on one GPU
-    shared = {"CUDA_VISIBLE_DEVICES": ",".join(str(n % GPUS) for n in range(3))} if GPUS else {}
-    run = Backend("local", shared, folder).launch("run", "follow=true", *ARMS[arm], *words, *FOR_EVER)
+    run = Backend("local", shared_gpus(3), folder).launch("run", "follow=true", *ARMS[arm], *words, *FOR_EVER)
     try:
         until_joined(run, 3)
         steered = ftslurm.Run(run.dir)
@@ -72,6 +71,11 @@ def campaign(arm: str, steps: int, pause_s: float, folder: Path) -> str:
         f"{arm}: at most {digests} digests of {found['step']} steps compared, {deaths} deaths and heals: "
         f"{len(alarms)} false alarms; one flipped bit, found"
     )
+
+
+def shared_gpus(processes: int) -> dict[str, str]:
+    """Return the variable that gives so many processes a GPU each, of those that there are; nothing without one."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(n % GPUS) for n in range(processes))} if GPUS else {}
 
 
 def until_joined(run: Run, times: int) -> None:

@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import torch
-from false_alarms import campaign
+from false_alarms import GPUS, campaign, shared_gpus
 from harness import Backend, Run
 from results import FOLDER
 
@@ -44,7 +44,6 @@ from ftslurm.worker.digest import digest
 
 ROOT = Path(__file__).parents[1]
 TRAINING = Path(__file__).with_name("gpu_training.py")
-GPUS = torch.cuda.device_count()
 GIGABYTES = 4.0 if GPUS else 0.25
 HELD = ROOT / "tests" / "scripts" / "example.py"  # an example in which nobody ends before the killed group is back
 
@@ -71,9 +70,8 @@ def run(
     *words: str, groups: int = 2, gpu: int = 1, standby: str = "none", between: str = "gloo", script: Path = TRAINING
 ) -> Iterator[Run]:
     """Start a run of groups that share the GPUs; stop it at the end, whatever it does."""
-    environ = {"CUDA_VISIBLE_DEVICES": ",".join(str(n % GPUS) for n in range(groups * gpu))} if GPUS else {}
     with tempfile.TemporaryDirectory(prefix="ftslurm-gpu-", ignore_cleanup_errors=True) as folder:
-        place = Backend("local", environ, Path(folder))
+        place = Backend("local", shared_gpus(groups * gpu), Path(folder))
         line = ["run", "cluster=local", f"run.root={folder}/runs0", "follow=true", f"groups.count={groups}"]
         line += [f"groups.gpus={gpu if GPUS else 0}", "stop.grace_s=5", "job.snapshot=none"]
         line += [f"job.script={script}", f"standby={standby}", f"torchft.process_group={between}"]

@@ -71,7 +71,8 @@ def _must(turn: Turn, one: Job) -> bool:
 def _joined_elsewhere(turn: Turn, one: Job) -> bool:
     """Return whether a group in the controller's own job or in another usable job holds the training's state."""
     for name in turn.table.names(Trait.JOINED):
-        unit, place = turn.unit(name), turn.unit(name).place
+        unit = turn.unit(name)
+        place = unit.place
         if place.allocation == one.name or not trains(unit):
             continue
         job = queue.job(turn, place.allocation)

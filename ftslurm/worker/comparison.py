@@ -111,8 +111,9 @@ class Comparison(Onlooker):
         fragments = _fragments(manager)
         common = not self._parts and fragments
         state = {key: read() for key, read in (common or manager._user_state_dicts).items()}
-        parts, names = ["*"] if common else self._parts, [name for name, _ in digest.named(state)]
-        if idle := [part for part in parts if not fnmatch.filter(names, part)]:
+        parts = ["*"] if common else self._parts
+        names = [name for name, _ in digest.named(state)] if self._parts else []
+        if idle := [part for part in self._parts if not fnmatch.filter(names, part)]:
             self._tell(f"health.compare_parts: no tensor to compare is {listed(idle, 'or')}; there are {few(names)}")
         tensors = digest.chosen(state, self._optimizers, parts, weights_only=self._apart)
         if not tensors:

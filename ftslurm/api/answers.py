@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
-from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import Command, CommandRefused, JournalRecord, StacksTaken
 from ftslurm.run import configuration, facts, inbox
@@ -49,6 +49,7 @@ class Conversation:
         self._found = self._watcher.look()
         story = Story(run)
         self.status, self._reader = story.status, story.reader.journal
+        self._folding = StatusFold(self.status)
         self.ranks = self.config.groups.nodes * self.config.groups.workers  # of each group
 
     def check(self, **asked: object) -> None:
@@ -130,7 +131,7 @@ class Conversation:
             if time.monotonic() >= next_look:
                 heard, next_look = self._is_heard(), time.monotonic() + 1.0
             for event in map(readable, self._reader.iter_new()):
-                self.status = fold(self.status, event)
+                self._folding.apply(event)
                 if is_wanted(read(event)):
                     return event
             time.sleep(POLL_S)

@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
@@ -226,7 +227,7 @@ class Groups(Watching[_Run]):
             found = self._watcher.look()
             self._noted, self._note = time.monotonic(), None if found.over and not found.never else found.note
             self._hooks = deliveries.read(self._run)
-        status = replace(aged(self._folding.status, time.time()), hooks=self._hooks)
+        status = replace(aged(deepcopy(self._folding.status), time.time()), hooks=self._hooks)
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
         return _Run(status, self._note, log, tail(log) if log is not None else "")

@@ -1,4 +1,4 @@
-"""The status of a run as values: RunStatus and its parts. status_fold.py computes them from the journal.
+"""The status of a run: RunStatus and its parts. status_fold.py changes them as the journal says, nobody else does.
 
 The journal has no line for a group that stands still, because nothing is written while nothing happens: `aged` adds
 that from the clock.
@@ -6,10 +6,8 @@ that from the clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import NamedTuple
 
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
@@ -17,7 +15,6 @@ from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol.causes import is_failure
 from ftslurm.protocol.records import HangLimit, StepExited, StepStarting
-from ftslurm.protocol.value_class import Value
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.journal_writer import TOLD_EVERY_S
 
@@ -26,7 +23,8 @@ _STILL_S, _STILL_STEPS = 5.0, 5  # a group stands still after this time without 
 _STILL_UNKNOWN_S = 60.0  # the same limit while the step time is unknown; a longer first step raises it
 
 
-class Recovery(NamedTuple):
+@dataclass
+class Recovery:
     """One restart of a group: the new attempt, the cause, and how long the group was away."""
 
     group: int
@@ -36,7 +34,8 @@ class Recovery(NamedTuple):
     detail: str  # the cause for a person: "killed (signal 9) on n2"
 
 
-class UnitStatus(Value):
+@dataclass
+class UnitStatus:
     """The status of the Lighthouse or of a warm standby. PENDING: it has no Slurm step."""
 
     name: str
@@ -51,7 +50,8 @@ class UnitStatus(Value):
         return self.phase is Phase.RUNNING
 
 
-class GroupStatus(Value):
+@dataclass
+class GroupStatus:
     """The status of one replica group."""
 
     group: int
@@ -62,6 +62,7 @@ class GroupStatus(Value):
     attempt: int | None = None  # None: never launched
     nodes: tuple[str, ...] = ()
     restarts: int = 0  # after failures
+    recovery: Recovery | None = None  # the restart that its last attempt is, if it is one
     again: bool = False  # this attempt follows another one of this start of the job
     steps_per_s: float | None = None  # over the last 10 s
     last: StepExited | None = None  # how its last attempt ended that had worked, or has failed
@@ -72,9 +73,7 @@ class GroupStatus(Value):
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
     starting: StepStarting | None = None  # how far its start has come, if that lasts
     aside: float | None = None  # since when it has been silent, so that quorums are formed without it
-    slow: float | None = (
-        None  # how many times as long as the others it needs for its own part of a step; None: not slow
-    )
+    slow: float | None = None  # its own part of a step, in times of the others'; None: not slow
     joined: bool = False  # the current or last attempt has committed a step
     stepped: float | None = None  # when its step last rose
     still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
@@ -83,6 +82,12 @@ class GroupStatus(Value):
     job: str | None = None  # the pilot or satellite in which it runs or last ran, or for which it waits
     leaves: bool = False  # `ftslurm scale` has taken it out of the run
     samples: tuple[tuple[float, int], ...] = ()  # (time, step) of this attempt, within the rate's window
+
+    def turn(self, phase: Phase, since: float | None) -> None:
+        """Begin or end an attempt: of the last one remain its end, its step and where it ran."""
+        self.phase, self.since, self.samples = phase, since, ()
+        self.starting = self.aside = self.slow = self.participants = self.quorum_id = None
+        self.steps_per_s = self.stepped = self.waiting_for = self.backoff_s = None
 
     @property
     def stepping(self) -> bool:
@@ -106,7 +111,8 @@ class GroupStatus(Value):
         return "; ".join(filter(None, (describe(self.last) if self.last is not None else None, self.given_up))) or None
 
 
-class JobStatus(Value):
+@dataclass
+class JobStatus:
     """A Slurm job that gives groups their nodes: a pilot or a satellite."""
 
     name: str  # as squeue shows it: 81_2
@@ -121,7 +127,8 @@ class JobStatus(Value):
         return left if left is not None and left <= NEVER_S else None
 
 
-class RunStatus(Value):
+@dataclass
+class RunStatus:
     """The status of a whole run. `RunStatus()`: nothing is known yet."""
 
     run_id: str = ""
@@ -132,28 +139,27 @@ class RunStatus(Value):
     mode: str = ""
     job_id: str | None = None
     starts: int = 0  # number of Slurm jobs, or starts of one, that its controller has had
-    groups: tuple[GroupStatus, ...] = ()
+    groups: list[GroupStatus] = field(default_factory=list)  # by number
     # By name: the Lighthouse, unless groups have no quorum, and the standbys.
-    units: Mapping[str, UnitStatus] = field(default_factory=lambda: {LIGHTHOUSE: UnitStatus(LIGHTHOUSE)})
-    jobs: Mapping[str, JobStatus] = field(default_factory=dict)  # by name: those that give groups their nodes
-    jobs_refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
+    units: dict[str, UnitStatus] = field(default_factory=lambda: {LIGHTHOUSE: UnitStatus(LIGHTHOUSE)})
+    jobs: dict[str, JobStatus] = field(default_factory=dict)  # by name: those that give groups their nodes
+    jobs_refused: dict[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)  # start, join, first_step -> how long a group may wait
+    limits: dict[str, float] = field(default_factory=dict)  # start, join, first_step -> how long a group may wait
     started: float | None = None
     updated: float | None = None  # the time of the last line
     finished: float | None = None
     restarts: int = 0
-    recoveries: tuple[Recovery, ...] = ()
+    recoveries: list[Recovery] = field(default_factory=list)
     full_restarts: int = 0
-    excluded_nodes: Mapping[str, str] = field(default_factory=dict)  # they get no Slurm step -> why
-    drained_nodes: Mapping[str, str] = field(default_factory=dict)  # a user or Slurm drains them -> why
+    excluded_nodes: dict[str, str] = field(default_factory=dict)  # they get no Slurm step -> why
+    drained_nodes: dict[str, str] = field(default_factory=dict)  # a user or Slurm drains them -> why
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
-    warnings: tuple[str, ...] = ()
-    hooks: tuple[
-        Delivery, ...
-    ] = ()  # what hooks, callbacks and metrics have got: the observer writes it, not the journal
+    warnings: list[str] = field(default_factory=list)
+    # What hooks, callbacks and metrics have got: the observer writes it, not the journal.
+    hooks: tuple[Delivery, ...] = ()
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
 
@@ -185,9 +191,9 @@ class RunStatus(Value):
         return max(0, self.total_steps - self.step) / rate if rate and self.total_steps else None
 
     @property
-    def cautions(self) -> tuple[str, ...]:
+    def cautions(self) -> list[str]:
         """Return all warnings, with the temporary one of `no_step`."""
-        return self.warnings if self.no_step is None else (*self.warnings, self.no_step)
+        return [*self.warnings, *filter(None, (self.no_step,))]
 
     @property
     def at_work(self) -> int:
@@ -197,9 +203,7 @@ class RunStatus(Value):
 
 def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatus:
     """Return the status of a run whose controller is gone: its steps have ended with it."""
-    groups = tuple(
-        replace(g, phase=g.phase if g.phase in OVER else Phase.PENDING, steps_per_s=None) for g in status.groups
-    )
+    groups = [replace(g, phase=g.phase if g.phase in OVER else Phase.PENDING, steps_per_s=None) for g in status.groups]
     units = {name: replace(unit, phase=Phase.PENDING) for name, unit in status.units.items()}
     return replace(status, outcome=outcome, reason=reason, groups=groups, units=units)
 
@@ -209,7 +213,7 @@ def aged(status: RunStatus, now: float) -> RunStatus:
     if status.outcome != "running":
         return status
     heard = now - every_s(len(status.groups)) + TOLD_EVERY_S  # the groups' next lines may not be due yet
-    return replace(status, groups=tuple(_aged(g, now, heard, status.started) for g in status.groups))
+    return replace(status, groups=[_aged(g, now, heard, status.started) for g in status.groups])
 
 
 def _aged(group: GroupStatus, now: float, heard: float, started: float | None) -> GroupStatus:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from io import TextIOBase
 from textwrap import wrap
 from typing import IO, cast
@@ -110,8 +109,8 @@ def follow(
         KeyboardInterrupt: passed on, after the terminal has been restored.
     """
     reader = RunReader(run)
-    folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
-    noted, current_note, hooks = 0.0, None, deliveries.read(run)
+    folding = StatusFold(RunStatus(run_id=visible(run.root.name), hooks=deliveries.read(run)))
+    noted, current_note = 0.0, None
     live = console.is_terminal and not console.is_dumb_terminal
     screen: _Table | Lines = _Table(console, clock) if live else Lines(console, plain_every_s)
     with screen.live:
@@ -125,8 +124,8 @@ def follow(
                     lines.append((event, line))
                 history = None  # for the first lines only
             if clock() - noted >= NOTE_S:
-                noted, current_note, hooks = clock(), note(), deliveries.read(run)
-            screen.show(lines, replace(folding.status, hooks=hooks), current_note)
+                noted, current_note, folding.status.hooks = clock(), note(), deliveries.read(run)
+            screen.show(lines, folding.status, current_note)
             if last or folding.status.outcome != "running":
                 return folding.status
             sleep(poll_s)
@@ -199,7 +198,7 @@ class _Table:
             text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
             self._console.print(text, soft_wrap=True, highlight=False)
         now, size = self._clock(), self._console.size
-        drawn = (status, int(now), size, note)
+        drawn = (status.updated, status.hooks, int(now), size, note)
         if drawn != self._drawn:  # redrawing is expensive over a slow connection
             self.live.update(render(status, now, size.width, size.height, note), refresh=True)
             self._drawn = drawn

@@ -114,9 +114,7 @@ class Observer:
             self._measure(at_once=ends)
         over = last == records.RunFinished.event
         if not over and last != records.RunRequeued.event and self._leads():
-            self.folding = StatusFold(
-                replace(self.folding.status, outcome="lost")
-            )  # until another controller's observer
+            self.folding.status.outcome = "lost"  # until another controller's observer
         within_s = FINISH_S if over else LEAVE_S
         for sink in self.sinks:
             sink.finish(within_s, drops=over)

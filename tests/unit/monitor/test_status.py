@@ -57,8 +57,8 @@ def test_a_kill_touches_only_its_group() -> None:
 
 def test_a_restart_is_counted_and_its_recovery_timed() -> None:
     during, after = at(16), at(18)
-    assert during.recoveries == (Recovery(1, 1, None, "killed", "killed (signal 9) on n2"),)
-    assert after.recoveries == (Recovery(1, 1, 2.13, "killed", "killed (signal 9) on n2"),)
+    assert during.recoveries == [Recovery(1, 1, None, "killed", "killed (signal 9) on n2")]
+    assert after.recoveries == [Recovery(1, 1, 2.13, "killed", "killed (signal 9) on n2")]
     assert (after.restarts, after.groups[1].restarts, after.groups[1].attempt) == (1, 1, 1)
     assert phases(after) == [Phase.RUNNING] * 3
 
@@ -121,7 +121,7 @@ def test_a_restart_that_dies_before_its_first_step_stays_without_a_time() -> Non
     lines += [ex.launched(6, 1, attempt=2), ex.joined(9, 1, 7, attempt=2, recovery_s=4.0)]
     first, second = play(*lines).recoveries
     assert (first.attempt, first.seconds, first.cause) == (1, None, "killed")
-    assert second == (1, 2, 4.0, "user_error", "the script failed (exit code 1): OSError: no disk")
+    assert second == Recovery(1, 2, 4.0, "user_error", "the script failed (exit code 1): OSError: no disk")
 
 
 def test_a_group_that_only_aborts_steps_has_a_quorum_and_no_step() -> None:
@@ -270,7 +270,7 @@ def test_a_run_that_goes_on_in_another_job_is_one_run_and_its_move_is_no_restart
     assert (waits.outcome, waits.groups[0].waiting_for, waits.starts) == ("running", "nodes", 1)
     second = [ex.started(1), ex.launched(200, 0, attempt=1), ex.joined(201, 0, 11, attempt=1)]
     moved = reduce(fold, second, waits)
-    assert (moved.restarts, moved.groups[0].restarts, moved.recoveries, moved.starts) == (0, 0, (), 2)
+    assert (moved.restarts, moved.groups[0].restarts, moved.recoveries, moved.starts) == (0, 0, [], 2)
     assert moved.started == waits.started
     fails = [ex.exited(202, 0, attempt=1), ex.launched(203, 0, attempt=2)]
     failed = reduce(fold, fails, moved)

@@ -27,7 +27,6 @@ from ftslurm.report.history import (
     Failure,
     GroupHistory,
     History,
-    Slow,
     Span,
 )
 from ftslurm.report.timeline import Timeline, stalled
@@ -51,7 +50,6 @@ class HistoryFold(Fold):
         self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
         self._final: dict[str, int] = {}  # unit -> index of its last end, if no other attempt was to follow
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
-        self._slow: list[Slow] = []
         self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
         self._step = 0
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
@@ -78,7 +76,6 @@ class HistoryFold(Fold):
             end=end,
             groups=groups,
             failures=tuple(sorted(kept, key=lambda failure: failure.time)),
-            slow=tuple(replace(one, end=min(one.end, end)) for one in self._slow),
             steps=self._step,
         )
 
@@ -186,7 +183,6 @@ class HistoryFold(Fold):
             )
         if line is None:
             return
-        self._not_slow(record.group)
         if cause == "ok":
             line.succeeded(self.now)
             return
@@ -288,15 +284,6 @@ class HistoryFold(Fold):
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:
         if record.equal == 0:  # else groups have failed for it
             self._set(differ=(*self._run.differ, record.reason))
-
-    def group_slow(self, record: records.GroupSlow) -> None:
-        self._not_slow(record.group)
-        if record.slow:
-            times = (record.own_s or 0.0, record.others_s or 0.0, record.step_s or 0.0)
-            self._slow.append(Slow(record.group, record.nodes, self.now, *times))
-
-    def _not_slow(self, group: int | None) -> None:
-        self._slow = [replace(s, end=min(s.end, self.now)) if s.group == group else s for s in self._slow]
 
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:
         """Note that a unit has recovered from its failures."""

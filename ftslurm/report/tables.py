@@ -10,8 +10,8 @@ from ftslurm.monitor.sentences import ended, run_name, short_log
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value
 from ftslurm.report.accounting import Account, Accounts
-from ftslurm.report.history import Failure, History, Slow
-from ftslurm.words import few, plural, seconds
+from ftslurm.report.history import Failure, History
+from ftslurm.words import plural, seconds
 
 WORDS = {cause.value: cause.row.words for cause in Cause} | {
     # Causes of lost time that no exit has caused.
@@ -77,7 +77,7 @@ def sheet(history: History, accounts: Accounts) -> Sheet:
     if not history.groups:
         words = "has not started yet" if history.outcome == "running" else "never started"
         return Sheet(history.run_id, words + (f": {history.reason}" if history.reason else ""))
-    tables = [_failures(history), _slow(history)]
+    tables = [_failures(history)]
     if accounts.lost_s:
         tables[:0] = (
             _lost("cause", accounts.by_cause, words_of),
@@ -172,14 +172,3 @@ def _failures(history: History) -> Listing:
     columns = ("at", "who", "back after", "what")
     rows = tuple(map(row, reversed(history.failures)))
     return Listing("Failures and moves, newest first", columns, rows, frozenset({2}), 20)
-
-
-def _slow(history: History) -> Listing:
-    def row(slow: Slow) -> tuple[Cell, ...]:
-        times = (slow.own_s, slow.others_s, slow.step_s, slow.lost_s)
-        return tuple(map(Cell, (moment(slow.begin), f"group {slow.group}", few(slow.nodes), *map(seconds, times))))
-
-    columns = ("from", "who", "nodes", "own part of a step", "the others'", "a step", "the run waited")
-    return Listing(
-        "Slow groups, newest first", columns, tuple(map(row, reversed(history.slow))), frozenset(range(3, 7)), 8
-    )

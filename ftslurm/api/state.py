@@ -61,12 +61,8 @@ def report(config: Config, run: RunDir) -> Report:
     Raises:
         EnvironmentProblem: the journal cannot be read.
     """
-    found = read_report(config, run)
-    if found.history.outcome != "running":
-        return found
     seen = look(config, run)
-    reason = seen.status.reason or seen.note or ""
-    return replace(found, history=replace(found.history, outcome=seen.status.outcome, reason=reason))
+    return read_report(run, replace(seen.status, reason=seen.status.reason or seen.note or ""), seen.moment)
 
 
 def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: View, follow: bool = False) -> int:

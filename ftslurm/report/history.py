@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftslurm.protocol.value_class import Value
@@ -52,7 +53,8 @@ class GroupHistory(Value):
     aborted: int
 
 
-class Failure(Value):
+@dataclass(eq=False)
+class Failure:
     """The unexpected end of a group's attempt, of the Lighthouse or of the controller; or a move (`moved`)."""
 
     time: float  # when it was noticed
@@ -72,21 +74,12 @@ class Failure(Value):
 
 
 class History(Value):
-    """The history of a run."""
+    """What the groups of a run have done."""
 
-    run_id: str = ""
-    name: str = ""
-    parent: str | None = None  # directory of the run that this one resumes
-    outcome: str = "running"  # or succeeded, failed, stopped
-    reason: str = ""
-    begin: float = 0.0  # when it was submitted
-    started: float = 0.0
-    end: float = 0.0  # the end of the run; of one that goes on: the moment of the report
-    starts: int = 0  # starts of the controller's job
-    total_steps: int | None = None
-    steps: int = 0  # the last committed step
-    first_step: int | None = None
-    undone_steps: int = 0
-    groups: tuple[GroupHistory, ...] = ()  # none: it has not started
-    failures: tuple[Failure, ...] = ()  # in the order of time, with moves
-    differ: tuple[str, ...] = ()  # of which groups the weights differ, and nobody knows which are right
+    begin: float  # when it was submitted
+    end: float  # the end of the run; of one that goes on: the moment of the report
+    steps: int  # the last committed step
+    first_step: int | None
+    undone_steps: int
+    groups: tuple[GroupHistory, ...]  # none: it has not started
+    failures: tuple[Failure, ...]  # in the order of time, with moves

@@ -6,11 +6,9 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import accumulate, chain
 from math import inf
 from statistics import median
-from typing import Any
 
 from ftslurm.core.groups.reports import every_s
 from ftslurm.core.groups.verdict import describe
@@ -40,18 +38,19 @@ class HistoryFold(Fold):
     """Computes a run's history from the lines of its journal."""
 
     def __init__(self, submitted: float | None = None) -> None:
-        self._run = History()
         self._submitted = submitted
+        self._begin = self._end = 0.0  # of the run; 0: not yet
         self._last = 0.0  # the latest time of a line
         self._quorums = True  # there is a Lighthouse
         self._lines: list[Timeline] = []  # of the groups
         self._count: float = inf  # number of groups after `ftslurm scale`; those above it leave the run
         self._failures: list[Failure] = []
-        self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
-        self._final: dict[str, int] = {}  # unit -> index of its last end, if no other attempt was to follow
+        self._open: dict[str, list[Failure]] = {}  # unit -> those from which it is not back
+        self._final: dict[str, Failure] = {}  # unit -> its last end, if no other attempt was to follow
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
-        self._reached: list[tuple[float, int]] = []  # (when, step): at most one a second; back after a full restart
-        self._step = 0
+        self._reached: list[tuple[float, int]] = []  # (when, step): at most two a second
+        self._step = self._undone_steps = 0
+        self._first_step: int | None = None
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
 
     def apply(self, event: Event) -> None:
@@ -61,7 +60,7 @@ class HistoryFold(Fold):
 
     def history(self, now: float | None = None) -> History:
         """Return the history after the lines so far."""
-        end = self._run.end or max(self._last, now or 0.0)
+        end = self._end or max(self._last, now or 0.0)
         for line in self._lines:
             line.turn(end, FINISHED)
         stalls = self._stalls()
@@ -69,18 +68,10 @@ class HistoryFold(Fold):
             GroupHistory(n, tuple(stalled(line.spans, stalls[n])), line.committed.total(), line.aborted.total())
             for n, line in enumerate(self._lines)
         )
-        kept = (f for n, f in enumerate(self._failures) if not f.moved or n not in self._final.values())
-        return replace(
-            self._run,
-            begin=self._run.begin or self._submitted or end,
-            end=end,
-            groups=groups,
-            failures=tuple(sorted(kept, key=lambda failure: failure.time)),
-            steps=self._step,
-        )
-
-    def _set(self, **changes: Any) -> None:
-        self._run = replace(self._run, **changes)
+        kept = (failure for failure in self._failures if not failure.moved or failure not in self._final.values())
+        failures = tuple(sorted(kept, key=lambda failure: failure.time))
+        begin = self._begin or self._submitted or end
+        return History(begin, end, self._step, self._first_step, self._undone_steps, groups, failures)
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -89,32 +80,20 @@ class HistoryFold(Fold):
             line.leave(self.now, QUEUED)
 
     def run_finished(self, record: records.RunFinished) -> None:
-        self._step = record.steps or self._step
-        self._set(end=self.now, outcome=record.outcome or "failed", reason=record.reason)
+        self._step, self._end = record.steps or self._step, self.now
         for n, line in enumerate(self._lines):
             line.leave(self.now, FINISHED)
             if (end := self._final.get(group_unit(n))) is not None:
-                line.stopped(self._failures[end].died)
+                line.stopped(end.died)
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
         again = bool(self._lines)
         begin = time if again else min(time, self._submitted or time)
-        if self._run.end:  # the run is resumed; the time in between is not its own
+        if self._end:  # the run is resumed; the time in between is not its own
             for line in self._lines:
                 line.again(time)
-        self._set(
-            run_id=record.run_id,
-            name=record.name,
-            parent=record.parent,
-            begin=self._run.begin or begin,
-            end=0.0,
-            started=self._run.started or time,
-            starts=self._run.starts + (record.after is None),
-            total_steps=record.total_steps,
-            outcome="running",
-            reason="",
-        )
+        self._begin, self._end = self._begin or begin, 0.0
         self._quorums = record.lighthouse != "none"
         self._enter(record.groups, begin)
 
@@ -164,23 +143,22 @@ class HistoryFold(Fold):
         leaves = not record.error if line is None else (record.group or 0) >= self._count  # as ftslurm has meant it
         died = noticed if line is not None and not line.trains else record.away_since or noticed
         if (line is not None or record.unit == LIGHTHOUSE) and cause != "ok" and (failed or not leaves):
-            self._final[record.unit] = len(self._failures)
-            self._open.setdefault(record.unit, []).append(len(self._failures))
-            self._failures.append(
-                Failure(
-                    noticed,
-                    died,
-                    record.group,
-                    record.attempt,
-                    cause,
-                    describe(record),
-                    record.node,
-                    record.log,
-                    not failed,
-                    self._drills.pop(record.unit, None),
-                    record.step,
-                )
+            failure = Failure(
+                noticed,
+                died,
+                record.group,
+                record.attempt,
+                cause,
+                describe(record),
+                record.node,
+                record.log,
+                not failed,
+                self._drills.pop(record.unit, None),
+                record.step,
             )
+            self._final[record.unit] = failure
+            self._open.setdefault(record.unit, []).append(failure)
+            self._failures.append(failure)
         if line is None:
             return
         if cause == "ok":
@@ -205,8 +183,8 @@ class HistoryFold(Fold):
             trains = any(other.trains for other in self._lines)
             if not trains and self._step >= step > 0:  # all groups were down: they resume from a checkpoint
                 self._undo(step - 1)
-            if self._run.first_step is None:
-                self._set(first_step=step)
+            if self._first_step is None:
+                self._first_step = step
             self._rise(self.now, step)
         phases = None if isinstance(record, records.StepReady) else record.phases
         line.joined(self.now, phases)
@@ -242,16 +220,15 @@ class HistoryFold(Fold):
     def _rise(self, time: float, step: int) -> None:
         if step > self._step or not self._reached:
             self._step = step
-            before = self._reached[-2:]
-            if len(before) == 2 and before[0][1] < before[1][1] < step and time - before[0][0] < 1.0:
-                self._reached.pop()
-            self._reached.append((time, step))
+            if not self._reached or time >= self._reached[-1][0] + 0.5:
+                self._reached.append((time, step))
 
     def _undo(self, kept: int) -> None:
         """Mark what was trained after step `kept` as undone."""
         at = bisect_left(self._reached, kept + 1, key=lambda point: point[1])
         since = self._reached[at][0] if at < len(self._reached) else self._last
-        self._set(undone_steps=self._run.undone_steps + self._step - kept)
+        del self._reached[at:]
+        self._undone_steps += self._step - kept
         self._step = kept
         for line in self._lines:
             line.undo(since)
@@ -281,19 +258,12 @@ class HistoryFold(Fold):
             found[group].append(Span(time - gap + typical, time, STALLED, cause, node))
         return found
 
-    def replicas_differ(self, record: records.ReplicasDiffer) -> None:
-        if record.equal == 0:  # else groups have failed for it
-            self._set(differ=(*self._run.differ, record.reason))
-
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:
         """Note that a unit has recovered from its failures."""
-        open_ = self._open.pop(unit, [])
-        for n in open_:
-            failure = self._failures[n]
-            took = phases if n == open_[-1] else None
-            self._failures[n] = replace(
-                failure, back=self.now, recovery_s=round(self.now - failure.died, 3), phases=took
-            )
+        failures = self._open.pop(unit, [])
+        for failure in failures:
+            failure.back, failure.recovery_s = self.now, round(self.now - failure.died, 3)
+            failure.phases = phases if failure is failures[-1] else None
 
     def _line(self, group: int | None) -> Timeline | None:
         return self._lines[group] if group is not None and group < len(self._lines) else None

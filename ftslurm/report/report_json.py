@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from ftslurm.monitor.packing import packed
+from ftslurm.monitor.status import RunStatus
 from ftslurm.report.accounting import Accounts, times
 from ftslurm.report.history import GroupHistory, History
 
@@ -88,13 +89,13 @@ class ReportJson(TypedDict):
     by_group: list[AccountJson]
     failures: list[FailureJson]
     groups: list[GroupReportJson]
-    differ: list[str]  # groups whose weights differ, without a majority that shows which are right
+    warnings: list[str]  # warnings, for a person
 
 
-def to_json(history: History, accounts: Accounts) -> ReportJson:
+def to_json(status: RunStatus, history: History, accounts: Accounts) -> ReportJson:
     """Return the report for `json.dumps`."""
     groups = [_group(group) for group in history.groups]
-    return packed(ReportJson, accounts, history, failures=history.failures, groups=groups)
+    return packed(ReportJson, accounts, history, status, failures=history.failures, groups=groups)
 
 
 def _group(group: GroupHistory) -> GroupReportJson:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.monitor.status import RunStatus
 from ftslurm.report.accounting import Accounts, account
 from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import ReportJson, to_json
 from ftslurm.report.tables import Sheet, sheet
-from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.run_reader import RunReader
 
@@ -22,18 +21,19 @@ from ftslurm.run.run_reader import RunReader
 class Report:
     """Where the time of a run went."""
 
+    status: RunStatus
     history: History
     accounts: Accounts
 
     @property
     def json(self) -> ReportJson:
         """The report as `ftslurm report --json` prints it."""
-        return to_json(self.history, self.accounts)
+        return to_json(self.status, self.history, self.accounts)
 
     @property
     def sheet(self) -> Sheet:
         """The report for a person."""
-        return sheet(self.history, self.accounts)
+        return sheet(self.status, self.history, self.accounts)
 
     def write_page(self, path: Path) -> None:
         """Write report.html: only this user may read it, and a reader sees the old page or the new one.
@@ -49,8 +49,12 @@ class Report:
             raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}") from error
 
 
-def read_report(config: Config, run: RunDir) -> Report:
-    """Return the report of a run; of one that goes on, until now.
+def read_report(run: RunDir, status: RunStatus, now: float = 0.0) -> Report:
+    """Return the report of a run.
+
+    Args:
+        status: how it stands.
+        now: until when the report of a run that goes on is.
 
     Raises:
         EnvironmentProblem: the journal cannot be read.
@@ -58,6 +62,5 @@ def read_report(config: Config, run: RunDir) -> Report:
     submitted: float | None = None
     with suppress(OSError):
         submitted = run.id.stat().st_mtime  # written once, when the run directory is made
-    history = fold_history(RunReader(run).iter_new(), submitted, liveness.moment(config, run))
-    history = replace(history, run_id=history.run_id or run.root.name)
-    return Report(history, account(history))
+    history = fold_history(RunReader(run).iter_new(), submitted, now)
+    return Report(status, history, account(history))

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ftslurm.monitor.sentences import ended, run_name, short_log
+from ftslurm.monitor.sentences import ended, parent, short_log
+from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value
 from ftslurm.report.accounting import Account, Accounts
@@ -72,11 +73,11 @@ class Sheet(Value):
     listings: tuple[Listing, ...] = ()
 
 
-def sheet(history: History, accounts: Accounts) -> Sheet:
+def sheet(status: RunStatus, history: History, accounts: Accounts) -> Sheet:
     """Return the report."""
     if not history.groups:
-        words = "has not started yet" if history.outcome == "running" else "never started"
-        return Sheet(history.run_id, words + (f": {history.reason}" if history.reason else ""))
+        words = "has not started yet" if status.outcome == "running" else "never started"
+        return Sheet(status.run_id, words + (f": {status.reason}" if status.reason else ""))
     tables = [_failures(history)]
     if accounts.lost_s:
         tables[:0] = (
@@ -86,9 +87,9 @@ def sheet(history: History, accounts: Accounts) -> Sheet:
             _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}"),
         )
     return Sheet(
-        history.run_id,
-        ended(history.outcome) + (f": {history.reason}" if history.reason else ""),
-        tuple(_lines(history)),
+        status.run_id,
+        ended(status.outcome) + (f": {status.reason}" if status.reason else ""),
+        tuple(_lines(status, history)),
         tuple(_facts(accounts)),
         tuple(table for table in tables if table.rows),
     )
@@ -119,15 +120,14 @@ def back(failure: Failure) -> str:
     return "not back" if failure.back is None else seconds(failure.recovery_s)
 
 
-def _lines(history: History) -> list[str]:
-    total = "" if history.total_steps is None else f" of {history.total_steps}"
-    steps = f"step {history.steps}{total} in {seconds(history.end - history.started)}"
-    if history.starts > 1:
-        steps += f", {plural(history.starts, 'job start')}"
+def _lines(status: RunStatus, history: History) -> list[str]:
+    total = "" if status.total_steps is None else f" of {status.total_steps}"
+    steps = f"step {history.steps}{total} in {seconds(history.end - (status.started or history.begin))}"
+    if status.starts > 1:
+        steps += f", {plural(status.starts, 'job start')}"
     if history.undone_steps:
         steps += f"; {plural(history.undone_steps, 'step')} undone by full restarts"
-    parent = [] if history.parent is None else [f"resumes {run_name(history.parent)}"]
-    return [*parent, steps, *(f"warning: {reason}" for reason in history.differ)]
+    return [*filter(None, (parent(status),)), steps, *(f"warning: {words}" for words in status.warnings)]
 
 
 def _facts(accounts: Accounts) -> list[Fact]:
@@ -172,3 +172,4 @@ def _failures(history: History) -> Listing:
     columns = ("at", "who", "back after", "what")
     rows = tuple(map(row, reversed(history.failures)))
     return Listing("Failures and moves, newest first", columns, rows, frozenset({2}), 20)
+

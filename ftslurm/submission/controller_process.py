@@ -147,18 +147,18 @@ def control(
         logger.error("%s", why_not)
         tell(requeue.end_journal(run, why_not))
     if leadership.is_over(run):
-        _write_report(config, run, logger)
+        _write_report(run, logger)
     elif outcome in ("failed", "stopped"):
         return UNWRITTEN
     return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
 
 
-def _write_report(config: Config, run: RunDir, logger: logging.Logger) -> None:
+def _write_report(run: RunDir, logger: logging.Logger) -> None:
     """Write report.html. The run is over: nothing that is wrong with its report changes its outcome."""
     try:
         from ftslurm.report.run_report import read_report
 
-        read_report(config, run).write_page(run.report)
+        read_report(run, Story(run).status).write_page(run.report)
     except Exception:
         logger.exception("report.html could not be written; `ftslurm report %s` tries it again", run.root)
 

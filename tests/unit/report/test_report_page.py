@@ -20,12 +20,13 @@ import random_journal
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.report.accounting import account
-from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.picture import STATES, Bar, picture
 from ftslurm.report.report_page import page
-from ftslurm.report.tables import Sheet, sheet
+from ftslurm.report.run_report import Report
 from ftslurm.run.directory import RunDir
 
 EVIL = "</title></style></svg></td><script>x</script><img src=x onerror=x>\"'&{{ 7*7 }}\x1b]0;x\x07\u202e"
@@ -63,13 +64,14 @@ class Parsed(HTMLParser):
             self.texts.append((self._open[-1], data.strip()))
 
 
-def sheet_of(history: History) -> Sheet:
-    return sheet(history, account(history))
+def report_of(lines: list[ex.Line]) -> Report:
+    history = fold_history(lines)
+    return Report(fold(RunStatus(), *lines), history, account(history))
 
 
 def shown(lines: list[ex.Line]) -> str:
-    history = fold_history(lines)
-    return page(history, sheet_of(history))
+    report = report_of(lines)
+    return page(report.history, report.sheet)
 
 
 def evil(value: Any, name: str = "") -> Any:
@@ -132,9 +134,7 @@ def test_the_page_has_one_style_and_its_policy_allows_nothing_else(lines: list[e
 
 @RUNS
 def test_the_page_shows_every_fact_and_cell_of_the_report(lines: list[ex.Line]) -> None:
-    history = fold_history(lines)
-    report = sheet_of(history)
-    texts = Parsed(page(history, report)).texts
+    report, texts = report_of(lines).sheet, Parsed(shown(lines)).texts
     cells = [cell for listing in report.listings for row in listing.rows for cell in row]
     assert [words for tag, words in texts if tag == "td"] == [cell.text for cell in cells if cell.text]
     assert [words for tag, words in texts if tag == "dd"] == [s for f in report.facts for s in (f.value, f.meaning)]
@@ -161,9 +161,8 @@ def test_every_beginning_of_a_run_has_a_page(lines: list[ex.Line]) -> None:
 def test_the_page_of_any_run_is_whole_and_its_shares_add_up(seed: int) -> None:
     dice = random.Random(seed)
     lines = list(random_journal.history(dice, groups=dice.randrange(1, 40), lines=300, failures=0.2))
-    history = fold_history(lines)
-    assert {tag for tag, _ in Parsed(page(history, sheet_of(history))).tags} <= TAGS
-    drawn = picture(history)
+    assert {tag for tag, _ in Parsed(shown(lines)).tags} <= TAGS
+    drawn = picture(fold_history(lines))
     assert sum(bar.wide for bar in drawn.shares) == pytest.approx(100, abs=0.01)
     for bar in drawn.bars:
         assert 0 <= bar.x <= 100
@@ -191,8 +190,9 @@ def test_the_bars_of_a_group_leave_no_gap_and_the_shares_add_up(lines: list[ex.L
 
 @pytest.mark.parametrize(("outcome", "words"), [("running", "has not started yet"), ("stopped", "never started")])
 def test_the_page_of_a_run_without_a_start_has_one_sentence(outcome: str, words: str) -> None:
-    history = replace(fold_history([]), run_id="wait-1", outcome=outcome, reason="Slurm job 81 ...")
-    texts = Parsed(page(history, sheet_of(history))).texts
+    status = RunStatus(run_id="wait-1", outcome=outcome, reason="Slurm job 81 ...")
+    report = replace(report_of([]), status=status)
+    texts = Parsed(page(report.history, report.sheet)).texts
     assert ("b", f"{words}: Slurm job 81 ...") in texts
     assert not [tag for tag, _ in texts if tag in ("dd", "td")]
 
@@ -206,10 +206,10 @@ def test_the_verb_writes_the_page_for_this_user_only(tmp_path: Path, capsys: pyt
 
 
 def test_a_thousand_groups_and_ten_thousand_events_take_two_seconds_and_5_mb() -> None:
-    history, took = fold_history(many(1000, 10_000)), list[float]()
+    report, took = report_of(many(1000, 10_000)), list[float]()
     while len(took) < 3 and min(took, default=2.0) >= 2.0:  # the machine may be busy
         began = time.process_time()
-        text = page(history, sheet_of(history))
+        text = page(report.history, report.sheet)
         took.append(time.process_time() - began)
     assert min(took) < 2.0
     assert len(text.encode()) < 5_000_000

@@ -14,18 +14,23 @@ from rich.console import Console
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.report.accounting import account
 from ftslurm.report.history_fold import fold_history
-from ftslurm.report.report_json import to_json
 from ftslurm.report.report_text import WIDTH, render
-from ftslurm.report.tables import sheet
+from ftslurm.report.run_report import Report
 from ftslurm.run.directory import RunDir
 
 
-def text(lines: list[ex.Line]) -> str:
+def report_of(lines: list[ex.Line]) -> Report:
     history = fold_history(lines)
+    return Report(fold(RunStatus(), *lines), history, account(history))
+
+
+def text(lines: list[ex.Line]) -> str:
     console = Console(width=WIDTH, file=io.StringIO(), record=True)
-    console.print(render(sheet(history, account(history))))
+    console.print(render(report_of(lines).sheet))
     return console.export_text()
 
 
@@ -52,8 +57,7 @@ def test_the_text_says_what_failed_where_and_how_long_the_recovery_took() -> Non
 @pytest.mark.parametrize("lines", [[], ex.one_kill(), ex.lost_node(), ex.old(ex.one_kill())])
 def test_the_json_fits_its_schema(lines: list[ex.Line]) -> None:
     for cut in (0, 1, 20, len(lines)):
-        history = fold_history(lines[:cut])
-        check_report(json.loads(json.dumps(to_json(history, account(history)))))
+        check_report(json.loads(json.dumps(report_of(lines[:cut]).json)))
 
 
 def test_the_verb_prints_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.GroupWaits, records.StandbyGivenUp, records.GroupSetAside),
         *(records.GroupHeardAgain, records.GroupSlow, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.CheckpointsDistrusted),
-        *(records.CheckpointSaved,),
+        *(records.CheckpointSaved, records.ReplicasDiffer),
     },
     (Reading,): {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),

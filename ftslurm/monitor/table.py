@@ -51,13 +51,15 @@ NOTE_S = 5.0  # seconds between two calls of `note`
 def console() -> Console:
     """Return a console for stdout. If it is no terminal, lines are neither wrapped nor padded."""
     out = beneath(sys.stdout)
-    here = _Console(file=out, markup=False, emoji=False)
+    here = SafeConsole(file=out, markup=False, emoji=False)
     if not here.is_terminal:
         here.width, here.file = SHEET, cast("IO[str]", _Unpadded(out))
     return here
 
 
-class _Console(Console):
+class SafeConsole(Console):
+    """A console on which nothing in a text can steer the terminal."""
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render with control characters made visible, except rich's own."""
         for piece in super().render(renderable, options):

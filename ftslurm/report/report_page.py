@@ -1,27 +1,31 @@
 """report.html: the report as one page that needs nothing else, neither a server, nor a network, nor a script.
 
 Whatever comes from the run is escaped, and its control characters are written out; the page's policy allows its own
-style and nothing that runs. docs/report.png: chromium --headless --window-size=1100,640 --screenshot=... report.html
+style and nothing that runs. docs/report.png: chromium --headless --hide-scrollbars --window-size=1100,640
+--screenshot=... report.html
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from rich.console import RenderableType
 
+from ftslurm.monitor.table import SafeConsole
 from ftslurm.report.history import History
-from ftslurm.report.picture import RECOVERING, STATES, picture
-from ftslurm.report.tables import Sheet, moment
+from ftslurm.report.picture import picture
 from ftslurm.security.terminal import visible
 
-MOST_ROWS = 1000  # of a table; --json has all
+MOST_ROWS = 300  # of a table; --json has all
+_WIDTH = 140  # columns
 
 
-def page(history: History, sheet: Sheet) -> str:
+def page(run_id: str, history: History, report: RenderableType) -> str:
     """Return the text of report.html."""
     folder = Path(__file__).parent
     pages = Environment(
@@ -32,13 +36,13 @@ def page(history: History, sheet: Sheet) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = (folder / "page.css").read_text()
+    console = SafeConsole(file=io.StringIO(), record=True, width=_WIDTH, markup=False, emoji=False, highlight=False)
+    console.print(report)
+    style = (folder / "page.css").read_text() + console.export_html(clear=False, code_format="{stylesheet}")
     return pages.get_template("page.html").render(
-        sheet=sheet,
+        run_id=run_id,
         picture=picture(history) if history.groups else None,
-        times=f"{moment(history.begin)} to {moment(history.end)}",
-        most=MOST_ROWS,
-        lost=STATES[RECOVERING].colour,
+        report=Markup(console.export_html(code_format="{code}")),  # noqa: S704 (rich has escaped it)
         style=Markup(style),  # noqa: S704 (our own file)
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )

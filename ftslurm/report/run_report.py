@@ -6,13 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import RenderableType
+
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.status import RunStatus
 from ftslurm.report.accounting import Accounts, account
 from ftslurm.report.history import History
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import ReportJson, to_json
-from ftslurm.report.tables import Sheet, sheet
+from ftslurm.report.tables import render
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.run_reader import RunReader
 
@@ -30,10 +32,9 @@ class Report:
         """The report as `ftslurm report --json` prints it."""
         return to_json(self.status, self.history, self.accounts)
 
-    @property
-    def sheet(self) -> Sheet:
-        """The report for a person."""
-        return sheet(self.status, self.history, self.accounts)
+    def text(self, most: int | None = None) -> RenderableType:
+        """Return the report for a person. `most`: rows of a table, else as many as suit a terminal."""
+        return render(self.status, self.history, self.accounts, most)
 
     def write_page(self, path: Path) -> None:
         """Write report.html: only this user may read it, and a reader sees the old page or the new one.
@@ -41,10 +42,10 @@ class Report:
         Raises:
             EnvironmentProblem: it cannot be written.
         """
-        from ftslurm.report.report_page import page  # every verb imports this module, and jinja2 takes 0.1 s
+        from ftslurm.report.report_page import MOST_ROWS, page  # every verb imports this, and jinja2 takes 0.1 s
 
         try:
-            replace_text(path, page(self.history, self.sheet))
+            replace_text(path, page(self.status.run_id, self.history, self.text(MOST_ROWS)))
         except OSError as error:
             raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}") from error
 

@@ -1,19 +1,23 @@
-"""What a report says, as values: facts and tables. The text and the page show the same ones."""
+"""What a report says: facts and tables. A terminal and the page show the same ones."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from ftslurm.monitor.sentences import ended, parent, short_log
 from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.value_class import Value
 from ftslurm.report.accounting import Account, Accounts
 from ftslurm.report.history import Failure, History
 from ftslurm.words import plural, seconds
 
+WIDTH = 80  # columns of a terminal that it needs
+_NUMBERS = ("seconds", "share", "failures", "back after")  # columns that are aligned at the right
 WORDS = {cause.value: cause.row.words for cause in Cause} | {
     # Causes of lost time that no exit has caused.
     "stopped": "the run was stopped",
@@ -36,62 +40,33 @@ WORDS = {cause.value: cause.row.words for cause in Cause} | {
 }
 
 
-class Fact(NamedTuple):
-    """One number about the whole run."""
+def render(status: RunStatus, history: History, accounts: Accounts, most: int | None = None) -> RenderableType:
+    """Return the report.
 
-    name: str
-    value: str
-    meaning: str
-
-
-class Cell(NamedTuple):
-    """What one cell of a table says."""
-
-    text: str
-    notes: tuple[str, ...] = ()  # further lines
-    bad: bool = False  # a failure
-    share: float | None = None  # of the longest bar of this table
-
-
-class Listing(Value):
-    """A table: the names of its columns and its rows, the most important first."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    numbers: frozenset[int]  # columns that are aligned at the right
-    short: int  # so many rows say enough on a terminal
-
-
-class Sheet(Value):
-    """A whole report."""
-
-    run_id: str
-    outcome: str
-    lines: tuple[str, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    listings: tuple[Listing, ...] = ()
-
-
-def sheet(status: RunStatus, history: History, accounts: Accounts) -> Sheet:
-    """Return the report."""
+    Args:
+        most: rows of a table; None: so many that they say enough on a terminal.
+    """
+    reason = f": {status.reason}" if status.reason else ""
     if not history.groups:
         words = "has not started yet" if status.outcome == "running" else "never started"
-        return Sheet(status.run_id, words + (f": {status.reason}" if status.reason else ""))
-    tables = [_failures(history)]
-    if accounts.lost_s:
-        tables[:0] = (
-            _lost("cause", accounts.by_cause, words_of),
-            _lost("phase", accounts.by_phase, words_of),
-            _lost("node", accounts.by_node, lambda name: name or "no node"),
-            _lost("group", sorted(accounts.by_group, key=lambda one: -one.seconds), lambda name: f"group {name}"),
-        )
-    return Sheet(
-        status.run_id,
-        ended(status.outcome) + (f": {status.reason}" if status.reason else ""),
-        tuple(_lines(status, history)),
-        tuple(_facts(accounts)),
-        tuple(table for table in tables if table.rows),
+        return Text(f"run {status.run_id} {words}{reason}")
+    head = Text.assemble("run ", (status.run_id, "bold"), " ", (ended(status.outcome) + reason, "bold"))
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(justify="right", no_wrap=True)
+    facts.add_column(style="dim")
+    for fact in _facts(accounts):
+        facts.add_row(*map(Text, fact))
+    groups = sorted(accounts.by_group, key=lambda one: -one.seconds)
+    return Group(
+        Text("\n").join((head, *map(Text, _lines(status, history)))),
+        Text(),
+        facts,
+        *_lost("cause", accounts.by_cause, words_of),
+        *_lost("phase", accounts.by_phase, words_of),
+        *_lost("node", accounts.by_node, lambda name: name or "no node", most or 8),
+        *_lost("group", groups, lambda name: f"group {name}", most or 8),
+        *_failures(history.failures, most or 20),
     )
 
 
@@ -127,49 +102,70 @@ def _lines(status: RunStatus, history: History) -> list[str]:
         steps += f", {plural(status.starts, 'job start')}"
     if history.undone_steps:
         steps += f"; {plural(history.undone_steps, 'step')} undone by full restarts"
-    return [*filter(None, (parent(status),)), steps, *(f"warning: {words}" for words in status.warnings)]
+    return [*filter(None, (parent(status), steps)), *(f"warning: {words}" for words in status.warnings)]
 
 
-def _facts(accounts: Accounts) -> list[Fact]:
+def _facts(accounts: Accounts) -> list[tuple[str, str, str]]:
+    """Return the numbers about the whole run: name, value and meaning."""
     up = seconds(accounts.trained_s + accounts.lost_s)
-    facts = [Fact("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
+    facts = [("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
     if accounts.queued_s:
         waited = f"the same, with {seconds(accounts.queued_s)} of waiting for nodes"
-        facts.append(Fact("with the queue", percent(accounts.effective), waited))
-    facts.append(Fact("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
+        facts.append(("with the queue", percent(accounts.effective), waited))
+    facts.append(("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
     moves = f", {plural(accounts.moves, 'move')}" if accounts.moves else ""
     failures = f"mean time to failure; {plural(accounts.failures, 'failure')} of groups{moves}"
-    facts.append(Fact("MTTF", seconds(accounts.mttf_s), failures))
+    facts.append(("MTTF", seconds(accounts.mttf_s), failures))
     if accounts.recovery_median_s is not None:
         longest = f"median; the longest took {seconds(accounts.recovery_worst_s)}"
-        facts.append(Fact("recovery", seconds(accounts.recovery_median_s), longest))
+        facts.append(("recovery", seconds(accounts.recovery_median_s), longest))
     spent = seconds(accounts.total_s - accounts.finished_s)
-    facts.append(Fact("lost", seconds(accounts.lost_s), f"of the groups' {spent}"))
+    facts.append(("lost", seconds(accounts.lost_s), f"of the groups' {spent}"))
     return facts
 
 
-def _lost(what: str, lost: Sequence[Account], word: Callable[[str], str]) -> Listing:
-    most, whole = max(one.seconds for one in lost), sum(one.seconds for one in lost)
+def _lost(
+    what: str, lost: Sequence[Account], word: Callable[[str], str], most: int | None = None
+) -> list[RenderableType]:
+    table, whole = (
+        _table(f"Lost time by {what}", what, "seconds", "share", "failures"),
+        sum(one.seconds for one in lost),
+    )
+    for one in lost[:most] if whole else ():
+        share = percent(one.seconds / whole)
+        table.add_row(Text(word(one.name)), f"{one.seconds:,.1f}", share, str(one.failures or ""))
+    return _shown(table, len(lost))
 
-    def row(one: Account) -> tuple[Cell, ...]:
-        texts = f"{one.seconds:,.1f}", percent(one.seconds / whole), str(one.failures or "")
-        return Cell(word(one.name), share=one.seconds / most), *map(Cell, texts)
 
-    columns = (what, "seconds", "share", "failures")
-    short = 8 if what in ("node", "group") else len(lost)
-    return Listing(f"Lost time by {what}", columns, tuple(map(row, lost)), frozenset(range(1, 4)), short)
-
-
-def _failures(history: History) -> Listing:
-    def row(failure: Failure) -> tuple[Cell, ...]:
+def _failures(failures: Sequence[Failure], most: int) -> list[RenderableType]:
+    table = _table("Failures and moves, newest first", "at", "who", "back after", "what")
+    for failure in failures[: -most - 1 : -1]:
+        drill = "" if failure.drill is None else f" (drill: {failure.drill})"
+        what = Text(failure.detail + drill, "" if failure.moved else "red")
         phases = ((name, value) for name, value in (failure.phases or {}).items() if value and value >= 0.01)
         took = ", ".join(f"{name} {seconds(value)}" for name, value in phases)
-        log = short_log(failure.log) if failure.log else ""
-        what = failure.detail + (f" (drill: {failure.drill})" if failure.drill is not None else "")
-        notes = tuple(note for note in (took, log) if note)
-        return Cell(moment(failure.time)), Cell(who(failure)), Cell(back(failure)), Cell(what, notes, not failure.moved)
+        for note in (took, short_log(failure.log) if failure.log else ""):
+            what.append(f"\n{note}" if note else "", "dim")
+        table.add_row(moment(failure.time), who(failure), back(failure), what)
+    return _shown(table, len(failures))
 
-    columns = ("at", "who", "back after", "what")
-    rows = tuple(map(row, reversed(history.failures)))
-    return Listing("Failures and moves, newest first", columns, rows, frozenset({2}), 20)
 
+def _table(title: str, *columns: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        header_style="dim",
+    )
+    for name in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "what")
+    return table
+
+
+def _shown(table: Table, rows: int) -> list[RenderableType]:
+    """Return a table with a line before it, and how many rows there are beside its own; nothing if it has none."""
+    more = rows - table.row_count
+    return [Text(), table, *([Text(f"{more} more: see --json", "dim")] if more else [])] if table.row_count else []

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import example_journal as ex
 import pytest
 import random_journal
 from fuzz import numbers
+from rich.console import Console
 
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.report.accounting import account
 from ftslurm.report.history import PHASES, QUEUED, History
 from ftslurm.report.history_fold import fold_history
-from ftslurm.report.tables import sheet, who
+from ftslurm.report.tables import render, who
 from ftslurm.run.directory import RunDir
 from ftslurm.run.run_reader import RunReader
 
@@ -33,6 +35,13 @@ def check_that_it_adds_up(history: History) -> None:
     for split in (accounts.by_cause, accounts.by_phase, accounts.by_node, accounts.by_group):
         assert sum(one.seconds for one in split) == pytest.approx(accounts.lost_s, abs=0.01)
     assert {one.name for one in accounts.by_phase} <= set(PHASES)
+
+
+def text_of(lines: list[ex.Line], submitted: float | None = None) -> list[str]:
+    history, console = fold_history(lines, submitted), Console(file=StringIO(), width=80)
+    console.print(render(fold(RunStatus(), *lines), history, account(history)))
+    assert isinstance(console.file, StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 @pytest.mark.parametrize("seed", numbers(10, 40))
@@ -229,8 +238,7 @@ def test_a_run_that_never_trained_has_no_time_between_failures() -> None:
 
 
 def test_the_steps_took_the_time_since_the_start_as_status_says() -> None:
-    history, status = fold_history(ex.one_kill(), submitted=ex.START - 100), fold(RunStatus(), *ex.one_kill())
-    assert sheet(status, history, account(history)).lines == ("step 120 of 120 in 28 s",)
+    assert text_of(ex.one_kill(), submitted=ex.START - 100)[1] == "step 120 of 120 in 28 s"
 
 
 def test_an_empty_journal_has_a_report() -> None:
@@ -253,7 +261,5 @@ def test_the_report_warns_of_groups_that_differ_without_a_majority() -> None:
         fields = {"rank": 0, "groups": [0, 1], "nodes": ["n1", "n2"], "equal": equal, "reason": f"of {equal}"}
         return ex.event(5.3, "replicas_differ", step=5, **fields)
 
-    lines = [*ex.one_kill(), differ(0), differ(2)]
-    history, status = fold_history(lines), fold(RunStatus(), *lines)
-    warnings = [line for line in sheet(status, history, account(history)).lines if line.startswith("warning")]
-    assert warnings == ["warning: of 0"]
+    text = text_of([*ex.one_kill(), differ(0), differ(2)])
+    assert [line for line in text if line.startswith("warning")] == ["warning: of 0"]

@@ -18,8 +18,8 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.report.accounting import account
 from ftslurm.report.history_fold import fold_history
-from ftslurm.report.report_text import WIDTH, render
 from ftslurm.report.run_report import Report
+from ftslurm.report.tables import WIDTH
 from ftslurm.run.directory import RunDir
 
 
@@ -30,7 +30,7 @@ def report_of(lines: list[ex.Line]) -> Report:
 
 def text(lines: list[ex.Line]) -> str:
     console = Console(width=WIDTH, file=io.StringIO(), record=True)
-    console.print(render(report_of(lines).sheet))
+    console.print(report_of(lines).text())
     return console.export_text()
 
 

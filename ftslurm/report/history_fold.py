@@ -27,7 +27,7 @@ from ftslurm.report.history import (
     History,
     Span,
 )
-from ftslurm.report.timeline import Timeline, stalled
+from ftslurm.report.timeline import Timeline, not_trained
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import Fold
 
@@ -65,7 +65,7 @@ class HistoryFold(Fold):
             line.turn(end, FINISHED)
         stalls = self._stalls()
         groups = tuple(
-            GroupHistory(n, tuple(stalled(line.spans, stalls[n])), line.committed.total(), line.aborted.total())
+            GroupHistory(n, tuple(not_trained(line.spans, stalls[n])), line.committed.total(), line.aborted.total())
             for n, line in enumerate(self._lines)
         )
         kept = (failure for failure in self._failures if not failure.moved or failure not in self._final.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
+from math import inf
 
 from ftslurm.report.history import (
     EARLIER,
@@ -94,13 +95,7 @@ class Timeline:
 
     def undo(self, since: float) -> None:
         """Mark the training since `since` as undone; the outage has begun after it."""
-        for n in reversed(range(len(self.spans))):
-            span = self.spans[n]
-            if span.end <= since:
-                break
-            if span.phase == TRAINING:
-                late = span._replace(begin=max(since, span.begin), phase=UNDONE, cause=self.cause, node=self.node)
-                self.spans[n : n + 1] = [one for one in (span._replace(end=late.begin), late) if one.seconds > 0]
+        self.spans = not_trained(self.spans, [Span(since, inf, UNDONE, self.cause, self.node)])
 
     def stopped(self, since: float) -> None:
         """Name the end of the run as the cause of what has been lost since the attempt died that it has ended."""
@@ -117,25 +112,25 @@ class Timeline:
         self.spans.append(Span(begin, end, phase, cause, node, self.attempt if ran else -1, self.nodes if ran else ()))
 
 
-def stalled(spans: list[Span], stalls: list[Span]) -> list[Span]:
-    """Cut stalls out of spans of training.
+def not_trained(spans: list[Span], lost: list[Span]) -> list[Span]:
+    """Cut time that was lost out of spans of training.
 
     Args:
         spans: of one group, in order.
-        stalls: of the same group, in the order of their ends.
+        lost: of the same group, in the order of their ends.
     """
     out: list[Span] = []
     at = 0
     for span in spans:
         begin = span.begin
-        while span.phase == TRAINING and at < len(stalls) and stalls[at].begin < span.end:
-            stall = stalls[at]
-            first, last = max(stall.begin, begin), min(stall.end, span.end)
+        while span.phase == TRAINING and at < len(lost) and lost[at].begin < span.end:
+            one = lost[at]
+            first, last = max(one.begin, begin), min(one.end, span.end)
             if last > first:
                 out += [span._replace(begin=begin, end=first)] if first > begin else []
-                out.append(stall._replace(begin=first, end=last, attempt=span.attempt, nodes=span.nodes))
+                out.append(one._replace(begin=first, end=last, attempt=span.attempt, nodes=span.nodes))
                 begin = last
-            if stall.end > span.end:
+            if one.end > span.end:
                 break
             at += 1
         if begin < span.end:

@@ -7,21 +7,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from math import inf
 from statistics import median
 from typing import Any
 
 from ftslurm.protocol.value_class import Value
-from ftslurm.report.history import (
-    FINISHED,
-    GIVEN_UP,
-    PHASES,
-    QUEUED,
-    TRAINING,
-    Failure,
-    History,
-    Span,
-)
+from ftslurm.report.history import FINISHED, PHASES, QUEUED, TRAINING, Failure, History, Span
 
 
 class Account(Value):
@@ -93,7 +83,7 @@ def account(history: History) -> Accounts:
         step_efficiency=_step_efficiency(history),
         failures=len(real),
         moves=len(groups) - len(real),
-        mttf_s=_ratio(_up_s(history), len(real)) if spent.trained_s else None,
+        mttf_s=_ratio(up_s / len(history.groups), len(real)) if spent.trained_s else None,
         recovery_median_s=median(recoveries) if recoveries else None,
         recovery_worst_s=max(recoveries, default=None),
         by_cause=_split(lost, real, lambda one: one.cause),
@@ -125,18 +115,3 @@ def _step_efficiency(history: History) -> float | None:
         return rate
     taken = history.steps - history.first_step + 1 + history.undone_steps
     return rate * (1.0 - min(1.0, history.undone_steps / taken)) if taken > 0 else rate
-
-
-def _up_s(history: History) -> float:
-    """Return the time during which a group was up: it had nodes, and had neither finished nor been given up."""
-    there = (
-        (span.begin, span.end)
-        for group in history.groups
-        for span in group.spans
-        if span.phase not in (QUEUED, FINISHED, GIVEN_UP)
-    )
-    up_s, until = 0.0, -inf
-    for begin, end in sorted(there):
-        up_s += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return up_s

@@ -52,8 +52,7 @@ STATES = {
 _SHARES_HIGH = 26
 _MARK = 0.25  # width of a failure
 _LEAST = 0.1  # width of a lost time that would not be seen
-_TICKS = 6
-_EVERY_S = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400, 604800)
+_TICKS = range(0, 101, 20)
 
 
 class Bar(NamedTuple):
@@ -77,12 +76,11 @@ class Label(NamedTuple):
 class Picture(Value):
     """What the groups of a run did."""
 
-    shares: tuple[Bar, ...]  # of the states in the time of all groups
+    shares: tuple[Bar, ...]  # of the states in the time of all groups; their titles are the legend
     high: int
     labels: tuple[Label, ...]  # at the left
     bars: tuple[Bar, ...]
     ticks: tuple[Label, ...]
-    legend: tuple[State, ...]
 
 
 def picture(history: History) -> Picture:
@@ -112,8 +110,7 @@ def picture(history: History) -> Picture:
         count * row,
         tuple(Label(n * row + high / 2, str(n)) for n in range(0, count, every)),
         tuple(bars),
-        tuple(_ticks(history.end - history.begin)),
-        tuple(state for name, state in STATES.items() if name in sums),
+        tuple(Label(place, clock(place / 100 * (history.end - history.begin))) for place in _TICKS),
     )
 
 
@@ -126,17 +123,11 @@ def _state(span: Span) -> str:
 def _shares(sums: dict[str, float]) -> Iterator[Bar]:
     whole, x = sum(sums.values()) or 1.0, 0.0
     for name, state in STATES.items():
-        if (part := sums.get(name, 0.0)) > 0:
-            title = f"{state.words} {percent(part / whole)}, {seconds(part)}"
+        if name in sums:
+            part = sums[name]
+            title = state.words + (f" {percent(part / whole)}, {seconds(part)}" if part else "")
             yield Bar(100 * x, 0, 100 * part / whole, _SHARES_HIGH, state.colour, title)
             x += part / whole
-
-
-def _ticks(span: float) -> Iterator[Label]:
-    step = next((every for every in _EVERY_S if span / every <= _TICKS), span / 4)
-    for n in range(int(span / step) + 1 if span > 0 else 1):
-        after = n * step
-        yield Label(100 * after / span if span else 0.0, clock(after))
 
 
 def _lane(group: GroupHistory, y: float, high: float, at: Callable[[float], float]) -> list[Bar]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import RunNotFound
-from ftslurm.protocol.records import RunStarted
 from ftslurm.protocol.value_class import Value
+from ftslurm.run import facts
 from ftslurm.run.directory import RunDir
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
 from ftslurm.words import spans
@@ -64,12 +63,20 @@ class LogFile(Value):
 
 
 class Piece(NamedTuple):
-    """Whole lines of one log, and when they were written."""
+    """What was written between two marks of a log. A line belongs to the piece in which it ends."""
 
     time: float
     log: LogFile
     start: int
     end: int
+    last: bool  # with what follows the last end of a line
+
+    def lines(self, files: LogReader) -> Iterator[tuple[int, int]]:
+        """Yield the place of its lines, in blocks of whole ones; a line that is longer than a block is divided."""
+        path = self.log.path
+        ends = (self.start, self.end)
+        start, end = (files.last_line_end(path, max(0, at - BLOCK), at) or (at if at > BLOCK else 0) for at in ends)
+        yield from files.blocks(path, start, self.end if self.last else end)
 
 
 def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
@@ -123,10 +130,10 @@ def _lacks(wanted: Wanted, logs: Sequence[LogFile]) -> str:
 
 
 class LogReader:
-    """Reads blocks of many files and keeps the last _OPEN_FILES of them open."""
+    """Reads blocks of many files, of which at most _OPEN_FILES are open."""
 
     def __init__(self) -> None:
-        self._fds: OrderedDict[Path, int] = OrderedDict()
+        self._fds = dict[Path, int]()
         self._starts: dict[Path, int] = {}  # of gaps
 
     def read(self, path: Path, size: int, offset: int) -> bytes:
@@ -141,14 +148,11 @@ class LogReader:
 
     def gap(self, path: Path) -> Gap:
         """Return the gap of a file that was cut (log_cap.py). Searches for its position only once."""
-        try:
-            if path not in self._starts:
-                if self.size(path) <= HEAD:
-                    return Gap(0)
-                self._starts[path] = read_gap(self._fd(path)).start
-            return read_gap(self._fd(path), self._starts[path])
-        except FileNotFoundError:
+        if self.size(path) <= HEAD:
             return Gap(0)
+        if path not in self._starts:
+            self._starts[path] = read_gap(self._fd(path)).start
+        return read_gap(self._fd(path), self._starts[path])
 
     def changed(self, path: Path) -> float:
         return os.fstat(self._fd(path)).st_mtime
@@ -168,73 +172,58 @@ class LogReader:
             high, size = start, BLOCK
         return None
 
+    def blocks(self, path: Path, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Divide a part of a file after ends of lines."""
+        while start < end:
+            most = min(start + BLOCK, end)
+            stop = most if most == end else self.last_line_end(path, start, most) or most
+            yield start, stop
+            start = stop
+
     def _fd(self, path: Path) -> int:
-        fd = self._fds.get(path)
-        if fd is None:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
+        if path not in self._fds:
             if len(self._fds) >= _OPEN_FILES:
-                os.close(self._fds.popitem(last=False)[1])
-            self._fds[path] = fd
-        self._fds.move_to_end(path)
-        return fd
+                self.close()
+            self._fds[path] = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
+        return self._fds[path]
 
     def close(self) -> None:
         while self._fds:
             os.close(self._fds.popitem()[1])
 
 
-def pieces(log: LogFile, files: LogReader, end: int) -> Iterator[Piece]:
-    """Split a log up to `end` at its marks, at ends of lines; a line belongs to the first mark after its end."""
-    start = scanned = 0
-    latest = 0.0  # clocks can be set back; the order of the lines stays
-    for when, mark in _marks(log.path.with_suffix(".times"), files):
-        latest = max(latest, when)
-        line_end = files.last_line_end(log.path, scanned, min(mark, end))
-        scanned = max(scanned, min(mark, end))
-        if line_end is not None:
-            yield Piece(latest, log, start, line_end)
-            start = line_end
-    if end > start:
-        yield Piece(max(latest, files.changed(log.path)), log, start, end)
+def pieces(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:
+    """Split a log up to `end` at its marks; leave out what was written before `since`."""
+    start, latest = 0, 0.0  # clocks can be set back; the order of the lines stays
+    for when, mark in _marks(log, files, end):
+        latest, mark = max(latest, when), min(mark, end)
+        if mark > start and latest >= since:
+            yield Piece(latest, log, start, mark, mark == end)
+        start = max(start, mark)
 
 
-def pieces_backward(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:
-    """Yield the same pieces, the last one first, so that the beginning of a large log need not be read.
-
-    Args:
-        since: leave out the pieces that were written before this time.
-    """
-    marks = [(0.0, 0)]
-    for when, mark in _marks(log.path.with_suffix(".times"), files):
-        marks.append((max(marks[-1][0], when), mark))
-    latest = max(marks[-1][0], files.changed(log.path)) if end > 0 else 0.0
-    for when, mark in reversed(marks):
-        start = files.last_line_end(log.path, 0, min(mark, end)) or 0
-        if latest < since:
-            return
-        if start < end:
-            yield Piece(latest, log, start, end)
-            end = start
-        latest = when
-
-
-def _marks(path: Path, files: LogReader) -> Iterator[tuple[float, int]]:
-    """Yield the marks of a log. Reads them in blocks: a day has 86,400."""
+def _marks(log: LogFile, files: LogReader, end: int) -> Iterator[tuple[float, int]]:
+    """Yield the marks of a log, and its end. Reads them in blocks: a day has 86,400."""
+    path = log.path.with_suffix(".times")
     offset, size = 0, files.size(path)
     while offset < size:
         block = files.read(path, _SCAN, offset)
-        end = block.rfind(b"\n") + 1
-        if end == 0:
-            return  # an incomplete last line
-        offset += end
-        for line in block[:end].splitlines():
+        whole = block.rfind(b"\n") + 1
+        if whole == 0:
+            break  # an incomplete last line
+        offset += whole
+        for line in block[:whole].splitlines():
             with contextlib.suppress(ValueError):  # not a mark
                 when, mark = line.split()
                 yield float(when), int(mark)
+    if end > 0:
+        yield files.changed(log.path), end
 
 
-def check(run: RunDir, wanted: Wanted, started: RunStarted) -> None:
-    """Raise RunNotFound for a group or rank that the run never has."""
-    for noun, asked, count in (("group", wanted.group, started.groups), ("rank", wanted.rank, started.workers)):
+def check(run: RunDir, wanted: Wanted) -> None:
+    """Raise RunNotFound for a group or rank that the run has not begun with."""
+    started = facts.started(run)
+    counts = (started.groups, started.workers) if started is not None else (None, None)
+    for noun, asked, count in zip(("group", "rank"), (wanted.group, wanted.rank), counts, strict=True):
         if asked is not None and count and asked >= count:
             raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {spans(range(count))}")

@@ -8,31 +8,17 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ftslurm.monitor.closed_output import discard
-from ftslurm.monitor.log_files import (
-    BLOCK,
-    LogFile,
-    LogReader,
-    Piece,
-    Wanted,
-    check,
-    pieces,
-    pieces_backward,
-    present,
-    select,
-)
+from ftslurm.monitor.log_files import BLOCK, LogFile, LogReader, Piece, Wanted, check, pieces, present, select
 from ftslurm.monitor.log_page import Page, View
-from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader
-from ftslurm.run.journal_lines import read
 
-_SEARCH_EVERY = 10  # rounds without journal lines after which new log files are searched for
+_SEARCH_EVERY = 4  # rounds after which new log files are searched for
 
 
 def show(
@@ -88,63 +74,46 @@ def _print(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Pat
     """Print the existing lines in time order, of each file up to its end."""
     if page.view.tail is not None:
         return _print_tail(logs, page, files, ends, page.view.tail)
-    since = page.view.since
-    parts = (
-        reversed([*pieces_backward(log, files, ends[log.path], since)]) if since else pieces(log, files, ends[log.path])
-        for log in logs
-    )
+    parts = (pieces(log, files, ends[log.path], page.view.since) for log in logs)
     for piece in heapq.merge(*parts, key=lambda piece: piece.time):
-        _copy(piece, page, files)
+        _copy(piece.log, piece.time, piece.lines(files), page, files)
     return None
 
 
 def _print_tail(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Path, int], count: int) -> None:
     """Print the last lines of those that the view shows, reading backward."""
-    parts = (pieces_backward(log, files, ends[log.path], page.view.since) for log in reversed(logs))
+    parts = (reversed([*pieces(log, files, ends[log.path], page.view.since)]) for log in reversed(logs))
     kept: list[tuple[Piece, list[bytes]]] = []
-    for piece in heapq.merge(*parts, key=lambda piece: piece.time, reverse=True) if count else ():
-        end = piece.end
-        while end > piece.start and count:
-            start = files.last_line_end(piece.log.path, piece.start, end - BLOCK) or piece.start
-            lines = page.pick(files.read(piece.log.path, end - start, start))[-count:]
-            kept.append((piece, lines))
-            count, end = count - len(lines), start
-        if not count:
-            break
+    merged = heapq.merge(*parts, key=lambda piece: piece.time, reverse=True)
+    places = ((piece, place) for piece in merged for place in reversed([*piece.lines(files)]))
+    while count and (found := next(places, None)):
+        piece, (start, end) = found
+        lines = page.pick(files.read(piece.log.path, end - start, start))[-count:]
+        kept.append((piece, lines))
+        count -= len(lines)
     for piece, lines in reversed(kept):
         page.write(piece.log, piece.time, lines)
 
 
-def _copy(piece: Piece, page: Page, files: LogReader) -> None:
-    """Print a piece of a log in blocks of whole lines; a line that is longer than a block is divided."""
-    start, path = piece.start, piece.log.path
-    while start < piece.end:
-        most = min(start + BLOCK, piece.end)
-        end = most if most == piece.end else files.last_line_end(path, start, most) or most
-        page.write(piece.log, piece.time, page.pick(files.read(path, end - start, start)))
-        start = end
+def _copy(log: LogFile, when: float, places: Iterable[tuple[int, int]], page: Page, files: LogReader) -> None:
+    for start, end in places:
+        page.write(log, when, page.pick(files.read(log.path, end - start, start)))
 
 
 def _follow(
     run: RunDir, wanted: Wanted, page: Page, files: LogReader, until: Callable[[], bool], poll_s: float
 ) -> None:
-    journal = JournalReader(run.events)
     logs = present(run, wanted)
     printed = {log.path: files.last_line_end(log.path, 0, files.size(log.path)) or 0 for log in logs}
     _print(logs, page, files, printed)
     printed = {path: files.gap(path).stream(end) for path, end in printed.items()}  # of all that was ever written
-    finished, rounds = False, 0
+    rounds = 0
     while True:
-        last, news = until(), False
-        for event in journal.iter_new():
-            record = read(event)
-            if isinstance(record, RunStarted):
-                check(run, wanted, record)
-            finished = isinstance(record, RunFinished) or (finished and not isinstance(record, RunStarted))
-            news = True
-        last = last or finished
-        if news or last or rounds % _SEARCH_EVERY == 0:
+        last = until()
+        if last or rounds % _SEARCH_EVERY == 0:
             logs = present(run, wanted)  # a new attempt has a new file
+            if not logs:
+                check(run, wanted)
         rounds += 1
         for log in logs:
             gap = files.gap(log.path)  # the file may have been cut (log_cap.py)
@@ -153,7 +122,7 @@ def _follow(
             if last or (end is None and size > start + BLOCK):
                 end = size
             if end is not None and end > start:
-                _copy(Piece(time.time(), log, start, end), page, files)
+                _copy(log, time.time(), files.blocks(log.path, start, end), page, files)
                 printed[log.path] = gap.stream(end)
         page.out.flush()
         if last:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.cli.option_types import since
-from ftslurm.monitor.log_files import LogFile, LogReader, Wanted, pieces, pieces_backward
+from ftslurm.monitor.log_files import LogFile, LogReader, Wanted, pieces
 from ftslurm.monitor.log_page import View, clock
 from ftslurm.monitor.logs import show
 from ftslurm.run.directory import RunDir
@@ -114,7 +114,7 @@ texts = st.lists(st.tuples(st.integers(0, 9), st.text("ab\n\r", max_size=6)), ma
 
 @given(marks=texts, rest=st.text("ab\n\r", max_size=5), start=st.integers(0, 9))
 @tried(200)
-def test_backward_come_the_same_pieces(
+def test_the_lines_of_all_pieces_are_the_whole_log(
     tmp_path_factory: pytest.TempPathFactory, marks: list[tuple[int, str]], rest: str, start: int
 ) -> None:
     path = wrote(RunDir(tmp_path_factory.mktemp("run")), 0, *((float(when), text) for when, text in marks))
@@ -122,10 +122,11 @@ def test_backward_come_the_same_pieces(
         log.write(rest)
     log_file, size = LogFile(path, "x"), path.stat().st_size
     with closing(LogReader()) as files:
-        forward = [one for one in pieces(log_file, files, size) if one.time >= T0 + start]
-        assert list(pieces_backward(log_file, files, size, T0 + start)) == forward[::-1]
-        if not start:
-            assert [(piece.start, piece.end) for piece in forward[:1]] == ([(0, forward[0].end)] if size else [])
+        whole = [*pieces(log_file, files, size)]
+        places = [place for piece in whole for place in piece.lines(files)]
+        assert [*pieces(log_file, files, size, T0 + start)] == [one for one in whole if one.time >= T0 + start]
+    assert [begin for begin, _ in places] + [size] == [0] + [end for _, end in places]
+    assert all(path.read_bytes()[end - 1 : end] in (b"\n", b"\r") for _, end in places[:-1])
 
 
 def test_the_last_lines_of_a_large_log_are_found_without_reading_it(run: RunDir) -> None:

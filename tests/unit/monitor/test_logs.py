@@ -182,10 +182,9 @@ def test_a_log_of_six_megabytes_is_streamed(run: RunDir, line: bytes, follow: bo
     path.write_bytes(line * (size // len(line)))
     path.with_suffix(".times").write_text("".join(f"{n} {n * 7000}\n" for n in range(size // 7000)))
     wrote(run, 1, (100, "x\n"))
-    ex.write(run, [ex.finished(0)])
     sink = Sink()
     tracemalloc.start()
-    show(run, Wanted(), sink, follow=follow)
+    show(run, Wanted(), sink, follow=follow, until=lambda: True)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert sink.size >= size
@@ -327,26 +326,23 @@ def test_following_shows_new_attempts_and_ends_with_the_run(run: RunDir) -> None
     wrote(run, 0, (1, "a\n"))
 
     def relaunch() -> None:
-        ex.write(run, [ex.launched(2, 0, attempt=1)])
         wrote(run, 0, rest="again\n", attempt=1)
 
     def finish() -> None:
         add(run.rank_log(group_unit(0), 1, 0), "done\n")
-        ex.write(run, [ex.finished(3)])
 
-    never = stages(relaunch, finish, *[lambda: None] * 1000)
     out = BytesIO()
-    show(run, Wanted(group=0), out, follow=True, until=never, poll_s=0)
+    show(run, Wanted(group=0), out, follow=True, until=stages(relaunch, finish), poll_s=0)
     assert out.getvalue() == b"[g0.a0.r0] a\n[g0.a1.r0] again\n[g0.a1.r0] done\n"
 
 
 def test_following_waits_for_a_run_that_has_not_written_anything_yet(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.create()
-    later = Timer(0.05, lambda: (wrote(run, 0, rest="hello\n"), ex.write(run, [ex.finished(3)])))
+    later = Timer(0.05, lambda: wrote(run, 0, rest="hello\n"))
     later.start()
     out = BytesIO()
-    show(run, Wanted(group=0), out, follow=True, poll_s=0.01)
+    show(run, Wanted(group=0), out, follow=True, until=lambda: not later.is_alive(), poll_s=0.01)
     later.join()
     assert out.getvalue() == b"[g0.a0.r0] hello\n"
 

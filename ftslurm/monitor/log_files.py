@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,15 +85,17 @@ def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
     Raises:
         RunNotFound: there is none.
     """
-    logs = present(run, wanted)
-    missing = [log for log in _services(run, wanted) if log not in logs]
-    if missing:
-        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name}: looked for {missing[0].path}")
-    if wanted.workers and not any(log.group >= 0 for log in logs):
-        workers = _all_workers(run)
-        lacks = _lacks(wanted, workers) if workers else "has no log of a worker; see `logs --controller` for why"
-        raise RunNotFound(f"run {run.root.name} {lacks}; logs are in {run.logs}")
-    return logs
+    if logs := present(run, wanted):
+        return logs
+    known = "no log of a worker; see `logs --controller` for why"
+    if services := _services(run, wanted):
+        known = f"no {services[0].path.name}"
+    elif workers := _all_workers(run):
+        groups, attempts, ranks = (
+            spans(getattr(log, what) for log in workers) for what in ("group", "attempt", "rank")
+        )
+        known = f"no such log: there are those of groups {groups}, attempts {attempts}, ranks {ranks}"
+    raise RunNotFound(f"run {run.root.name} has {known}; logs are in {run.logs}")
 
 
 def present(run: RunDir, wanted: Wanted) -> list[LogFile]:
@@ -114,19 +116,6 @@ def _all_workers(run: RunDir) -> list[LogFile]:
             group, attempt, rank = (int(n) for n in match.groups())
             logs.append(LogFile(path, f"g{group}.a{attempt}.r{rank}", group, attempt, rank))
     return sorted(logs, key=lambda log: (log.group, log.attempt, log.rank))
-
-
-def _lacks(wanted: Wanted, logs: Sequence[LogFile]) -> str:
-    """Return which requested number does not exist, and which numbers do."""
-    of = ""
-    for noun, asked, joint in (("group", wanted.group, "of"), ("attempt", wanted.attempt, "in")):
-        if asked is not None:
-            numbers = [getattr(log, noun) for log in logs]
-            if asked not in numbers:
-                return f"has no log of {noun} {asked}{of}: there are {spans(numbers)}"
-            logs = [log for log in logs if getattr(log, noun) == asked]
-            of += f" {joint} {noun} {asked}"
-    return f"has no log of rank {wanted.rank or 0}{of}: there are {spans(log.rank for log in logs)}"
 
 
 class LogReader:

@@ -9,19 +9,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from io import TextIOBase
-from textwrap import wrap
 from typing import IO, cast
 
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ftslurm.monitor import sentences
-from ftslurm.monitor.group_rows import SHEET, STYLES, rows
+from ftslurm.monitor.group_rows import SHEET, STYLES, height_of, rows
 from ftslurm.monitor.status import RunStatus, UnitStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
@@ -46,6 +44,7 @@ _STYLES = {
 _LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
 _IN_THE_TABLE = (records.Progress.event, records.StepStarting.event)
 NOTE_S = 5.0  # seconds between two calls of `note`
+_BAR = 30  # columns of the bar of the progress
 
 
 def console() -> Console:
@@ -222,38 +221,31 @@ def render(
     """Return the live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
     width, status = width if width >= SHEET else min(width, 120), aged(status, now)
     # One line for each warning of a low screen; the events above have printed it in full.
-    top, below = head(status, now, width, note, low=height < 40), foot(status, now, width)
-    room = height - len(top) - len(below) - 2  # a blank line, and the line of the cursor
+    top, below = head(status, now, width, note, low=height < 40), foot(status, now)
+    room = height - height_of(Group(*top, Text(), *below), width) - 1  # the line of the cursor
     return Group(*top, Text(), rows(status, now, width, max(3, room)), *below)
 
 
 def head(status: RunStatus, now: float, width: int, note: str | None, low: bool) -> list[RenderableType]:
-    """Return the lines above the groups: title, what is wrong, progress."""
-    lines: list[RenderableType] = [*_title(status, now, width)]
+    """Return what is above the groups: title, what is wrong, progress."""
+    lines = [_title(status, now, width)]
     if status.outcome == "running":
-        lines += _folded(note, width, "bold red") if note is not None else []
+        lines += [Text(note, "bold red")] if note is not None else []
         for line in [*(f"warning: {words}" for words in status.cautions), *sentences.hook_lines(status.hooks)]:
-            cut = [Text(line, "yellow", no_wrap=True, overflow="ellipsis")]
-            lines += cut if low else _folded(line, width, "yellow")
+            lines.append(Text(line, "yellow", no_wrap=low, overflow="ellipsis" if low else "fold"))
     return [*lines, _bar(status, width)]
 
 
-def foot(status: RunStatus, now: float, width: int) -> list[RenderableType]:
-    """Return the lines below the groups of a run that goes on."""
+def foot(status: RunStatus, now: float) -> list[RenderableType]:
+    """Return what is below the groups of a run that goes on."""
     if status.outcome != "running":
         return []
     notes = [*(note(status) for note in _NOTES), *sentences.job_lines(status, now)]
     lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status, status.lighthouse)]
-    return [*lighthouse, *(text for line in notes if line for text in _folded(line, width, ""))]
+    return [*lighthouse, *(Text(line) for line in notes if line)]
 
 
-def _folded(words: str, width: int, style: str) -> list[Text]:
-    indent = " " * (len(words) - len(words.lstrip()) + 2)
-    lines = wrap(words, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    return [Text(line, style, overflow="fold") for line in lines]
-
-
-def _title(status: RunStatus, now: float, width: int) -> list[Text]:
+def _title(status: RunStatus, now: float, width: int) -> RenderableType:
     left = Text.assemble((status.run_id, "bold"))
     if status.job_id is not None:
         left.append(f"  job {status.job_id}", "dim")
@@ -267,9 +259,10 @@ def _title(status: RunStatus, now: float, width: int) -> list[Text]:
         facts.append(plural(status.restarts, "restart"))
     if status.started is not None:
         facts.append(clock((status.finished or now) - status.started))
-    right = Text("  ".join(facts), "dim", no_wrap=True, overflow="ellipsis")
-    gap = width - cell_len(left.plain) - cell_len(right.plain)
-    return [left, right] if gap < 2 else [left.append(" " * (2 if width >= SHEET else gap)).append_text(right)]
+    title = Table.grid("", Column(justify="right"), padding=(0, 2))
+    title.width = width if width < SHEET else None
+    title.add_row(left, Text("  ".join(facts), "dim"))
+    return title
 
 
 def _bar(status: RunStatus, width: int) -> RenderableType:
@@ -277,17 +270,12 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     words = f"step {sentences.of_total(status.step, status)}"
     if rate:
         words += f"  {speed(rate)} steps/s"
-    if not total:
-        return Text(words)
     if status.left_s is not None:
         words += f"  {clock(status.left_s)} left"
-    # The greatest length of the text, so that the bar only moves when the training does.
-    room = len(f"step {total}/{total}  1000.0 steps/s  00:00:00 left")
-    if width >= SHEET or width < room + 12:
+    if not total or width < _BAR + 40 or width >= SHEET:
         return Text(words, no_wrap=True, overflow="ellipsis")
     grid = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total, status.step, width=width - 2 - room, complete_style="green")
-    grid.add_row(bar, Text(words, no_wrap=True))
+    grid.add_row(ProgressBar(total, status.step, width=_BAR, complete_style="green"), words)
     return grid
 
 

@@ -30,7 +30,6 @@ _RESTARTS_SHOWN = 20
 _FAILURES_SHOWN = 4
 _TRACEBACK_LINES = 8
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_ARGUMENTS = re.compile(r": error: (unrecognized arguments|the following arguments|argument )")  # of argparse
 
 
 def summary(status: RunStatus, run: RunDir, followed: bool = False) -> RenderableType:
@@ -69,8 +68,9 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     listed = [r for r in status.recoveries if r.seconds is not None or r.detail not in known]
     if listed:
         parts += [Text(), _restarts(listed, status)]
-    following = list(filter(None, (_to_mend(status), next_command(status, run))))
-    return Group(*parts, *([Text(), *map(Text, following)] if following else []))
+    if (command := next_command(status, run)) is not None:
+        parts += [Text(), Text(command)]
+    return Group(*parts)
 
 
 def _called(groups: Sequence[GroupStatus]) -> str:
@@ -94,13 +94,6 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
         what = "what its script finds in" if saved.step is None else f"the checkpoint of step {saved.step},"
         return f"{command} (from {what} {saved.path}{code})"
     return f"{command} --from-scratch (from step 0: it has saved no checkpoint{code})"
-
-
-def _to_mend(status: RunStatus) -> str | None:
-    """Return what a person mends of a script that was started with wrong arguments."""
-    if status.outcome == "failed" and any(map(_ARGUMENTS.search, _script_errors(status))):
-        return "mend: its arguments; resume takes job.args.NAME=VALUE for another value, '~job.args.NAME' for none"
-    return None
 
 
 def _saved(run: RunDir) -> Saved | None:

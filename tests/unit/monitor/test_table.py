@@ -332,14 +332,6 @@ def test_who_continues_a_run_whose_script_has_failed_takes_the_new_code(tmp_path
     )
 
 
-def test_the_summary_of_a_script_with_wrong_arguments_says_how_they_are_changed(tmp_path: Path) -> None:
-    run, error = ex.new_run(tmp_path), "train.py: error: unrecognized arguments: --stepz 10"
-    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="user_error", error=error)]
-    failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
-    said = drawn(summary(failed, run), 200)[-2]
-    assert said.startswith("mend: its arguments; resume takes job.args.NAME=VALUE")
-
-
 def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None:
     status = reduce(fold, ex.lost_node(), RunStatus())
     lines = drawn(render(status, ex.START + 27))

@@ -11,18 +11,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.config import compose
 from ftslurm.core.groups.verdict import describe
-from ftslurm.core.state.model import Phase, Saved
-from ftslurm.errors import FtslurmError
+from ftslurm.core.state.model import Phase
 from ftslurm.monitor import sentences, stack_text
-from ftslurm.monitor.status import GroupStatus, Recovery, RunStatus
+from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.protocol import traces
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import StepExited
 from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
-from ftslurm.run.replay import newest_checkpoint
 from ftslurm.words import few, rest, seconds
 
 _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
@@ -64,10 +61,8 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     facts.add_row("logs", Text(str(run.logs)))
     signs = failures(status.groups, status.reason)
     parts: list[RenderableType] = [head, Text(), *([] if signs is None else [signs, Text()]), facts]
-    known = {describe(g.last) for alike in failing(status.groups) for g in alike if g.last is not None}
-    listed = [r for r in status.recoveries if r.seconds is not None or r.detail not in known]
-    if listed:
-        parts += [Text(), _restarts(listed, status)]
+    if status.recoveries:
+        parts += [Text(), _restarts(status)]
     if (command := next_command(status, run)) is not None:
         parts += [Text(), Text(command)]
     return Group(*parts)
@@ -83,31 +78,18 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
     """Return how a run that was stopped or has failed is continued; None: there is nothing to continue."""
     if status.outcome not in ("stopped", "failed", "lost"):
         return None
-    command, code = f"continue with: ftslurm resume {shlex.quote(str(run.root))}", ""
+    command, step = f"continue with: ftslurm resume {shlex.quote(str(run.root))}", status.checkpoint
+    begins = "--from-scratch if it has saved no checkpoint" if step is None else f"from the checkpoint of step {step}"
     # A person will probably mend the script before.
-    if status.outcome == "failed" and run.code.is_dir() and _script_errors(status):
+    if status.outcome == "failed" and run.code.is_dir() and _script_failed(status):
         command += " --new-code"
-        code = "; with the code as it is now, without --new-code with the run's copy"
-    if status.checkpoint is not None:
-        return f"{command} (from the checkpoint of step {status.checkpoint}{code})"
-    if (saved := _saved(run)) is not None and saved.damaged is None:
-        what = "what its script finds in" if saved.step is None else f"the checkpoint of step {saved.step},"
-        return f"{command} (from {what} {saved.path}{code})"
-    return f"{command} --from-scratch (from step 0: it has saved no checkpoint{code})"
+        begins += "; with the code as it is now, without --new-code with the run's copy"
+    return f"{command} ({begins})"
 
 
-def _saved(run: RunDir) -> Saved | None:
-    """Return what a run has saved that its journal does not tell of: the script's own files."""
-    try:
-        return newest_checkpoint(compose.load(run.config, own=False), run)
-    except (FtslurmError, OSError):
-        return None
-
-
-def _script_errors(status: RunStatus) -> list[str]:
-    """Return the errors of the groups whose scripts have failed."""
+def _script_failed(status: RunStatus) -> bool:
     ends = (group.last for group in status.groups)
-    return [end.error or "" for end in ends if end is not None and end.cause == Cause.USER_ERROR]
+    return any(end is not None and end.cause == Cause.USER_ERROR for end in ends)
 
 
 def _log(end: StepExited) -> str:
@@ -173,15 +155,15 @@ def _end(traceback: str) -> list[str]:
     return end if end == lines else end[begin:]
 
 
-def _restarts(recoveries: Sequence[Recovery], status: RunStatus) -> Table:
+def _restarts(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in ("group", "attempt", "back after"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("reason", overflow="fold")
-    earlier = len(recoveries) - _RESTARTS_SHOWN
+    earlier = len(status.recoveries) - _RESTARTS_SHOWN
     if earlier > 0:
         table.add_row("...", "...", "...", f"{earlier} earlier restarts")
-    for r in recoveries[-_RESTARTS_SHOWN:]:
+    for r in status.recoveries[-_RESTARTS_SHOWN:]:
         # Without a quorum, a group need not report anything when it is back.
         away = "not back" if r.seconds is None and status.lighthouse is not None else seconds(r.seconds)
         table.add_row(str(r.group), str(r.attempt), away, Text(r.detail))

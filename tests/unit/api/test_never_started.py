@@ -78,7 +78,7 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
     again = f"ftslurm resume {name} --from-scratch"
     assert said(capsys, "status", name) == (
         0,
-        f"wait-1: {note}\ncontinue with: {again} (from step 0: it has saved no checkpoint)\n",
+        f"wait-1: {note}\ncontinue with: ftslurm resume {name} (--from-scratch if it has saved no checkpoint)\n",
     )
     status_verb.show_live(compose.load(run.config), run)
     assert capsys.readouterr().out.startswith(f"wait-1: {note}\n")

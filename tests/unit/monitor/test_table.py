@@ -313,9 +313,7 @@ def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None
     run, status = RunDir(Path("/scratch/my runs/x")), reduce(fold, [ex.started(1), ex.launched(1, 0)], RunStatus())
     command = "continue with: ftslurm resume '/scratch/my runs/x'"
     stopped = fold(status, ex.finished(6, "stopped"))
-    assert (
-        drawn(summary(stopped, run), 200)[-1] == f"{command} --from-scratch (from step 0: it has saved no checkpoint)"
-    )
+    assert drawn(summary(stopped, run), 200)[-1] == f"{command} (--from-scratch if it has saved no checkpoint)"
     saved = fold(status, ex.event(5, "checkpoint_saved", group=0, attempt=0, step=40), ex.finished(6, "failed"))
     assert drawn(summary(saved, run), 200)[-1] == f"{command} (from the checkpoint of step 40)"
     assert not any("continue" in line for line in drawn(summary(fold(status, ex.finished(6)), run)))
@@ -327,7 +325,7 @@ def test_who_continues_a_run_whose_script_has_failed_takes_the_new_code(tmp_path
     assert "--new-code" not in drawn(summary(failed, run), 200)[-1]  # it has no copy
     run.code.mkdir()
     assert drawn(summary(failed, run), 500)[-1] == (
-        f"continue with: ftslurm resume {tmp_path} --new-code --from-scratch (from step 0: it has saved no checkpoint; "
+        f"continue with: ftslurm resume {tmp_path} --new-code (--from-scratch if it has saved no checkpoint; "
         "with the code as it is now, without --new-code with the run's copy)"
     )
 

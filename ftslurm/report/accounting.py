@@ -73,6 +73,7 @@ def account(history: History) -> Accounts:
     up_s = spent.trained_s + spent.lost_s
     # A node takes the Lighthouse on it with its group: one failure. Without a group nothing is lost.
     groups = [failure for failure in history.failures if failure.group is not None]
+    committed, aborted = sum(one.committed for one in history.groups), sum(one.aborted for one in history.groups)
     real = [failure for failure in groups if not failure.moved]
     counts = Counter(failure.group for failure in real)
     recoveries = [failure.recovery_s for failure in real if failure.recovery_s is not None]
@@ -80,7 +81,7 @@ def account(history: History) -> Accounts:
         **vars(spent),
         goodput=_ratio(spent.trained_s, up_s),
         effective=_ratio(spent.trained_s, up_s + spent.queued_s),
-        step_efficiency=_step_efficiency(history),
+        step_efficiency=_ratio(committed, committed + aborted),
         failures=len(real),
         moves=len(groups) - len(real),
         mttf_s=_ratio(up_s / len(history.groups), len(real)) if spent.trained_s else None,
@@ -104,14 +105,3 @@ def _split(lost: Iterable[Span], failures: Iterable[Failure], name: Callable[[An
         seconds[name(span)] += span.seconds
     accounts = (Account(key, seconds[key], counts[key]) for key in seconds | counts)
     return tuple(sorted(accounts, key=lambda one: (-one.seconds, -one.failures, one.name)))
-
-
-def _step_efficiency(history: History) -> float | None:
-    """Return the share of the attempted steps that were committed and not undone."""
-    committed = sum(group.committed for group in history.groups)
-    attempted = committed + sum(group.aborted for group in history.groups)
-    rate = _ratio(committed, attempted)
-    if rate is None or history.first_step is None:
-        return rate
-    taken = history.steps - history.first_step + 1 + history.undone_steps
-    return rate * (1.0 - min(1.0, history.undone_steps / taken)) if taken > 0 else rate

@@ -78,8 +78,6 @@ class History(Value):
 
     begin: float  # when it was submitted
     end: float  # the end of the run; of one that goes on: the moment of the report
-    steps: int  # the last committed step
-    first_step: int | None
     undone_steps: int
     groups: tuple[GroupHistory, ...]  # none: it has not started
     failures: tuple[Failure, ...]  # in the order of time, with moves

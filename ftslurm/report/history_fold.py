@@ -50,7 +50,6 @@ class HistoryFold(Fold):
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
         self._reached: list[tuple[float, int]] = []  # (when, step): at most two a second
         self._step = self._undone_steps = 0
-        self._first_step: int | None = None
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
 
     def apply(self, event: Event) -> None:
@@ -71,7 +70,7 @@ class HistoryFold(Fold):
         kept = (failure for failure in self._failures if not failure.moved or failure not in self._final.values())
         failures = tuple(sorted(kept, key=lambda failure: failure.time))
         begin = self._begin or self._submitted or end
-        return History(begin, end, self._step, self._first_step, self._undone_steps, groups, failures)
+        return History(begin, end, self._undone_steps, groups, failures)
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -79,8 +78,8 @@ class HistoryFold(Fold):
         for line in self._lines:
             line.leave(self.now, QUEUED)
 
-    def run_finished(self, record: records.RunFinished) -> None:
-        self._step, self._end = record.steps or self._step, self.now
+    def run_finished(self, _: records.RunFinished) -> None:
+        self._end = self.now
         for n, line in enumerate(self._lines):
             line.leave(self.now, FINISHED)
             if (end := self._final.get(group_unit(n))) is not None:
@@ -183,8 +182,6 @@ class HistoryFold(Fold):
             trains = any(other.trains for other in self._lines)
             if not trains and self._step >= step > 0:  # all groups were down: they resume from a checkpoint
                 self._undo(step - 1)
-            if self._first_step is None:
-                self._first_step = step
             self._rise(self.now, step)
         phases = None if isinstance(record, records.StepReady) else record.phases
         line.joined(self.now, phases)

@@ -74,7 +74,7 @@ class ReportJson(TypedDict):
     undone_steps: int  # steps that full restarts from a checkpoint have undone
     goodput: Ratio
     effective: float | None  # goodput with the time in Slurm's queue (ETTR)
-    step_efficiency: Ratio
+    step_efficiency: Ratio  # of the steps that were tried, those that were committed
     mttf_s: float | None  # mean time to failure; null: nothing has failed, or no group has trained
     recovery_median_s: float | None  # median time from a failure to the group's next committed step
     recovery_worst_s: float | None  # the longest such time
@@ -95,7 +95,7 @@ class ReportJson(TypedDict):
 def to_json(status: RunStatus, history: History, accounts: Accounts) -> ReportJson:
     """Return the report for `json.dumps`."""
     groups = [_group(group) for group in history.groups]
-    return packed(ReportJson, accounts, history, status, failures=history.failures, groups=groups)
+    return packed(ReportJson, accounts, history, status, failures=history.failures, groups=groups, steps=status.step)
 
 
 def _group(group: GroupHistory) -> GroupReportJson:

@@ -97,7 +97,7 @@ def back(failure: Failure) -> str:
 
 def _lines(status: RunStatus, history: History) -> list[str]:
     total = "" if status.total_steps is None else f" of {status.total_steps}"
-    steps = f"step {history.steps}{total} in {seconds(history.end - (status.started or history.begin))}"
+    steps = f"step {status.step}{total} in {seconds(history.end - (status.started or history.begin))}"
     if status.starts > 1:
         steps += f", {plural(status.starts, 'job start')}"
     if history.undone_steps:
@@ -112,7 +112,7 @@ def _facts(accounts: Accounts) -> list[tuple[str, str, str]]:
     if accounts.queued_s:
         waited = f"the same, with {seconds(accounts.queued_s)} of waiting for nodes"
         facts.append(("with the queue", percent(accounts.effective), waited))
-    facts.append(("step efficiency", percent(accounts.step_efficiency), "steps that were committed and not undone"))
+    facts.append(("step efficiency", percent(accounts.step_efficiency), "committed, of the steps that were tried"))
     moves = f", {plural(accounts.moves, 'move')}" if accounts.moves else ""
     failures = f"mean time to failure; {plural(accounts.failures, 'failure')} of groups{moves}"
     facts.append(("MTTF", seconds(accounts.mttf_s), failures))

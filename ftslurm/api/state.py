@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from ftslurm.config.schema import Config
@@ -11,7 +11,7 @@ from ftslurm.errors import EnvironmentProblem, RunNotFound
 from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
-from ftslurm.monitor.status import RunStatus, without_controller
+from ftslurm.monitor.status import RunStatus, lose_controller
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
 from ftslurm.protocol.run_states import State
@@ -45,12 +45,12 @@ def look(config: Config, run: RunDir, raw: bool = False) -> Look:
     """
     found = facts.look(config, run)  # before the journal: what a controller writes while it ends is read
     status = Story(run, raw).status
-    status = replace(status, run_id=status.run_id or run.root.name, hooks=deliveries.read(run))
+    status.run_id, status.hooks = status.run_id or run.root.name, deliveries.read(run)
     if status.outcome != "running":
         end = RunFinished(outcome=status.outcome, reason=status.reason, steps=None, restarts=None)
         found = standing(Facts(begun=True, end=end))
     elif not found.going:
-        status = without_controller(status, found.state, found.why or "")
+        lose_controller(status, found.state, found.why or "")
     moment = time.time() if found.over else liveness.moment(config, run)
     return Look(status, found.state, moment, None if found.over else found.note)
 
@@ -62,7 +62,8 @@ def report(config: Config, run: RunDir) -> Report:
         EnvironmentProblem: the journal cannot be read.
     """
     seen = look(config, run)
-    return read_report(run, replace(seen.status, reason=seen.status.reason or seen.note or ""), seen.moment)
+    seen.status.reason = seen.status.reason or seen.note or ""
+    return read_report(run, seen.status, seen.moment)
 
 
 def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: View, follow: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""The status of a run: RunStatus and its parts. status_fold.py changes them as the journal says, nobody else does.
+"""The status of a run: RunStatus and its parts. status_fold.py changes them as the journal says.
 
 The journal has no line for a group that stands still, because nothing is written while nothing happens: `aged` adds
 that from the clock.
@@ -201,11 +201,13 @@ class RunStatus:
         return sum(g.phase is Phase.RUNNING if self.lighthouse is None else g.stepping for g in self.groups)
 
 
-def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatus:
-    """Return the status of a run whose controller is gone: its steps have ended with it."""
-    groups = [replace(g, phase=g.phase if g.phase in OVER else Phase.PENDING, steps_per_s=None) for g in status.groups]
-    units = {name: replace(unit, phase=Phase.PENDING) for name, unit in status.units.items()}
-    return replace(status, outcome=outcome, reason=reason, groups=groups, units=units)
+def lose_controller(status: RunStatus, outcome: str, reason: str) -> None:
+    """Note that the controller of a run is gone: its steps have ended with it."""
+    status.outcome, status.reason = outcome, reason
+    for unit in status.units.values():
+        unit.phase = Phase.PENDING
+    for group in status.groups:
+        group.phase, group.steps_per_s = group.phase if group.phase in OVER else Phase.PENDING, None
 
 
 def aged(status: RunStatus, now: float) -> RunStatus:

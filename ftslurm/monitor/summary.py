@@ -46,6 +46,13 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     took = f" in {seconds(end - status.started)}" if end and status.started else ""
     facts.add_row("steps", f"{sentences.of_total(status.step, status)}{took}")
     facts.add_row("restarts", str(status.restarts))
+    known = {describe(group.last) for group in status.groups if group.down and group.last is not None}  # told above
+    listed = [one for one in status.recoveries if one.seconds is not None or one.detail not in known]
+    for one in listed[-_RESTARTS_SHOWN:]:
+        back = "" if status.lighthouse is None else ", not back"  # without a quorum, a group need not report anything
+        if one.seconds is not None:
+            back = f", back after {seconds(one.seconds)}"
+        facts.add_row("", Text(f"group {one.group} attempt {one.attempt}{back}: {one.detail}"))
     if status.full_restarts:
         facts.add_row("full restarts", str(status.full_restarts))
     if status.starts > 1 and status.job_id is not None:
@@ -61,8 +68,6 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     facts.add_row("logs", Text(str(run.logs)))
     signs = failures(status.groups, status.reason)
     parts: list[RenderableType] = [head, Text(), *([] if signs is None else [signs, Text()]), facts]
-    if status.recoveries:
-        parts += [Text(), _restarts(status)]
     if (command := next_command(status, run)) is not None:
         parts += [Text(), Text(command)]
     return Group(*parts)
@@ -153,18 +158,3 @@ def _end(traceback: str) -> list[str]:
     end = lines[-_TRACEBACK_LINES:]
     begin = next((n for n, line in enumerate(end) if traces.frames(line)), 0)
     return end if end == lines else end[begin:]
-
-
-def _restarts(status: RunStatus) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("group", "attempt", "back after"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("reason", overflow="fold")
-    earlier = len(status.recoveries) - _RESTARTS_SHOWN
-    if earlier > 0:
-        table.add_row("...", "...", "...", f"{earlier} earlier restarts")
-    for r in status.recoveries[-_RESTARTS_SHOWN:]:
-        # Without a quorum, a group need not report anything when it is back.
-        away = "not back" if r.seconds is None and status.lighthouse is not None else seconds(r.seconds)
-        table.add_row(str(r.group), str(r.attempt), away, Text(r.detail))
-    return table

@@ -247,10 +247,8 @@ def test_the_summary_says_how_it_ended_and_what_the_restart_cost() -> None:
         "",
         "steps     120/120 in 28 s",
         "restarts  1",
+        "          group 1 attempt 1, back after 2.1 s: killed (signal 9) on n2",
         "logs      /scratch/runs/ddp-0930-k3/logs",
-        "",
-        "group  attempt  back after  reason",
-        "    1        1       2.1 s  killed (signal 9) on n2",
     ]
 
 
@@ -363,8 +361,8 @@ def test_of_many_restarts_the_summary_lists_the_last() -> None:
     for n in range(50):
         lines += [ex.launched(n, 0, attempt=n), ex.exited(n + 0.5, 0, attempt=n, node=f"n{n}")]
     text = drawn(summary(reduce(fold, lines, RunStatus()), RunDir(Path("/x"))))
+    assert "restarts  49" in text
     assert sum("not back" in line for line in text) == 20
-    assert any("29 earlier restarts" in line for line in text)
 
 
 def test_groups_that_stand_still_say_for_how_long() -> None:

@@ -19,7 +19,7 @@ from ftslurm.protocol.causes import cause_of, is_failure
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
-from ftslurm.words import about, by_count, every, few, plural, seconds
+from ftslurm.words import about, every, few, plural, seconds
 
 # The controller's job may take the place of a group's.
 TOO = "the controller's job counts too (cluster.ranges, cluster.controller=here)"
@@ -105,12 +105,8 @@ def _of_jobs(record: records.JournalRecord | None, status: RunStatus) -> str | N
         case records.AllocationRefused():
             again = f"; it is asked again in {seconds(record.again_s)}, later at most every 5 minutes"
             return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}{again}"
-        case records.AllocationRequested():
-            if record.pool in status.jobs_refused:
-                return None  # sbatch has refused the same before; it gets a line when it is accepted
-            asked = by_count(record.count, "a job is", f"{record.count} jobs are")
-            without = f", not on {few(record.exclude)}" if record.exclude else ""
-            return f"{asked} asked for{f' ({groups_of(record.pool)})' if record.pool else ''}{without}"
+        case records.AllocationRequested() if record.pool not in status.jobs_refused:  # else it is told when accepted
+            return f"asked for {plural(record.count, 'job')} for {groups_of(record.pool)}"
         # Jobs that wait for the same reason share a line: 64 groups may have 64 such jobs.
         case records.AllocationPending(allocation=name):
             if sum(job.reason == record.reason for job in status.waiting_jobs) != 1:
@@ -123,8 +119,7 @@ def _of_jobs(record: records.JournalRecord | None, status: RunStatus) -> str | N
         case records.AllocationLeaving(allocation=name):
             return f"job {name} is about to end, its group leaves it: {record.reason}"
         case records.AllocationRequeued(allocation=name):
-            cause = (record.reason or "").replace("_", " ")
-            return f"job {name} is put back into the queue: its group has left it ({cause})"
+            return f"job {name} is put back into the queue: its group has left it"
         case records.AllocationLost(allocation=name):
             needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
             if record.state is None and not needed:

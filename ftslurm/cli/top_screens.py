@@ -236,7 +236,7 @@ class Groups(Watching[_Run]):
             return
         status, now, width = self.seen.status, time.time(), self.size.width
         self.query_one("#head", Static).update(Group(*table.head(status, now, width, self.seen.note, low=True)))
-        self.query_one("#foot", Static).update(Group(*table.foot(status, now)))
+        self.query_one("#foot", Static).update(Group(*table.foot(status)))
         (names, found), grid = group_rows.cells_of(status, now, width), self.query_one(Grid)
         cells = {str(g.group): found[g.group] for g in sorted(status.groups, key=ORDERS[self.order])}
         grid.fill(dict.fromkeys(names), cells, group_rows.NUMBERS)

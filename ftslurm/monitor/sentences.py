@@ -361,15 +361,12 @@ def called(group: GroupStatus) -> str:
 
 
 def standbys(status: RunStatus) -> str | None:
-    """Return the state of the warm standbys: "standbys: 1 ready on n4, 1 starting on n5"; None: there are none."""
-    parts = []
-    for phase in reversed(Phase):
-        units = [unit for unit in status.standbys if unit.phase is phase]
-        if units:
-            nodes = tuple(dict.fromkeys(node for unit in units for node in unit.nodes))
-            word = "ready" if phase is Phase.RUNNING else phase.value.lower()
-            parts.append(f"{len(units)} {word}" + (f" on {few(nodes)}" if nodes else ""))
-    return f"standbys: {', '.join(parts)}" if parts else None
+    """Return the state of the warm standbys: "standbys: 1 of 2 ready on n4"; None: there are none."""
+    if not status.standbys:
+        return None
+    ready = [unit for unit in status.standbys if unit.ready]
+    nodes = few(list(dict.fromkeys(node for unit in ready for node in unit.nodes)))
+    return f"standbys: {len(ready)} of {len(status.standbys)} ready" + (f" on {nodes}" if ready else "")
 
 
 def parent(status: RunStatus) -> str | None:
@@ -452,16 +449,13 @@ def hang_limit(status: RunStatus) -> str | None:
     )
 
 
-def job_lines(status: RunStatus, now: float) -> list[str]:
-    """Return the lines below the table: number of jobs, when the first one ends, and why others wait."""
+def job_lines(status: RunStatus) -> list[str]:
+    """Return the lines below the table: number of jobs, and why some wait."""
     waiting = status.waiting_jobs
-    running = [job for job in status.jobs.values() if job.nodes]
+    running = len(status.jobs) - len(waiting)
     if not status.jobs and not status.jobs_refused:
         return []
-    limits = [(left, job.name) for job in running if (left := job.left(now)) is not None]
-    first, name = min(limits, default=(None, ""))
-    ends = "" if first is None else f", the first ends in {about(first)} ({name})"
-    lines = [f"jobs of groups: {len(running)} running{ends}, {len(waiting)} waiting"]
+    lines = [f"jobs of groups: {running} running, {len(waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
     for job in waiting:
         reasons.setdefault(job.reason or "in the queue", []).append(job)

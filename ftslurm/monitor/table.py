@@ -221,7 +221,7 @@ def render(
     """Return the live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
     width, status = width if width >= SHEET else min(width, 120), aged(status, now)
     # One line for each warning of a low screen; the events above have printed it in full.
-    top, below = head(status, now, width, note, low=height < 40), foot(status, now)
+    top, below = head(status, now, width, note, low=height < 40), foot(status)
     room = height - height_of(Group(*top, Text(), *below), width) - 1  # the line of the cursor
     return Group(*top, Text(), rows(status, now, width, max(3, room)), *below)
 
@@ -236,11 +236,11 @@ def head(status: RunStatus, now: float, width: int, note: str | None, low: bool)
     return [*lines, _bar(status, width)]
 
 
-def foot(status: RunStatus, now: float) -> list[RenderableType]:
+def foot(status: RunStatus) -> list[RenderableType]:
     """Return what is below the groups of a run that goes on."""
     if status.outcome != "running":
         return []
-    notes = [*(note(status) for note in _NOTES), *sentences.job_lines(status, now)]
+    notes = [*(note(status) for note in _NOTES), *sentences.job_lines(status)]
     lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status, status.lighthouse)]
     return [*lighthouse, *(Text(line) for line in notes if line)]
 

@@ -115,7 +115,7 @@ def test_the_table_shows_the_job_of_a_group_its_time_left_and_what_one_waits_for
         "    2 RUNNING   10      3        0 n3 job 82_2, 60 min left",
     ]
     assert table[-2:] == [
-        "jobs of groups: 2 running, the first ends in 60 min (82_0), 1 waiting",
+        "jobs of groups: 2 running, 1 waiting",
         "  83: JobHeldUser - it is held: scontrol release 83",
     ]
 

@@ -178,12 +178,12 @@ def test_a_standby_is_ready_once_it_is_warm_and_gone_once_a_group_has_taken_it()
     one, two = before.standbys
     assert (one.name, one.phase, one.nodes, one.ready) == ("standby-000", Phase.RUNNING, ("n4",), True)
     assert (two.name, two.phase, two.nodes, two.ready) == ("standby-001", Phase.STARTING, ("n5",), False)
-    assert standbys(before) == "standbys: 1 ready on n4, 1 starting on n5"
+    assert standbys(before) == "standbys: 1 of 2 ready on n4"
     after = play(*lines)
-    assert standbys(after) == "standbys: 1 starting on n5, 1 pending"
+    assert standbys(after) == "standbys: 0 of 2 ready"
     assert (after.groups[1].nodes, after.groups[1].restarts, after.groups[1].attempt) == (("n4",), 1, 1)
     again = reduce(fold, ex.standby(30, 0, 1, "n6"), after)
-    assert standbys(again) == "standbys: 1 ready on n6, 1 starting on n5"
+    assert standbys(again) == "standbys: 1 of 2 ready on n6"
     shown: Any = to_json(again, ex.START)["standbys"]
     assert shown[0] == {"name": "standby-000", "phase": "RUNNING", "attempt": 1, "nodes": ["n6"], "ready": True}
 

@@ -333,7 +333,7 @@ def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None
     lines = drawn(render(status, ex.START + 27))
     assert lines[-3:] == [
         "Lighthouse RUNNING on n1, quorum 3 has 3 groups",
-        "standbys: 1 starting on n5, 1 pending",
+        "standbys: 0 of 2 ready",
         "left out: n2 (silent for 11 s, and no probe reaches it)",
     ]
     assert not any("standbys" in line for line in drawn(render(fold(status, ex.finished(28)), ex.START + 28)))

@@ -109,26 +109,27 @@ def follow(
     Raises:
         KeyboardInterrupt: passed on, after the terminal has been restored.
     """
-    reader = RunReader(run)
-    folding = StatusFold(RunStatus(run_id=visible(run.root.name), hooks=deliveries.read(run)))
-    noted, current_note = 0.0, None
+    reader, noted, problem = RunReader(run), 0.0, None
+    known = RunStatus(run_id=visible(run.root.name), hooks=deliveries.read(run))
     live = console.is_terminal and not console.is_dumb_terminal
-    screen: _Table | Lines = _Table(console, clock) if live else Lines(console, plain_every_s)
+    screen = _Table(console, clock, known) if live else Lines(console, plain_every_s, known)
     with screen.live:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
             for event in map(readable, reader.iter_new() if history is None else reader.up_to_now()):
-                folding.apply(event)
+                screen.folding.apply(event)
                 # The summary follows the end of the run, and says it.
-                if event.get("event") != records.RunFinished.event and (line := screen.line(event, folding)):
+                if event.get("event") != records.RunFinished.event and (line := screen.line(event)):
                     lines.append((event, line))
                 history = None  # for the first lines only
+            status = screen.folding.status
             if clock() - noted >= NOTE_S:
-                noted, current_note, folding.status.hooks = clock(), note(), deliveries.read(run)
-            screen.show(lines, folding.status, current_note)
-            if last or folding.status.outcome != "running":
-                return folding.status
+                noted, problem, status.hooks = clock(), note(), deliveries.read(run)
+            screen.show(lines)
+            screen.draw(problem)
+            if last or status.outcome != "running":
+                return status
             sleep(poll_s)
 
 
@@ -149,59 +150,60 @@ class Lines:
         """Show one event, or only take note of it."""
         event = readable(event)
         self.folding.apply(event)
-        if shown and (line := self.line(event, self.folding)) is not None:
-            self.show([(event, line)], self.folding.status)
+        if shown and (line := self.line(event)) is not None:
+            self.show([(event, line)])
 
-    def line(self, event: Event, folding: StatusFold) -> str | None:
-        """Return the line for an event that `folding` has applied; None: it has no line."""
+    def line(self, event: Event) -> str | None:
+        """Return the line for the event that was the last; None: it has no line."""
+        status = self.folding.status
         if event.get("event") == records.FullRestart.event:
             self._last = None
         if event.get("event") != records.Progress.event:
-            return sentences.describe(event, folding.status)
+            return sentences.describe(event, status)
         now = number(event, "time") or 0.0
         if self._last is None:
             self._last = now  # no line yet: the groups report their first steps one after another
         if now - self._last < self._every_s:
             return None
         self._last = now
-        status = folding.status
         rate = f", {speed(status.steps_per_s)} steps/s" if status.steps_per_s else ""
         return f"step {sentences.of_total(status.step, status)}, {plural(status.at_work, 'group')}{rate}"
 
-    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        """Print the new lines; `note` is a problem of the run."""
-        for event, line in lines:
-            # Not wrapped, so that grep finds whole lines.
-            self._console.print(Text(f"{_stamp(event)} {line}"), soft_wrap=True, highlight=False)
-        if note is not None and not self._noted and status.outcome == "running":
-            self._console.print(Text(note), soft_wrap=True, highlight=False)
-        self._noted = note is not None
-
-
-class _Table:
-    """Output to a terminal: events scroll by above a table of the groups."""
-
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
-        self._console, self._clock = console, clock
-        # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
-        self.live = Live(console=console, auto_refresh=False, transient=True)
-        self._drawn: object = None  # the values that the table on the screen was drawn from
-
-    def line(self, event: Event, folding: StatusFold) -> str | None:
-        """Return the line for an event that `folding` has applied; None: it has no line."""
-        return None if event.get("event") in _IN_THE_TABLE else sentences.describe(event, folding.status)
-
-    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        """Print the new lines and show the status; `note` is a problem of the run."""
+    def show(self, lines: Iterable[tuple[Event, str]]) -> None:
+        """Print the lines of events."""
         for event, line in lines:
             style = "blue" if event.get("cause") == "ok" else _LINE_STYLES.get(str(event.get("event")), "")
-            # The terminal wraps the line, not rich, so that a path can be copied in one piece.
-            text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
-            self._console.print(text, soft_wrap=True, highlight=False)
-        now, size = self._clock(), self._console.size
-        drawn = (status.updated, status.hooks, int(now), size, note)
+            stamp = time.strftime("%H:%M:%S", time.localtime(number(event, "time") or 0.0))
+            # Not wrapped, so that grep finds whole lines, and a path can be copied in one piece.
+            self._console.print(Text.assemble((stamp, "dim"), " ", (line, style)), soft_wrap=True, highlight=False)
+
+    def draw(self, problem: str | None) -> None:
+        """Show how the run stands, with what is wrong."""
+        if problem is not None and not self._noted and self.folding.status.outcome == "running":
+            self._console.print(Text(problem), soft_wrap=True, highlight=False)
+        self._noted = problem is not None
+
+
+class _Table(Lines):
+    """Output to a terminal: events scroll by above a table of the groups."""
+
+    def __init__(self, console: Console, clock: Callable[[], float], known: RunStatus) -> None:
+        super().__init__(console, known=known)
+        # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
+        self._live = self.live = Live(console=console, auto_refresh=False, transient=True)
+        self._clock = clock
+        self._drawn: object = None  # the values that the table on the screen was drawn from
+
+    def line(self, event: Event) -> str | None:
+        """Return the line for the event that was the last; None: the table shows it."""
+        return None if event.get("event") in _IN_THE_TABLE else super().line(event)
+
+    def draw(self, problem: str | None) -> None:
+        """Draw the table."""
+        status, now, size = self.folding.status, self._clock(), self._console.size
+        drawn = (status.updated, status.hooks, int(now), size, problem)
         if drawn != self._drawn:  # redrawing is expensive over a slow connection
-            self.live.update(render(status, now, size.width, size.height, note), refresh=True)
+            self._live.update(render(status, now, size.width, size.height, problem), refresh=True)
             self._drawn = drawn
 
 
@@ -290,7 +292,3 @@ def _lighthouse(status: RunStatus, unit: UnitStatus) -> Text:
         number_, size = max(quorums)
         text.append(f", quorum {number_} has {plural(size, 'group')}")
     return text
-
-
-def _stamp(event: Event) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(number(event, "time") or 0.0))

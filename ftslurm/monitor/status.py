@@ -66,7 +66,6 @@ class GroupStatus:
     again: bool = False  # this attempt follows another one of this start of the job
     steps_per_s: float | None = None  # over the last 10 s
     last: StepExited | None = None  # how its last attempt ended that had worked, or has failed
-    first: StepExited | None = None  # its first failure in this run
     given_up: str | None = None  # why it gets no other attempt
     waiting_for: str | None = None  # PENDING: nodes, launch
     since: float | None = None  # when this wait began, which a limit may count from

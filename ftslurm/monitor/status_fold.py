@@ -204,8 +204,6 @@ class StatusFold(Fold):
         at_work = group.joined or status.lighthouse is None
         if not ok and (at_work or not stopped or group.last is None):  # else: that is still the reason
             group.last, group.step = record, group.step if record.step is None else record.step
-        if group.first is None and is_failure(record.cause):
-            group.first = record
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if (group := self._current(record)) is None:

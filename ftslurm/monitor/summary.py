@@ -97,10 +97,6 @@ def _script_failed(status: RunStatus) -> bool:
     return any(end is not None and end.cause == Cause.USER_ERROR for end in ends)
 
 
-def _log(end: StepExited) -> str:
-    return f"log: {sentences.short_log(end.log or '')}"
-
-
 def failing(groups: Iterable[GroupStatus]) -> list[list[GroupStatus]]:
     """Return those of these groups that have failed and are down; those with the same failure are together."""
     same: dict[object, list[GroupStatus]] = {}
@@ -143,11 +139,8 @@ def _entry(alike: Sequence[GroupStatus], known: str) -> Text:
     if len(alike) > 1:
         told = replace(told, node=None, rank=None)
     lines = trace or [f"- {sign}" for sign in end.evidence if len(end.evidence) > 1]
-    first = alike[0].first
-    if first is not None and _kind(first) != _kind(end):
-        lines.append(f"failed first: {describe(first)} - {_log(first)}")
     lines += [f"given up: {given_up}"] if given_up and given_up not in known else []
-    lines += [_log(end)] if end.log else []
+    lines += [f"log: {sentences.short_log(end.log)}"] if end.log else []
     text = Text(f"{_called(alike)}: {describe(told)}", "red")
     return text.append("".join(f"\n  {line}" for line in lines), "default")
 

@@ -6,19 +6,14 @@ import os
 import platform
 import threading
 import time
-from functools import reduce
 from pathlib import Path
 
 import example_journal as ex
 import pytest
-from rich.console import Console
 
 from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
-from ftslurm.monitor.summary import summary
 from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir, replace_text
 
@@ -80,14 +75,3 @@ def test_stop_tells_when_the_controller_has_heard_it(folder: str | None, tmp_pat
 def test_stop_names_the_checkpoint_that_it_has_saved(tmp_path: Path) -> None:
     said = stopped(new_run(tmp_path, None, JOINED, ex.progress(5, 0, 51)), save=True)
     assert said == " is stopping; saved: checkpoint of step 51: /c/step-51"
-
-
-@pytest.mark.parametrize("error", [None, "RuntimeError: told to end"])
-def test_a_run_that_was_stopped_names_no_first_failure_if_nothing_had_failed(error: str | None) -> None:
-    stop = ex.event(20, "command", what="stop", by=0, reason="stopped by ann")
-    end = [stop, ex.exited(21, 0, cause="cancelled", error=error), ex.finished(22, "stopped", reason="stopped by ann")]
-    status = reduce(fold, [*BEGUN, JOINED, ex.progress(5, 0, 51), *end], RunStatus())
-    console = Console(width=100, record=True, quiet=True)
-    console.print(summary(status, RunDir(Path("/x"))))
-    assert status.groups[0].first is None
-    assert "failed first" not in console.export_text()

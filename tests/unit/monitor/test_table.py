@@ -296,17 +296,6 @@ def test_a_group_stopped_before_it_was_back_is_shown_with_its_failure() -> None:
     assert not any(line.startswith("group 0") for line in text)
 
 
-def test_the_summary_keeps_the_first_failure_of_a_group_beside_its_last() -> None:
-    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="killed", error="job 3_1: FAILED")]
-    lines += [ex.event(2, "restart_scheduled", group=0, attempt=1, due=2, reason=""), ex.launched(3, 0, 1)]
-    lines += [ex.exited(4, 0, 1), ex.event(4, "group_given_up", group=0, reason="restart.max_per_group=0")]
-    status = reduce(fold, [*lines, ex.finished(6, "failed", reason="too few groups")], RunStatus())
-    said = drawn(summary(status, RunDir(Path("/x"))), 200)
-    first = "  failed first: killed (signal 9) on n1: job 3_1: FAILED - log: logs/group-0000/attempt-000/rank-0.log"
-    at = said.index("group 0: killed (signal 9) on n1")
-    assert said[at + 1 : at + 3] == [first, "  given up: restart.max_per_group=0"]
-
-
 def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None:
     run, status = RunDir(Path("/scratch/my runs/x")), reduce(fold, [ex.started(1), ex.launched(1, 0)], RunStatus())
     command = "continue with: ftslurm resume '/scratch/my runs/x'"

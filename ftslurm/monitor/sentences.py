@@ -269,27 +269,21 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
 
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:
-    group, cause = _group(record.group, status), record.cause
-    what = _who(record, status)
-    at = f"at step {group.step}" if group and group.joined and group.step is not None else ""
-    if group is None and record.group is not None and cause != "ok":  # `ftslurm scale` has taken it out of the run
-        return f"{what} has left the run" + ("" if record.step is None else f" (at step {record.step})")
-    if group is None and not is_failure(cause) and not record.error:
+    group, row, what = _group(record.group, status), cause_of(record.cause).row, _who(record, status)
+    if record.group is None and not row.failure and not record.error:
         return None  # the Lighthouse ends after the groups
-    if cause == "ok":
+    if record.cause == "ok":
         return f"{what} has finished"
-    if not is_failure(cause):
-        left = _left_because(group, cause, record.error)
-        return f"{what} {left}" + (f" ({at})" if at else "")
+    gone = group is None and record.group is not None  # `ftslurm scale` has taken it out of the run
+    step = record.step if group is None else group.step if group.joined else None
+    at = "" if step is None else f"at step {step}"
+    if gone or not row.failure:
+        how = "has left the run" if gone or (group is not None and group.leaves) else row.orderly
+        why = _because(record.error if record.cause in ("preempted", "cancelled") else None)
+        return f"{what} {how}{why}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
     return f"{what} attempt {record.attempt} died{where}: {verdict(record)}{log}"
-
-
-def _left_because(group: GroupStatus | None, cause: str, error: str | None) -> str:
-    """Return how a group left without a failure."""
-    how = "has left the run" if group is not None and group.leaves else cause_of(cause).row.orderly
-    return f"{how}: {error}" if error and cause in ("preempted", "cancelled") else how
 
 
 # --- the training ----------------------------------------------------------------------------------------------------
@@ -334,12 +328,9 @@ def _full_restart(record: records.FullRestart) -> str:
 def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
     """Return the fault of a drill: "SIGSTOP of rank 0 of group 1"."""
     kind = drill.kind or "?"
+    what = _DRILLS.get(kind, kind) + (f" {drill.node}" if kind == "node" and drill.node else "")
     rank = [f"rank {drill.rank}"] if drill.rank is not None and drill.group is not None and kind != "cancel" else []
-    group = [f"group {drill.group}"] if drill.group is not None else []
-    if kind == "node":
-        lost = " ".join(filter(None, ("the node", drill.node, "lost")))
-        return lost + (f", with {' of '.join(rank + group)}" if group else "")
-    return " of ".join([_DRILLS.get(kind, kind), *rank, *group])
+    return " of ".join([what, *rank, *([] if drill.group is None else [f"group {drill.group}"])])
 
 
 _DRILLS = {
@@ -348,6 +339,7 @@ _DRILLS = {
     "stop": "SIGSTOP",
     "corrupt": "a flipped bit",
     "cancel": "scancel of the step",
+    "node": "loss of the node",
     "lighthouse": "the Lighthouse killed",
 }
 

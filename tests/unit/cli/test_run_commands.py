@@ -82,7 +82,7 @@ def test_what_is_left_open_the_controller_chooses(
 def test_a_refusal_is_told_and_is_a_failure(run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]) -> None:
     answering(lambda _: [ex.event(21, "fault_refused", kind="node", group=1, rank=0, reason="group 1 is not running")])
     assert main(["inject", str(run.root), "--group=1", "node"]) == 1
-    why = "drill refused, the node lost, with rank 0 of group 1: group 1 is not running"
+    why = "drill refused, loss of the node of rank 0 of group 1: group 1 is not running"
     assert capsys.readouterr() == ("", f"ftslurm: {why}\n")
 
 

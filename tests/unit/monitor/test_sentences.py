@@ -21,7 +21,7 @@ DRILLS = [
     ("term", "SIGTERM of rank 2 of group 1"),
     ("stop", "SIGSTOP of rank 2 of group 1"),
     ("corrupt", "a flipped bit of rank 2 of group 1"),
-    ("node", "the node n2 lost, with rank 2 of group 1"),
+    ("node", "loss of the node n2 of rank 2 of group 1"),
     ("cancel", "scancel of the step of group 1"),
     ("meteor", "meteor of rank 2 of group 1"),
 ]

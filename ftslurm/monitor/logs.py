@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ftslurm.monitor.closed_output import discard
-from ftslurm.monitor.log_files import BLOCK, LogFile, LogReader, Piece, Wanted, check, pieces, present, select
+from ftslurm.monitor.log_files import LogFile, LogReader, Piece, Wanted, check, pieces, present, select
 from ftslurm.monitor.log_page import Page, View
 from ftslurm.run.directory import RunDir
 
@@ -118,10 +118,8 @@ def _follow(
         for log in logs:
             gap = files.gap(log.path)  # the file may have been cut (log_cap.py)
             start, size = gap.offset(printed.get(log.path, 0)), files.size(log.path)
-            end = None if last else files.last_line_end(log.path, start, size)
-            if last or (end is None and size > start + BLOCK):
-                end = size
-            if end is not None and end > start:
+            end = size if last else files.last_line_end(log.path, start, size) or start
+            if end > start:
                 _copy(log, time.time(), files.blocks(log.path, start, end), page, files)
                 printed[log.path] = gap.stream(end)
         page.out.flush()

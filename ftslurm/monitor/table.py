@@ -30,18 +30,14 @@ from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
 from ftslurm.words import clock, few, plural, speed
 
-_STYLES = {
-    "red": (
-        records.StepExited,
-        records.NodeExcluded,
-        records.NodeCheckFailed,
-        records.ReplicasDiffer,
-    ),
-    "bold red": (records.GroupGivenUp,),
-    "green": (records.GroupJoined, records.GroupHeardAgain),
-    "bold yellow": (records.Warned, records.NoFirstStep, records.AllocationRefused),
+_STYLES = {  # of the lines of events
+    records.StepExited.event: "red",
+    records.ReplicasDiffer.event: "red",
+    records.GroupGivenUp.event: "bold red",
+    records.GroupJoined.event: "green",
+    records.Warned.event: "bold yellow",
+    records.NoFirstStep.event: "bold yellow",
 }
-_LINE_STYLES = {kind.event: style for style, kinds in _STYLES.items() for kind in kinds}
 _IN_THE_TABLE = (records.Progress.event, records.StepStarting.event)
 NOTE_S = 5.0  # seconds between two calls of `note`
 _BAR = 30  # columns of the bar of the progress
@@ -172,7 +168,7 @@ class Lines:
     def show(self, lines: Iterable[tuple[Event, str]]) -> None:
         """Print the lines of events."""
         for event, line in lines:
-            style = "blue" if event.get("cause") == "ok" else _LINE_STYLES.get(str(event.get("event")), "")
+            style = "blue" if event.get("cause") == "ok" else _STYLES.get(str(event.get("event")), "")
             stamp = time.strftime("%H:%M:%S", time.localtime(number(event, "time") or 0.0))
             # Not wrapped, so that grep finds whole lines, and a path can be copied in one piece.
             self._console.print(Text.assemble((stamp, "dim"), " ", (line, style)), soft_wrap=True, highlight=False)

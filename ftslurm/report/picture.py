@@ -142,14 +142,10 @@ def _lane(group: GroupHistory, y: float, high: float, at: Callable[[float], floa
             title += f", on {' '.join(spans[0].nodes)}"
         if cause:
             title += f"\nbecause: {words_of(cause)}"
-        if state in (STARTING, RECOVERING):
-            title += "".join(f"\n{words_of(span.phase)}: {seconds(span.seconds)}" for span in spans)
         wide = max(at(end) - at(begin), _LEAST if cause else 0.0)
         (lost if cause else bars).append(Bar(at(begin), y, wide, high, STATES[state].colour, title))
     return bars + lost
 
 
 def _failed(failure: Failure) -> str:
-    step = "" if failure.step is None else f", at step {failure.step}"
-    drill = "" if failure.drill is None else f"\na drill: {failure.drill}"
-    return f"{who(failure)}: {failure.detail}\n{moment(failure.time)}{step}; back after: {back(failure)}{drill}"
+    return f"{who(failure)}: {failure.detail}\n{moment(failure.time)}; back after: {back(failure)}"

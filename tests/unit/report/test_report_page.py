@@ -153,9 +153,8 @@ def test_what_a_group_did_is_told_where_the_mouse_points() -> None:
     titles = [words for tag, words in Parsed(shown(ex.one_kill())).texts if tag == "title"]
     recovery = next(title for title in titles if title.startswith("group 1: recovers 2.1 s, from "))
     assert "because: killed" in recovery
-    assert "import: torch, torchft: 0.9 s" in recovery
     failure = next(title for title in titles if title.startswith("group 1 attempt 0: killed (signal 9) on n2"))
-    assert "back after: 2.1 s\na drill: kill" in failure
+    assert failure.endswith("back after: 2.1 s")
 
 
 @pytest.mark.parametrize("lines", [ex.one_kill(), ex.lost_node()])

@@ -75,11 +75,6 @@ def _show_log(log: Path, trace: Sequence[str], out: BinaryIO, view: View) -> int
     if not log.is_file():
         _print(out, f"\nthere is no {log}")
         return 0
-    stacks = 0 if view.raw or view.tail is not None else _stacks(end)
-    if stacks:
-        told = stack_text.users_first("\n".join(end[-stacks:]))
-        _print(out, f"\nat the end of {log} (--raw prints all of it):", told)
-        return 0
     _print(out, f"\nthe end of {log}:")
     tail = max(LINES, _stacks(end)) if view.tail is None else view.tail
     return show_end(LogFile(log, log.stem), out, replace(view, tail=tail))

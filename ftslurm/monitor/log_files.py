@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from ftslurm.protocol.value_class import Value
 from ftslurm.run import facts
 from ftslurm.run.directory import RunDir
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
-from ftslurm.words import spans
+from ftslurm.words import plural, spans
 
 BLOCK = 1 << 18
 _SCAN = 1 << 14  # bytes; most lines are shorter
@@ -211,8 +212,7 @@ def _marks(log: LogFile, files: LogReader, end: int) -> Iterator[tuple[float, in
 
 def check(run: RunDir, wanted: Wanted) -> None:
     """Raise RunNotFound for a group or rank that the run has not begun with."""
-    started = facts.started(run)
-    counts = (started.groups, started.workers) if started is not None else (None, None)
-    for noun, asked, count in zip(("group", "rank"), (wanted.group, wanted.rank), counts, strict=True):
-        if asked is not None and count and asked >= count:
-            raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {spans(range(count))}")
+    begun = facts.started(run)
+    if begun is not None and ((wanted.group or 0) >= begun.groups or (wanted.rank or 0) >= (begun.workers or inf)):
+        size = plural(begun.workers or 0, "worker")
+        raise RunNotFound(f"run {run.root.name} has {plural(begun.groups, 'group')} of {size}, numbered from 0")

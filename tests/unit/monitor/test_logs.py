@@ -345,10 +345,8 @@ def test_following_waits_for_a_run_that_has_not_written_anything_yet(tmp_path: P
     assert out.getvalue() == b"[g0.a0.r0] hello\n"
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"), [(Wanted(group=3), "no group 3: there are 0-2"), (Wanted(rank=1), "no rank 1: there are 0")]
-)
-def test_nobody_waits_for_a_group_the_run_never_has(run: RunDir, wanted: Wanted, message: str) -> None:
+@pytest.mark.parametrize("wanted", [Wanted(group=3), Wanted(rank=1)])
+def test_nobody_waits_for_a_group_the_run_never_has(run: RunDir, wanted: Wanted) -> None:
     ex.write(run, [ex.started(3)])
-    with pytest.raises(RunNotFound, match=message):
+    with pytest.raises(RunNotFound, match="has 3 groups of 1 worker, numbered from 0"):
         show(run, wanted, BytesIO(), follow=True, poll_s=0)

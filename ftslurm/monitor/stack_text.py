@@ -39,5 +39,8 @@ def users_first(stacks: str) -> list[str]:
 
 def _without_internals(thread: str) -> list[str]:
     users = any(frame.users for frame in frames(thread))
-    hidden = {str(f) for f in frames(thread) if f.ours or (users and "/torchft/" in f.file)}
-    return [line for line in thread.splitlines() if line and not any(str(f) in hidden for f in frames(line))]
+
+    def hidden(line: str) -> bool:
+        return any(frame.ours or (users and "/torchft/" in frame.file) for frame in frames(line))
+
+    return [line for line in thread.splitlines() if line and not hidden(line)]

@@ -85,16 +85,12 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
         return None
     command, step = f"continue with: ftslurm resume {shlex.quote(str(run.root))}", status.checkpoint
     begins = "--from-scratch if it has saved no checkpoint" if step is None else f"from the checkpoint of step {step}"
+    ends = (group.last for group in status.groups if group.last is not None)
     # A person will probably mend the script before.
-    if status.outcome == "failed" and run.code.is_dir() and _script_failed(status):
+    if status.outcome == "failed" and run.code.is_dir() and any(end.cause == Cause.USER_ERROR for end in ends):
         command += " --new-code"
         begins += "; with the code as it is now, without --new-code with the run's copy"
     return f"{command} ({begins})"
-
-
-def _script_failed(status: RunStatus) -> bool:
-    ends = (group.last for group in status.groups)
-    return any(end is not None and end.cause == Cause.USER_ERROR for end in ends)
 
 
 def failing(groups: Iterable[GroupStatus]) -> list[list[GroupStatus]]:

@@ -40,6 +40,7 @@ _STYLES = {  # of the lines of events
 }
 _IN_THE_TABLE = (records.Progress.event, records.StepStarting.event)
 NOTE_S = 5.0  # seconds between two calls of `note`
+_PLAIN_EVERY_S = 10.0  # between two lines about the progress, without a terminal
 _BAR = 30  # columns of the bar of the progress
 
 
@@ -83,7 +84,6 @@ def follow(
     console: Console,
     until: Callable[[], bool],
     poll_s: float = 0.2,
-    plain_every_s: float = 10.0,
     history: int | None = None,
     note: Callable[[], str | None] = lambda: None,
     clock: Callable[[], float] = time.time,
@@ -95,7 +95,6 @@ def follow(
         console: a terminal gets the live table, anything else plain lines.
         until: called once a round; true when no controller writes the journal any more.
         poll_s: time between two reads of the journal.
-        plain_every_s: without a terminal, the least time between two lines about the progress.
         note: called every NOTE_S seconds; returns a problem of the run to show with it, or None.
         history: how many lines about earlier events are shown (default: all).
 
@@ -108,7 +107,7 @@ def follow(
     reader, noted, problem = RunReader(run), 0.0, None
     known = RunStatus(run_id=visible(run.root.name), hooks=deliveries.read(run))
     live = console.is_terminal and not console.is_dumb_terminal
-    screen = _Table(console, clock, known) if live else Lines(console, plain_every_s, known)
+    screen = _Table(console, clock, known) if live else Lines(console, _PLAIN_EVERY_S, known)
     with screen.live:
         while True:
             last = until()  # called before reading, so that everything written until then is shown

@@ -40,7 +40,6 @@ class HistoryFold(Fold):
     def __init__(self, submitted: float | None = None) -> None:
         self._submitted = submitted
         self._begin = self._end = 0.0  # of the run; 0: not yet
-        self._last = 0.0  # the latest time of a line
         self._quorums = True  # there is a Lighthouse
         self._lines: list[Timeline] = []  # of the groups
         self._count: float = inf  # number of groups after `ftslurm scale`; those above it leave the run
@@ -52,14 +51,9 @@ class HistoryFold(Fold):
         self._step = self._undone_steps = 0
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
 
-    def apply(self, event: Event) -> None:
-        """Take in the next line."""
-        super().apply(event)
-        self._last = max(self.now, self._last)
-
-    def history(self, now: float | None = None) -> History:
+    def history(self, now: float) -> History:
         """Return the history after the lines so far."""
-        end = self._end or max(self._last, now or 0.0)
+        end = self._end or max(self.now, now, *(line.since for line in self._lines))
         for line in self._lines:
             line.turn(end, FINISHED)
         stalls = self._stalls()
@@ -87,8 +81,7 @@ class HistoryFold(Fold):
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
-        again = bool(self._lines)
-        begin = time if again else min(time, self._submitted or time)
+        begin = time if self._lines else min(time, self._submitted or time)
         if self._end:  # the run is resumed; the time in between is not its own
             for line in self._lines:
                 line.again(time)
@@ -205,7 +198,7 @@ class HistoryFold(Fold):
         line.aborted[record.attempt] = record.aborted or 0
         if not line.trains:
             return  # it has a quorum, but has not committed a step itself
-        if record.step > self._step and self._quorums:
+        if self._quorums:
             self._rise(time, record.step)
         if record.gap_s is not None:
             line.stepped = time
@@ -223,7 +216,7 @@ class HistoryFold(Fold):
     def _undo(self, kept: int) -> None:
         """Mark what was trained after step `kept` as undone."""
         at = bisect_left(self._reached, kept + 1, key=lambda point: point[1])
-        since = self._reached[at][0] if at < len(self._reached) else self._last
+        since = self._reached[at][0] if at < len(self._reached) else self.now
         del self._reached[at:]
         self._undone_steps += self._step - kept
         self._step = kept
@@ -271,12 +264,12 @@ class HistoryFold(Fold):
         return line if line is not None and line.attempt == getattr(record, "attempt", None) else None
 
 
-def fold_history(events: Iterable[Event], submitted: float | None = None, now: float | None = None) -> History:
+def fold_history(events: Iterable[Event], submitted: float | None = None, now: float = 0.0) -> History:
     """Return the history that these lines tell.
 
     Args:
         submitted: when the run was submitted; the groups wait for their nodes from then on.
-        now: the end of the report if the run goes on; default: the last line.
+        now: the end of the report if the run goes on, and that is after the last line.
     """
     folding = HistoryFold(submitted)
     for event in events:

@@ -122,17 +122,15 @@ def not_trained(spans: list[Span], lost: list[Span]) -> list[Span]:
     out: list[Span] = []
     at = 0
     for span in spans:
-        begin = span.begin
         while span.phase == TRAINING and at < len(lost) and lost[at].begin < span.end:
             one = lost[at]
-            first, last = max(one.begin, begin), min(one.end, span.end)
+            first, last = max(one.begin, span.begin), min(one.end, span.end)
             if last > first:
-                out += [span._replace(begin=begin, end=first)] if first > begin else []
-                out.append(one._replace(begin=first, end=last, attempt=span.attempt, nodes=span.nodes))
-                begin = last
+                cut = one._replace(begin=first, end=last, attempt=span.attempt, nodes=span.nodes)
+                out += [span._replace(end=first), cut]
+                span = span._replace(begin=last)
             if one.end > span.end:
                 break
             at += 1
-        if begin < span.end:
-            out.append(span._replace(begin=begin))
-    return out
+        out.append(span)
+    return [span for span in out if span.seconds > 0]

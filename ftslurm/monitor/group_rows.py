@@ -55,11 +55,10 @@ def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableTy
     shown = [cells[group.group] for group in groups[:most]]
     for *_, node in shown:
         node.truncate(max(10, room), overflow="ellipsis")
-    counted = Counter((sentences.phase(group, status), STYLES[group.phase]) for group in groups[most:])
-    more = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
-    for n, ((phase, style), count) in enumerate(counted.most_common()):
-        more.append(", " if n else "").append(f"{count} more ").append(phase, style)
-    return Group(_table(names, shown), *([more] if counted else []))
+    counted = Counter(sentences.phase(group, status) for group in groups[most:]).most_common()
+    more = ", ".join(f"{count} more {phase}" for phase, count in counted)
+    rest = [Text(f"  ...  {more}", "dim", no_wrap=True, overflow="ellipsis")] if more else []
+    return Group(_table(names, shown), *rest)
 
 
 def cells_of(status: RunStatus, now: float, width: int) -> tuple[list[str], dict[int, list[Text]]]:

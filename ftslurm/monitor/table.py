@@ -238,7 +238,7 @@ def foot(status: RunStatus) -> list[RenderableType]:
     if status.outcome != "running":
         return []
     notes = [*(note(status) for note in _NOTES), *sentences.job_lines(status)]
-    lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status, status.lighthouse)]
+    lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status.lighthouse)]
     return [*lighthouse, *(Text(line) for line in notes if line)]
 
 
@@ -276,14 +276,10 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     return grid
 
 
-def _lighthouse(status: RunStatus, unit: UnitStatus) -> Text:
+def _lighthouse(unit: UnitStatus) -> Text:
     text = Text("Lighthouse ", no_wrap=True, overflow="ellipsis").append(unit.phase.value, STYLES[unit.phase])
     if unit.nodes:
         text.append(f" on {few(unit.nodes)}")
     if unit.attempt:
         text.append(f", attempt {unit.attempt}")
-    quorums = [(g.quorum_id, g.participants) for g in status.groups if g.quorum_id is not None and g.participants]
-    if quorums:
-        number_, size = max(quorums)
-        text.append(f", quorum {number_} has {plural(size, 'group')}")
     return text

@@ -176,7 +176,7 @@ def test_the_live_table_at_eighty_columns() -> None:
         "    1 STARTING   61      -        1 n2 waits for workers, 1 s",
         "    2 RUNNING    61      3        0 n3",
         "",
-        "Lighthouse RUNNING on n1, quorum 1 has 3 groups",
+        "Lighthouse RUNNING on n1",
     ]
 
 
@@ -321,7 +321,7 @@ def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None
     status = reduce(fold, ex.lost_node(), RunStatus())
     lines = drawn(render(status, ex.START + 27))
     assert lines[-3:] == [
-        "Lighthouse RUNNING on n1, quorum 3 has 3 groups",
+        "Lighthouse RUNNING on n1",
         "standbys: 0 of 2 ready",
         "left out: n2 (silent for 11 s, and no probe reaches it)",
     ]

@@ -40,14 +40,7 @@ class Wanted(Value):
     @property
     def workers(self) -> bool:
         """Return whether workers' logs are requested."""
-        ids = (self.group, self.rank, self.attempt)
-        return not (self.lighthouse or self.controller) or any(n is not None for n in ids)
-
-    @property
-    def one(self) -> bool:
-        """Return whether at most one file can match, now and later."""
-        exact = None not in (self.group, self.rank, self.attempt)
-        return (not self.workers or exact) and self.lighthouse + self.controller + self.workers == 1
+        return not (self.lighthouse or self.controller) or {self.group, self.rank, self.attempt} != {None}
 
     def takes(self, log: LogFile) -> bool:
         rank = 0 if self.rank is None and self.group is None else self.rank

@@ -58,7 +58,5 @@ class Page:
 
 
 def clock(when: float) -> str:
-    """Return a time for a prefix; on another day than today with the day."""
-    local = time.localtime(when)
-    today = time.strftime("%Y%m%d") == time.strftime("%Y%m%d", local)
-    return time.strftime("%H:%M:%S" if today else "%m-%d %H:%M:%S", local)
+    """Return a time for a prefix."""
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(when))

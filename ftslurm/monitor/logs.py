@@ -34,7 +34,8 @@ def show(
     """Print the wanted logs; with `follow` also new lines until the run has finished.
 
     Existing lines are printed in time order, new ones in the order of their arrival. Each line has its group, attempt
-    and rank in front unless only one file is shown. Returns without an error if the reader of `out` closes it.
+    and rank in front, unless there is one file only and it is not followed. Returns without an error if the reader of
+    `out` closes it.
 
     Args:
         until: called in each round; returns true when the run has no writers any more.
@@ -45,7 +46,7 @@ def show(
     Raises:
         RunNotFound: no such group, attempt or rank; the message names the existing ones.
     """
-    page = Page(out, view, labels=not wanted.one)
+    page = Page(out, view, labels=wanted.workers)
     try:
         with closing(LogReader()) as files:
             if follow:

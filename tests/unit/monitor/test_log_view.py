@@ -83,14 +83,9 @@ def test_known_noise_is_counted_and_raw_prints_it(run: RunDir) -> None:
 
 def test_with_times_each_line_has_the_time_at_which_it_was_there(run: RunDir) -> None:
     one, two = clock(T0 + 1), clock(T0 + 2)
+    assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d", one)
     assert printed(run, View(times=True))[:2] == [f"[{one} g0] a1", f"[{two} g1] b2"]
     assert printed(run, View(times=True), Wanted(group=0))[0] == f"[{one}] a1"
-
-
-def test_a_time_of_another_day_has_its_day() -> None:
-    now = time.time()
-    assert re.fullmatch(r"\d\d:\d\d:\d\d", clock(now))
-    assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d", clock(now - 5 * 86_400))
 
 
 def test_following_one_file_searches_whole_lines(run: RunDir) -> None:
@@ -106,7 +101,7 @@ def test_following_one_file_searches_whole_lines(run: RunDir) -> None:
     rounds, out = grow(), BytesIO()
     one, view = Wanted(group=0, rank=0, attempt=0), View(grep=re.compile(b"lo"), tail=0)
     show(run, one, out, view, follow=True, until=lambda: next(rounds), poll_s=0)
-    assert out.getvalue() == b"loss 0.1\nlo\n"
+    assert out.getvalue() == b"[g0.a0.r0] loss 0.1\n[g0.a0.r0] lo\n"
 
 
 texts = st.lists(st.tuples(st.integers(0, 9), st.text("ab\n\r", max_size=6)), max_size=8)

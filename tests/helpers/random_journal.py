@@ -82,7 +82,4 @@ def write(run: RunDir, lines: Iterable[ex.Line]) -> RunDir:
 
 
 def folded(events: Iterator[dict[str, Any]] | Iterator[Event]) -> RunStatus:
-    status = RunStatus()
-    for event in events:
-        status = fold(status, event)
-    return status
+    return fold(RunStatus(), *events)

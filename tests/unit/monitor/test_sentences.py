@@ -39,7 +39,7 @@ def told(lines: Iterable[ex.Line]) -> list[str]:
 
 
 def at(time: float) -> RunStatus:
-    return reduce(fold, (line for line in ex.one_kill() if line["time"] <= ex.START + time), RunStatus())
+    return fold(RunStatus(), *(line for line in ex.one_kill() if line["time"] <= ex.START + time))
 
 
 def test_a_kill_reads_like_a_story() -> None:

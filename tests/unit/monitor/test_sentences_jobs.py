@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import reduce
 from io import StringIO
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from ftslurm.monitor.sentences import HINTS, describe, hint
 from ftslurm.monitor.status import JobStatus, RunStatus
-from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_fold import StatusFold, fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.table import render
 
@@ -55,17 +54,17 @@ def running(groups: int = 3) -> list[ex.Line]:
 
 
 def told(lines: list[ex.Line]) -> list[str]:
-    status, said = RunStatus(), []
+    folding, said = StatusFold(), []
     for line in lines:
-        status = fold(status, line)
-        words = describe(line, status)
+        folding.apply(line)
+        words = describe(line, folding.status)
         if words is not None:
             said.append(words)
     return said
 
 
 def after(*lines: ex.Line, groups: int = 3) -> RunStatus:
-    return reduce(fold, [*running(groups), *lines], RunStatus())
+    return fold(RunStatus(), *[*running(groups), *lines])
 
 
 def drawn(status: RunStatus, time: float, width: int = 80, height: int = 40) -> list[str]:
@@ -96,7 +95,7 @@ def test_sixty_four_groups_that_wait_say_once_for_what_and_what_to_do() -> None:
         "job 82_1 waits in the queue: Priority",
         f"job 82_10 waits in the queue: QOSMaxJobsPerUserLimit ({HINTS['QOS']})",
     ]
-    status = reduce(fold, lines, RunStatus())
+    status = fold(RunStatus(), *lines)
     lines_ = drawn(status, 61, 100, 30)
     assert len(lines_) <= 30
     assert "jobs of groups: 0 running, 64 waiting" in lines_

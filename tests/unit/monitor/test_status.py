@@ -22,7 +22,7 @@ from ftslurm.run.directory import RunDir
 
 
 def play(*lines: ex.Line) -> RunStatus:
-    return reduce(fold, lines, RunStatus())
+    return fold(RunStatus(), *lines)
 
 
 def at(time: float) -> RunStatus:
@@ -402,7 +402,7 @@ def test_a_group_that_is_set_aside_has_no_rate_and_its_silent_rank_is_named() ->
 
 
 def test_a_run_that_is_over_does_not_stand_still() -> None:
-    status = reduce(fold, ex.one_kill(), RunStatus())
+    status = fold(RunStatus(), *ex.one_kill())
     assert aged(status, ex.START + 1000) == status
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import reduce
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -46,7 +45,7 @@ def drawn(what: RenderableType, width: int = 80) -> list[str]:
 
 
 def at(time: float) -> RunStatus:
-    return reduce(fold, (line for line in ex.one_kill() if line["time"] <= ex.START + time), RunStatus())
+    return fold(RunStatus(), *(line for line in ex.one_kill() if line["time"] <= ex.START + time))
 
 
 def many(groups: int = 64, total_steps: int | None = 100_000) -> RunStatus:
@@ -57,7 +56,7 @@ def many(groups: int = 64, total_steps: int | None = 100_000) -> RunStatus:
     lines += [ex.joined(3, g, 31_000, participants=60) for g in range(60)]
     lines += [ex.progress(10, g, 31_234, participants=60) for g in range(60)]
     lines += [ex.exited(12, 7), ex.exited(12, 9), ex.event(12, "group_given_up", group=9, reason="4 failures in 600 s")]
-    return reduce(fold, lines, RunStatus())
+    return fold(RunStatus(), *lines)
 
 
 def test_the_table_and_the_summary_say_which_hooks_fail(tmp_path: Path) -> None:
@@ -267,7 +266,7 @@ def test_groups_that_were_given_up_for_the_same_failure_share_one_entry_of_the_s
         trace = f'  File "/x/train.py", line 7, in step\n    f({g})\n{error}'
         lines += [ex.exited(2, g, cause="user_error", node=f"n{g}", rank=g, error=error, traceback=trace)]
         lines += [ex.event(3, "group_given_up", group=g, reason=f"the same error on n{g}")]
-    status = reduce(fold, [*lines, ex.finished(6, "failed", reason="too few groups")], RunStatus())
+    status = fold(RunStatus(), *[*lines, ex.finished(6, "failed", reason="too few groups")])
     said = drawn(summary(status, RunDir(Path("/x"))), 200)
     first = said.index("groups 0, 1: the script failed")
     assert said[first + 1 : first + 11] == [
@@ -289,7 +288,7 @@ def test_a_group_stopped_before_it_was_back_is_shown_with_its_failure() -> None:
     lines = [ex.started(2), *(ex.launched(1, g) for g in range(2)), *(ex.joined(2, g, 1) for g in range(2))]
     lines += [ex.exited(3, 1), ex.event(3, "restart_scheduled", group=1, attempt=1, due=3, reason="")]
     lines += [ex.launched(4, 1, 1), ex.exited(5, 1, 1, "cancelled"), ex.exited(5, 0, 0, "cancelled")]
-    status = reduce(fold, [*lines, ex.finished(6, "failed", reason="too few groups")], RunStatus())
+    status = fold(RunStatus(), *[*lines, ex.finished(6, "failed", reason="too few groups")])
     text = drawn(summary(status, RunDir(Path("/x"))), 200)
     assert "group 1: killed (signal 9) on n2" in text
     assert "  log: logs/group-0001/attempt-000/rank-0.log" in text
@@ -297,7 +296,7 @@ def test_a_group_stopped_before_it_was_back_is_shown_with_its_failure() -> None:
 
 
 def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None:
-    run, status = RunDir(Path("/scratch/my runs/x")), reduce(fold, [ex.started(1), ex.launched(1, 0)], RunStatus())
+    run, status = RunDir(Path("/scratch/my runs/x")), fold(RunStatus(), *[ex.started(1), ex.launched(1, 0)])
     command = "continue with: ftslurm resume '/scratch/my runs/x'"
     stopped = fold(status, ex.finished(6, "stopped"))
     assert drawn(summary(stopped, run), 200)[-1] == f"{command} (--from-scratch if it has saved no checkpoint)"
@@ -308,7 +307,7 @@ def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None
 
 def test_who_continues_a_run_whose_script_has_failed_takes_the_new_code(tmp_path: Path) -> None:
     run, lines = RunDir(tmp_path), [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="user_error")]
-    failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
+    failed = fold(RunStatus(), *[*lines, ex.finished(3, "failed")])
     assert "--new-code" not in drawn(summary(failed, run), 200)[-1]  # it has no copy
     run.code.mkdir()
     assert drawn(summary(failed, run), 500)[-1] == (
@@ -318,7 +317,7 @@ def test_who_continues_a_run_whose_script_has_failed_takes_the_new_code(tmp_path
 
 
 def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None:
-    status = reduce(fold, ex.lost_node(), RunStatus())
+    status = fold(RunStatus(), *ex.lost_node())
     lines = drawn(render(status, ex.START + 27))
     assert lines[-3:] == [
         "Lighthouse RUNNING on n1",
@@ -334,7 +333,7 @@ def test_what_failed_of_the_same_is_told_once_with_the_end_of_its_traceback() ->
     for g in (0, 2):
         fields: dict[str, Any] = {"cause": "user_error", "code": 1, "error": "ValueError: boom", "node": "n1"}
         lines.append(ex.exited(2, g, traceback=trace, evidence=["[bold]exit code 1"], **fields))
-    status = reduce(fold, lines, RunStatus())
+    status = fold(RunStatus(), *lines)
     shown = failures(g for g in status.groups if g.down)
     assert shown is not None
     said = drawn(shown)
@@ -349,7 +348,7 @@ def test_of_many_restarts_the_summary_lists_the_last() -> None:
     lines = [ex.started(1)]
     for n in range(50):
         lines += [ex.launched(n, 0, attempt=n), ex.exited(n + 0.5, 0, attempt=n, node=f"n{n}")]
-    text = drawn(summary(reduce(fold, lines, RunStatus()), RunDir(Path("/x"))))
+    text = drawn(summary(fold(RunStatus(), *lines), RunDir(Path("/x"))))
     assert "restarts  49" in text
     assert sum("not back" in line for line in text) == 20
 

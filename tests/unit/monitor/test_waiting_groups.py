@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ LIMITS = {"start": 600.0, "join": 1800.0, "first_step": 120.0}
 
 
 def status_of(*lines: ex.Line) -> RunStatus:
-    return reduce(fold, [ex.started(2, limits=LIMITS), ex.launched(1, 0), *lines], RunStatus())
+    return fold(RunStatus(), *[ex.started(2, limits=LIMITS), ex.launched(1, 0), *lines])
 
 
 def starting(time: float, stage: str, **fields: Any) -> ex.Line:

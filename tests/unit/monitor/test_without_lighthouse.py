@@ -62,7 +62,7 @@ def journal() -> list[ex.Line]:
 
 
 def at(time: float) -> RunStatus:
-    return reduce(fold, (line for line in journal() if line["time"] <= ex.START + time), RunStatus())
+    return fold(RunStatus(), *(line for line in journal() if line["time"] <= ex.START + time))
 
 
 def drawn(what: RenderableType, width: int = 100) -> str:
@@ -134,7 +134,7 @@ def test_groups_that_tell_nothing_run_all_the_same() -> None:
         ex.ready(2, 1),
     ]
     lines += [ex.exited(9, 1), ex.launched(9.1, 1, 1, standby="standby-000/0")]
-    status = reduce(fold, lines, RunStatus())
+    status = fold(RunStatus(), *lines)
     assert [(g.phase, wait_of(g, status), g.role) for g in status.groups] == [(Phase.RUNNING, None, None)] * 2
     text = drawn(render(status, ex.START + 10, 100))
     assert "2 of 2 groups running" in text
@@ -153,7 +153,7 @@ def test_a_server_that_stands_still_is_seen() -> None:
 @pytest.mark.parametrize("field", ["roles", "lighthouse", "url"])
 def test_what_another_version_writes_does_no_harm(field: str) -> None:
     lines = [{**line, field: 7} if field in line else line for line in journal()]
-    status = reduce(fold, lines, RunStatus())
+    status = fold(RunStatus(), *lines)
     assert len(status.groups) == 3
     for line in lines:
         describe(line, status)

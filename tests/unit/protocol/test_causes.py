@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import reduce
 from pathlib import Path
 
 import example_journal as ex
@@ -68,7 +67,7 @@ def test_only_who_may_be_the_nodes_fault_makes_it_suspect(cause: Cause) -> None:
 @CAUSES
 def test_a_restart_is_counted_after_a_failure_only(cause: Cause) -> None:
     lines = journal(cause)
-    status = reduce(fold, lines, RunStatus())
+    status = fold(RunStatus(), *lines)
     assert (status.restarts, status.groups[1].restarts) == (cause.row.failure, cause.row.failure)
     reading = Reading()
     for line in lines:
@@ -83,7 +82,7 @@ def test_a_restart_is_counted_after_a_failure_only(cause: Cause) -> None:
 @CAUSES
 def test_people_read_that_it_died_or_why_it_left(cause: Cause) -> None:
     line = ex.exited(9, 1, cause=cause.value)
-    status = reduce(fold, [*journal(cause)[:5], line], RunStatus())
+    status = fold(RunStatus(), *[*journal(cause)[:5], line])
     said = describe(line, status)
     assert said is not None
     assert ("died" in said) == cause.row.failure == status.groups[1].down

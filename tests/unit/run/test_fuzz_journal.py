@@ -80,9 +80,10 @@ JOURNALS = st.lists(BAD, min_size=1, max_size=6)
 
 def shown(lines: list[Line]) -> None:
     """Render all output for users and programs, line by line and at the end of a journal."""
-    now, out = status_fold.RunStatus(), Console(file=StringIO(), width=100)
+    folding, out = status_fold.StatusFold(), Console(file=StringIO(), width=100)
+    now = folding.status
     for line in lines:
-        now = status_fold.fold(now, readable(line))
+        folding.apply(readable(line))
         sentences.describe(readable(line), now)
     assert len(now.groups) <= MOST_GROUPS
     json.dumps(status_json.to_json(now, example.START + 30), allow_nan=False)

@@ -14,8 +14,7 @@ import pytest
 from fuzz import numbers
 from random_journal import folded, history, write
 
-from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.story import Story
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import Reading
@@ -51,15 +50,15 @@ def test_all_lines_come_in_the_order_in_which_they_were_written(tmp_path: Path) 
 
 def test_who_reads_on_later_comes_to_the_same(tmp_path: Path) -> None:
     lines = list(history(random.Random(7), 5, 1000, 0.05))
-    run, status = write(RunDir(tmp_path / "run"), lines[:300]), RunStatus()
+    run, folding = write(RunDir(tmp_path / "run"), lines[:300]), StatusFold()
     reader = RunReader(run)
     for event in reader.up_to_now():
-        status = fold(status, event)
+        folding.apply(event)
     for begin, end in ((300, 301), (301, 700), (700, len(lines))):
         write(run, lines[begin:end])
         for event in reader.iter_new():
-            status = fold(status, event)
-        assert status == folded(RunReader(run).iter_new())
+            folding.apply(event)
+        assert folding.status == folded(RunReader(run).iter_new())
 
 
 def test_a_group_that_stands_still_for_long_is_found_far_back(tmp_path: Path) -> None:

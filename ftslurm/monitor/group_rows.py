@@ -26,7 +26,6 @@ ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
     "group": lambda g: (g.group,),
     "state": lambda g: ([*STYLES].index(g.phase), g.stepping, g.group),
     "restarts": lambda g: (-g.restarts, g.group),
-    "node": lambda g: (g.nodes, g.group),
 }
 NUMBERS = frozenset(("group", "step", "groups", "attempt", "restarts", "steps/s"))
 WIDE = {"role": 60, "groups": 60, "restarts": 60, "attempt": 100, "steps/s": 100}  # columns of a screen that shows them

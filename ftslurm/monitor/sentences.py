@@ -41,8 +41,6 @@ HINTS = {
     "PartitionInactive": "the partition is closed: choose another cluster.partition, or wait",
     "BadConstraints": "no node has what it asks for: cluster.sbatch.constraint, groups.gpus, groups.mem",
     "NodeDown": "a node it needs is down (sinfo -R)",
-    "InvalidAccount": "Slurm does not know the account: cluster.account",
-    "InvalidQOS": "Slurm does not know the QOS: cluster.sbatch.qos",
 }
 
 

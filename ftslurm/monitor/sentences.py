@@ -455,14 +455,13 @@ def job_lines(status: RunStatus) -> list[str]:
 
 
 def hook_lines(hooks: Iterable[Delivery]) -> list[str]:
-    """Return a line for each hook, callback or output of metrics that fails: hook mail.sh: 3 of 12 failed: ..."""
-    lines = []
-    for one in hooks:
-        parts = [f"{one.failed} of {one.done} failed: {one.last_error or 'unknown'}"] if one.failed else []
-        parts += [f"{plural(one.dropped, 'event')} dropped, it is too slow"] if one.dropped else []
-        if parts:
-            lines.append(f"{one.name}: {'; '.join(parts)} (see logs/observer.log)")
-    return lines
+    """Return a line for each hook, callback or output of metrics that fails: hook mail.sh: 3 of 12 failed, ..."""
+    return [
+        f"{one.name}: {one.failed} of {one.done} failed, {one.dropped} dropped: {one.last_error or 'it is too slow'} "
+        "(logs/observer.log)"
+        for one in hooks
+        if one.failed or one.dropped
+    ]
 
 
 def _group(number_: int | None, status: RunStatus) -> GroupStatus | None:

@@ -35,7 +35,7 @@ def test_a_run_tells_its_hooks_and_says_which_of_them_fail(local: Backend, tmp_p
     run.finish()
     heard = [json.loads(line) for line in (tmp_path / "heard").read_text().splitlines()]
     assert [one["kind"] for one in heard] == ["run_started", "group_failed", "group_restarted", "run_finished"]
-    assert "hook fails.sh: 4 of 4 failed: exit code 3: no route to host (see logs/observer.log)" in run.text
+    assert "hook fails.sh: 4 of 4 failed, 0 dropped: exit code 3: no route to host (logs/observer.log)" in run.text
     assert "hook note.sh" not in run.text
 
 

@@ -63,8 +63,8 @@ def test_the_table_and_the_summary_say_which_hooks_fail(tmp_path: Path) -> None:
     bad = Delivery("hook mail.sh", done=12, failed=3, last_error="exit code 1: no route to host")
     slow = Delivery("hook slow.sh", done=4, dropped=2)
     said = [
-        "hook mail.sh: 3 of 12 failed: exit code 1: no route to host (see logs/observer.log)",
-        "hook slow.sh: 2 events dropped, it is too slow (see logs/observer.log)",
+        "hook mail.sh: 3 of 12 failed, 0 dropped: exit code 1: no route to host (logs/observer.log)",
+        "hook slow.sh: 0 of 4 failed, 2 dropped: it is too slow (logs/observer.log)",
     ]
     status = replace(at(16), hooks=(bad, Delivery("hook good.sh", done=12), slow))
     lines = drawn(render(status, ex.START + 16, 120), 120)

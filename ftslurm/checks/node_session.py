@@ -1,4 +1,4 @@
-"""Doctor's side of the program on a node (on_node.py): starts it through srun, and reads its lines."""
+"""Doctor's side of the program on a node (on_node.py): starts it through srun, and reads its findings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ftslurm.checks.node_facts import FolderFacts, NodeFacts, read_facts
+from ftslurm import __version__
+from ftslurm.checks import node_verdicts
+from ftslurm.checks.finding import Finding, Level, ok
 from ftslurm.checks.on_node import wait_for
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
@@ -52,10 +55,12 @@ class NodeSession:
         Raises:
             EnvironmentProblem: the command line cannot be started.
         """
-        self.known, self._begun = NodeFacts(name), time.monotonic()
+        self.name, self.place = name, list[Any]()  # place: host and free port, when it has answered
+        self._begun, self._started, self._ahead_s, self._found = time.monotonic(), False, -3600.0, list[Finding]()
         self._here = folder / secrets.token_hex(4)
         self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
-        program = programs.module("ftslurm.checks.on_node", str(self._here), *map(json.dumps, tried), python=python)
+        words = (str(self._here), *map(json.dumps, tried), __version__)
+        program = programs.module("ftslurm.checks.on_node", *words, python=python)
         try:
             self._process = subprocess.Popen(
                 [*prefix, *program],
@@ -72,36 +77,50 @@ class NodeSession:
         except OSError as error:
             raise EnvironmentProblem(f"{error.filename} cannot be started: {error.strerror}") from error
 
-    def look(self, wait_s: float) -> NodeFacts:
-        """Wait until the program runs, and for all that it says."""
-        known = self.known
+    def look(self, wait_s: float) -> list[Finding]:
+        """Wait until the program runs, and for all that it finds."""
         try:
-            hello = self._await_start(wait_s)
-            known.name, known.job = str(hello.get("node")), str(hello.get("job"))
-            known.started_s = time.monotonic() - self._begun
-            size_s = self._share()
-            answer = self._answer()
-            known.folder = FolderFacts(**{**answer["folder"], "size_s": size_s})
-            known.facts, known.tried, known.place = read_facts(answer["facts"]), answer["tried"], answer["place"]
+            self._look(wait_s)
         except Silent as why:
-            known.problem = str(why)
-        except (KeyError, TypeError):
-            known.problem = OTHER_VERSION
+            self._found.append(node_verdicts.silence(str(why), self._started))
+        except (KeyError, TypeError, ValueError):
+            self._found.append(node_verdicts.silence(OTHER_VERSION, True))
         except OSError as error:
-            known.problem = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
-        return known
+            why = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
+            self._found.append(node_verdicts.silence(why, True))
+        return self._told()
 
-    def reach(self, other: NodeFacts) -> None:
+    def reach(self, other: NodeSession) -> list[Finding]:
         """Have the node connect to the port of another one."""
         with suppress(Silent):
-            self._say("{} {}".format(*other.place))
-            self.known.reached = {other.name: str(self._answer().get("why"))}
+            self._say(" ".join(map(str, (other.name, *other.place))))
+            self._answer()
+        return self._told()
+
+    def _look(self, wait_s: float) -> None:
+        hello = self._await_start(wait_s)
+        self._started, self.name, job = True, str(hello["node"]), hello["job"]
+        where = f"Slurm job {job}" if job else "the program"
+        self._found.append(ok("job", f"{where} started after {time.monotonic() - self._begun:.1f} s"))
+        self._here.parent.mkdir(mode=0o700, exist_ok=True)
+        self._here.touch(mode=0o600)
+        self._say("go")
+        if self._answer()["written"]:
+            self._found.append(node_verdicts.caching(wait_for(lambda: self._here.stat().st_size > 0)))
+        self.place = self._answer()["place"]
+        if job:
+            self._found.append(node_verdicts.clock(self._ahead_s))
+
+    def _told(self) -> list[Finding]:
+        """Return what was found since the last call."""
+        found, self._found = self._found, []
+        return [replace(one, what=f"{self.name}: {one.what}") for one in found]
 
     def close(self) -> None:
         """End the program and its job."""
         assert self._process.stdin is not None
         ends = [self._process.stdin.close, self._process.terminate, self._process.kill]
-        if not self.known.started_s:  # it waits in the queue: SIGTERM takes the job out of it
+        if not self._started:  # it waits in the queue: SIGTERM takes the job out of it
             ends = ends[1:]
         for end in ends:
             with suppress(OSError, subprocess.TimeoutExpired):
@@ -115,19 +134,9 @@ class NodeSession:
             state = self._queue_state()
             if time.monotonic() > deadline:
                 raise Silent(f"its job has not started within {wait_s:g} s{state}")
-            waits = f"waiting for the job on {self.known.name}{state}; Ctrl-C cancels it"
+            waits = f"waiting for the job on {self.name}{state}; Ctrl-C cancels it"
             print(waits, file=sys.stderr, flush=True)
         return hello
-
-    def _share(self) -> float | None:
-        """Make the folder and a file, and have the program write into it.
-
-        Return after how many seconds this machine sees what the node has written.
-        """
-        self._here.parent.mkdir(mode=0o700, exist_ok=True)
-        self._here.touch(mode=0o600)
-        self._say("go")
-        return wait_for(lambda: self._here.stat().st_size > 0) if self._answer()["shared"] else None
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -154,7 +163,8 @@ class NodeSession:
                 raise Silent(self._last_words())
             found = read_object(line) or {}  # what a profile or a prolog prints is none
             if isinstance(told := found.get("time"), float):
-                self.known.ahead_s = max(self.known.ahead_s, told - time.time())
+                self._ahead_s = max(self._ahead_s, told - time.time())  # less the time that its quickest line took
+                self._found += [Finding(Level(level), *words) for level, *words in found["found"]]
                 return found
         return None
 

@@ -1,34 +1,31 @@
-"""Runs on a node for `ftslurm doctor`: `python -m ftslurm.checks.on_node HERE OPTIONS SUBMIT`.
+"""Runs on a node for `ftslurm doctor`: `python -m ftslurm.checks.on_node HERE OPTIONS SUBMIT VERSION`.
 
 HERE is a file that doctor makes and looks at.
 OPTIONS are srun's, SUBMIT is a command that tries to submit a job (none: that is refused everywhere), both as JSON.
+VERSION is that of ftslurm on doctor's machine.
 
 It prints a line of JSON when it has begun, and waits for one on stdin: the folder is there now. It prints another one
-when it has written into the folder, and one with all the rest. Then it connects to each HOST PORT that comes on stdin.
-When stdin ends, because doctor has finished or was killed, it removes the folder and exits, whatever it is doing.
+when it has written into the folder, and one with all other findings. Then it connects to each NAME HOST PORT that comes
+on stdin. When stdin ends, because doctor has finished or was killed, it removes the file, and the folder if it is empty.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import socket
-import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import astuple, replace
 
-from ftslurm.checks import node_facts
-from ftslurm.checks.node_facts import PATIENCE_S, FolderFacts
+from ftslurm.checks import gpu_verdicts, node_facts, node_verdicts
+from ftslurm.checks.finding import Finding, Level, fail, ok
+from ftslurm.checks.node_facts import PATIENCE_S
 from ftslurm.guard import processes
 from ftslurm.slurm import client, commands
 
-LIFE_S = 280
 TRY_S = 60.0
 SHORT_S = 10.0
 
@@ -53,72 +50,89 @@ def _append(path: str, text: str) -> float:
     return time.monotonic() - begun
 
 
-def _look(here: str, found: FolderFacts) -> None:
+def _folder(here: str) -> Iterator[Finding]:
     """Look for the file of the other side, make it again, append to it; measure durable writes."""
-    found.shared = os.path.exists(here)
-    if found.shared:
+    root = os.path.dirname(os.path.dirname(here))
+    fix, exclusive = f"{node_verdicts.SHARED}, and that you may write", True
+    try:
+        if not os.path.exists(here):
+            yield fail("folder", f"{root} is not the folder of this machine: runs need one that is shared", fix)
+            return
         with suppress(FileExistsError):
             open(here, "x").close()
-            found.exclusive = False
-        taken = [_append(here, "x" * 200 + "\n") for _ in range(20)]
-        found.fsync_s, found.fsync_longest_s = statistics.median(taken), max(taken)
+            exclusive = False
+        taken_s = [_append(here, "x" * 200 + "\n") for _ in range(20)]
+    except OSError as error:
+        yield fail("folder", f"{root} cannot be used: {error.filename or 'it'}: {error.strerror}", fix)
+    else:
+        yield from node_verdicts.folder(root, exclusive, taken_s)
 
 
-def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str) -> dict[str, str]:
-    """Start a step beside this one, and try to submit a job, as a controller here would.
+def _has(version: str, in_job: bool) -> Iterator[Finding]:
+    """Look at everything that the node has."""
+    yield ok("python", f"{sys.executable} is Python {sys.version.split()[0]}")
+    imports = {name: node_facts.imported(name) for name in node_facts.PACKAGES}
+    for name, found in imports.items():
+        yield node_verdicts.package(name, found, version)
+    there = node_facts.of_hardware(None)
+    yield from node_verdicts.cuda(imports["torch"], there.gpus or int(os.environ.get("SLURM_GPUS_ON_NODE") or 0))
+    for one in (*node_verdicts.kernel(there), *gpu_verdicts.state(there, 0, None)):
+        yield replace(one, fix=one.fix and f"set cluster.sbatch.exclude to it and tell your administrator: {one.fix}")
+    address, interfaces, fast = node_facts.network()
+    yield node_verdicts.network(address, interfaces, fast, in_job)
+    yield from node_verdicts.limits(*node_facts.limits(), fast)
 
-    Return why it fails, "" if it does not, by check.
-    """
+
+def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str) -> Iterator[Finding]:
+    """Start a step beside this one, and try to submit a job, as a controller here would."""
     environ = commands.scrubbed(os.environ)
     os.environ.clear()
     os.environ.update(environ)
-    tried = {
-        "step": [*commands.srun_command(job, "ftslurm-doctor", [node], extra=commands.memory_of(options)), "true"],
-        "sbatch": submit,
-    }
-    answers = {check: client.call(command, TRY_S) for check, command in tried.items() if command}
-    return {check: "" if answer.ok else " ".join(answer.text.split())[-500:] for check, answer in answers.items()}
+    step = [*commands.srun_command(job, "ftslurm-doctor", [node], extra=commands.memory_of(options)), "true"]
+    for check, command in (("step", step), ("sbatch", submit)):
+        if command:
+            answer = client.call(command, TRY_S)
+            yield node_verdicts.tried(check, "" if answer.ok else " ".join(answer.text.split())[-500:])
 
 
-def _say(**answer: object) -> None:
-    print(json.dumps({"time": time.time(), **answer}), flush=True)
-
-
-def _serve(folder: str) -> None:
-    for line in sys.stdin:
-        host, port = line.split()
-        try:
-            socket.create_connection((host, int(port)), timeout=SHORT_S).close()
-            _say(why="")
-        except OSError as error:
-            _say(why=f"{type(error).__name__}: {error}"[:300])
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)
-
-
-def main(here: str, options: str, submit: str) -> None:
-    """Look at everything, and end with stdin."""
-    signal.alarm(LIFE_S)  # no end of stdin arrives if srun's whole process group is killed
-    folder = os.path.dirname(here)
-    found = FolderFacts(os.path.dirname(folder))
-    node, job = processes.node_of(os.environ) or socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
-    _say(node=node, job=job)
-    sys.stdin.readline()
-    threading.Thread(target=_serve, args=[folder], daemon=True).start()
+def _reach(name: str, host: str, port: str) -> Finding:
     try:
-        _look(here, found)
+        socket.create_connection((host, int(port)), timeout=SHORT_S).close()
     except OSError as error:
-        found.problem = f"{error.filename or 'it'}: {error.strerror}"
-    _say(shared=found.shared)
-    there = node_facts.of_node()
+        return node_verdicts.reach(name, f"{type(error).__name__}: {error}"[:300])
+    return node_verdicts.reach(name, "")
+
+
+def _say(found: Iterable[Finding] = (), **answer: object) -> None:
+    told = {"time": time.time(), "found": [*map(astuple, found)], **answer}
+    print(json.dumps(told), flush=True)
+
+
+def _look(here: str, options: str, submit: str, version: str, job: str, node: str) -> None:
+    """Tell what is here, and then whether other nodes are reached, until stdin ends."""
+    found = [*_folder(here)]
+    _say(found, written=found[0].level is Level.OK)
+    found = [*_has(version, bool(job)), *(_as_a_run(json.loads(options), json.loads(submit), job, node) if job else ())]
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     # The other nodes only connect, so that nothing needs to be accepted.
     with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as server:
-        place = [socket.gethostname(), server.getsockname()[1]]
-        tried = _as_a_run(json.loads(options), json.loads(submit), job, node) if job else {}
-        _say(folder=asdict(found), facts=asdict(there), place=place, tried=tried)
-        signal.pause()
+        _say(found, place=[socket.gethostname(), server.getsockname()[1]])
+        for line in sys.stdin:
+            _say([_reach(*line.split())])
+
+
+def main(here: str, options: str, submit: str, version: str) -> None:
+    """Look at everything when doctor says so, and end with stdin."""
+    node, job = processes.node_of(os.environ) or socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
+    _say(node=node, job=job)
+    try:
+        if sys.stdin.readline():
+            _look(here, options, submit, version, job, node)
+    finally:
+        with suppress(OSError):  # doctor has removed it, or other nodes use the folder
+            os.unlink(here)
+            os.rmdir(os.path.dirname(here))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ class Node(NamedTuple):
     partition: str
     state: str
     gres: str
-    host: str  # several nodes of a test cluster may be one machine
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,6 @@ class SlurmFacts:
     answer_s: float = 0.0
     reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
     accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
-
-    @property
-    def one_machine(self) -> bool:
-        """Return whether all nodes are on one machine."""
-        return len({node.host for node in self.nodes}) < 2
 
     def value(self, key: str) -> str:
         """Return a setting of Slurm or of the partition, "" if there is none."""
@@ -64,7 +58,7 @@ def read_records(text: str) -> list[dict[str, str]]:
 
 
 def read_nodes(text: str) -> list[Node]:
-    """Parse `sinfo --Node --format=%N|%R|%T|%G|%n`."""
+    """Parse `sinfo --Node --format=%N|%R|%T|%G`."""
     return [Node(*row) for row in read_rows(text, len(Node._fields))[0]]
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
-from ftslurm.checks import node_verdicts, slurm_facts
+from ftslurm.checks import slurm_facts
 from ftslurm.checks.finding import Finding, Level, fail, ok, warn
 from ftslurm.checks.node_session import NodeSession, scratch_folder
-from ftslurm.checks.slurm_verdicts import SlurmFacts, check_slurm
+from ftslurm.checks.slurm_verdicts import check_slurm
 from ftslurm.errors import Distrusted, EnvironmentProblem
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
@@ -51,7 +48,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     """
     root = Path(os.path.abspath(Path(args.root).expanduser()))  # noqa: PTH100 links stay links
     partitions, why_not = client.partitions()
-    slurm, places = None, dict[str, list[str]]()
+    places = dict[str, list[str]]()
     if partitions:
         slurm = slurm_facts.ask_slurm(args.partition, partitions)
         nodes = slurm_facts.known_nodes(args.nodes, slurm) if args.nodes else [""]
@@ -75,21 +72,9 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
             ends.enter_context(closing(NodeSession(name, prefix, args.python, folder, tried)))
             for name, prefix in (places or {"this machine": []}).items()
         ]
-        yield from _look(sessions, args.wait, pool, slurm)
-
-
-def _look(
-    sessions: Sequence[NodeSession], wait_s: float, pool: ThreadPoolExecutor, slurm: SlurmFacts | None
-) -> Iterator[Finding]:
-    """Yield what is found on each node, and whether each reaches the one before it."""
-    ranges = dict[str, str]()
-    with suppress(metadata.PackageNotFoundError):
-        ranges = {one.name: str(one.specifier) for one in map(Requirement, metadata.requires("ftslurm") or [])}
-    several = slurm is not None and not slurm.one_machine
-    for node in pool.map(lambda session: session.look(wait_s), sessions):
-        yield from node_verdicts.check_node(node, ranges, several)
-    there = [session for session in sessions if session.known.place]
-    for i, session in enumerate(there):
-        if there[i - 1] is not session:
-            session.reach(there[i - 1].known)
-            yield from node_verdicts.check_reach(session.known)
+        for found in pool.map(lambda session: session.look(args.wait), sessions):
+            yield from found
+        there = [session for session in sessions if session.place]
+        for i, session in enumerate(there):
+            if there[i - 1] is not session:
+                yield from session.reach(there[i - 1])

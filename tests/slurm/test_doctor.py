@@ -64,7 +64,7 @@ def test_two_nodes_of_a_good_cluster_are_looked_at_and_nothing_fails(slurm_clust
         "Slurm job",
         "n1: torch ",
         "n2: torchft ",
-        "n1 connects to a free port of n2",
+        "n1: connects to a free port of n2",
         "0 fail",
         "its clock is",
     ):

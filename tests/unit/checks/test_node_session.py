@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from programs import Programs
 
-from ftslurm.checks import gpu_readings, node_facts, node_session
+from ftslurm.checks import gpu_readings, node_facts, node_session, on_node
+from ftslurm.checks.finding import Finding, Level
 from ftslurm.checks.gpu_readings import GpuReading
-from ftslurm.checks.node_facts import FolderFacts, NodeFacts
 from ftslurm.checks.node_session import NodeSession, scratch_folder
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard import gpus, kernel_log
@@ -45,9 +45,10 @@ def session(root: Path, *prefix: str) -> Iterator[NodeSession]:
     assert list(root.iterdir()) == []
 
 
-def looked(root: Path, *prefix: str) -> NodeFacts:
+def looked(root: Path, *prefix: str) -> dict[str, Finding]:
+    """Return the findings by their checks."""
     with session(root, *prefix) as only:
-        return only.look(PATIENCE_S)
+        return {one.check: one for one in only.look(PATIENCE_S)}
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -57,36 +58,39 @@ def until(true: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def test_this_machine_is_known_by_one_answer(tmp_path: Path) -> None:
+def test_this_machine_is_looked_at(tmp_path: Path) -> None:
     with session(tmp_path / "runs") as only:
-        node = only.look(PATIENCE_S)
-        only.reach(node)
-    assert (node.problem, node.reached) == ("", {node.name: ""})
-    assert abs(node.ahead_s) < 5
-    folder = node.folder
-    assert folder is not None
-    assert (folder.shared, folder.exclusive, folder.problem) == (True, True, "")
-    assert folder.size_s is not None
-    assert folder.fsync_longest_s >= folder.fsync_s > 0
-    assert node.facts is not None
-    assert node.facts.imports["torch"].items() >= {"version": "2.9", "build": "", "devices": 0}.items()
-    assert not [found["error"] for found in node.facts.imports.values() if "error" in found]
+        found = {one.check: one for one in only.look(PATIENCE_S)}
+        (reached,) = only.reach(only)
+    assert reached == Finding(Level.OK, "ports", f"{only.name}: connects to a free port of {only.name}")
+    assert {name: one.level for name, one in found.items()}.items() >= {
+        **dict.fromkeys(("job", "folder", "caching", "latency", "python", "torch", "torchft", "ftslurm"), Level.OK)
+    }.items()
+    assert "torch 2.9, imported in" in found["torch"].what
+    assert all(one.what.startswith(f"{only.name}: ") for one in found.values())
 
 
 def test_a_node_with_another_folder_of_that_name_does_not_share_it(tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    elsewhere = f'exec "$1" "$2" "$3" "$4" "$(echo "$5" | sed s,{runs}/,{runs}/../other/,)" "$6" "$7"'
-    node = looked(tmp_path / "runs", "sh", "-c", elsewhere, "sh")
-    assert node.folder == FolderFacts(f"{runs}/../other")
+    elsewhere = f'exec "$1" "$2" "$3" "$4" "$(echo "$5" | sed s,{runs}/,{runs}/../other/,)" "$6" "$7" "$8"'
+    folder = looked(tmp_path / "runs", "sh", "-c", elsewhere, "sh")["folder"]
+    assert (folder.level, f"{runs}/../other is not the folder of this machine" in folder.what) == (Level.FAIL, True)
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_the_reason(tmp_path: Path) -> None:
+    here = tmp_path / "runs/scratch/here"
+    here.mkdir(parents=True)
+    (found,) = on_node._folder(str(here))
+    assert (found.level, found.what) == (Level.FAIL, f"{tmp_path}/runs cannot be used: {here}: Is a directory")
 
 
 def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> None:
     with session(tmp_path / "runs") as only:
-        port = int(only.look(PATIENCE_S).place[1])
+        only.look(PATIENCE_S)
         for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
-            socket.create_connection((host, port), PATIENCE_S).close()
-        only.reach(NodeFacts("closed", place=["127.0.0.1", 1]))
-        assert "ConnectionRefusedError" in only.known.reached["closed"]
+            socket.create_connection((host, only.place[1]), PATIENCE_S).close()
+        only.place = ["127.0.0.1", 1]
+        assert "ConnectionRefusedError" in only.reach(only)[0].what
 
 
 def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: Path) -> None:
@@ -94,6 +98,7 @@ def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: P
     only = NodeSession("here", [], [sys.executable], folder, [[], []])
     assert only._answer()["job"] == ""
     folder.mkdir()
+    only._here.touch()
     only._process.stdin.close()  # type: ignore[union-attr]  # as when doctor is killed
     until(lambda: not folder.exists(), "the folder is removed")
     assert only._process.wait(PATIENCE_S) == 0
@@ -101,8 +106,8 @@ def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: P
 
 def test_what_a_profile_prints_is_ignored(tmp_path: Path) -> None:
     noisy = """echo welcome; echo '[1]'; echo '{"time": "now"}'; exec "$@\""""
-    node = looked(tmp_path / "runs", "sh", "-c", noisy, "sh")
-    assert (node.problem, node.facts is None) == ("", False)
+    found = looked(tmp_path / "runs", "sh", "-c", noisy, "sh")
+    assert ("node" in found, found["torch"].level) == (False, Level.OK)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +116,12 @@ def test_what_a_profile_prints_is_ignored(tmp_path: Path) -> None:
         ("echo execve: No such file >&2; exit 2", "execve: No such file"),
         ("exit 7", "exit code: 7"),
         ("yes '{\"time\": 1.5}' | head; cat", node_session.OTHER_VERSION),
-        ('yes \'{"time": 1.5, "shared": false, "folder": {"new": 1}}\'', node_session.OTHER_VERSION),
+        ('yes \'{"time": 1.5, "found": [["new"]]}\'', node_session.OTHER_VERSION),
     ],
 )
 def test_what_answers_otherwise_is_named(does: str, words: str, tmp_path: Path) -> None:
-    assert words in looked(tmp_path / "runs", "sh", "-c", does).problem
+    (found,) = looked(tmp_path / "runs", "sh", "-c", does).values()
+    assert (found.level, words in found.what) == (Level.FAIL, True)
 
 
 def test_an_interpreter_without_ftslurm_is_told_as_such(tmp_path: Path) -> None:
@@ -123,7 +129,8 @@ def test_an_interpreter_without_ftslurm_is_told_as_such(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o700)
     with scratch_folder(tmp_path) as folder, closing(NodeSession("here", [], [str(python)], folder, [[], []])) as only:
-        assert "No module named 'ftslurm" in only.look(PATIENCE_S).problem
+        (found,) = only.look(PATIENCE_S)
+    assert (found.check, "No module named 'ftslurm" in found.what) == ("ftslurm", True)
 
 
 def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +141,7 @@ def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkey
     monkeypatch.setattr(kernel_log, "read", lambda: [OFF_THE_BUS, "[1.3] usb 1-1: new device"])
     found = node_facts.of_hardware(None)
     assert found.readings == [GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, ecc=3, rows=0)]
-    assert (found.gpus, found.kernel) == (1, [OFF_THE_BUS])
+    assert (found.gpus, [one.sign.name for one in found.kernel or ()]) == (1, ["XID 79"])
     programs.add("nvidia-smi", body="echo no driver; exit 9")
     assert node_facts.of_hardware(None).readings == "no driver"
     assert gpu_readings.ANSWER_S < 60  # a hung driver costs a check of a node half of its time at most

@@ -20,7 +20,6 @@ from ftslurm.guard import gpus, interfaces, kernel_log
 from ftslurm.guard.kernel_log import KernelFault
 from ftslurm.security import programs
 
-PATIENCE_S = 40.0  # for a file to be seen on the other side; NFS caches names for up to 30 s by default
 PACKAGES = ("torch", "torchft", "ftslurm")
 IMPORT_S = 120.0
 IMPORT = """

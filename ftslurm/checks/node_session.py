@@ -6,14 +6,13 @@ import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from typing import Any
 from ftslurm import __version__
 from ftslurm.checks import node_verdicts
 from ftslurm.checks.finding import Finding, Level, ok
-from ftslurm.checks.on_node import wait_for
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.protocol.readiness import readable
@@ -29,7 +27,6 @@ from ftslurm.security import programs
 from ftslurm.security.json_text import read_object
 from ftslurm.slurm import client, commands
 
-PREFIX = ".ftslurm-doctor-"
 FACTS_S = 400.0  # three imports that each may take two minutes
 END_S = 15.0  # for srun to end after its task
 LONGEST = 1 << 20
@@ -50,83 +47,72 @@ class NodeSession:
 
         Args:
             prefix: srun's command line; empty: here.
+            folder: where it writes into a file.
             tried: the options of srun, and the command that tries to submit a job.
 
         Raises:
-            EnvironmentProblem: the command line cannot be started.
+            EnvironmentProblem: the command line cannot be started, or the folder not be written.
         """
-        self.name, self.place = name, list[Any]()  # place: host and free port, when it has answered
-        self._begun, self._started, self._ahead_s, self._found = time.monotonic(), False, -3600.0, list[Finding]()
+        self._name, self._begun, self._started, self._ahead_s = name, time.monotonic(), False, -3600.0
+        self._found = list[Finding]()
         self._here = folder / secrets.token_hex(4)
         self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
         words = (str(self._here), *map(json.dumps, tried), __version__)
         program = programs.module("ftslurm.checks.on_node", *words, python=python)
         try:
+            self._here.touch()
             self._process = subprocess.Popen(
                 [*prefix, *program],
                 env=commands.scrubbed(os.environ),
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 bufsize=0,
                 start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
-                # If doctor is killed: a first SIGINT takes a job out of the queue and does nothing to a running one,
-                # which ends with its stdin. SIGTERM would kill the program before it has removed the folder.
-                preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGINT),
+                preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM),  # with it srun ends the job
             )
         except OSError as error:
-            raise EnvironmentProblem(f"{error.filename} cannot be started: {error.strerror}") from error
+            raise EnvironmentProblem(f"nothing can be started on {name}: {error}") from error
 
     def look(self, wait_s: float) -> list[Finding]:
         """Wait until the program runs, and for all that it finds."""
         try:
             self._look(wait_s)
-        except Silent as why:
+        except (Silent, OSError) as why:
             self._found.append(node_verdicts.silence(str(why), self._started))
         except (KeyError, TypeError, ValueError):
             self._found.append(node_verdicts.silence(OTHER_VERSION, True))
-        except OSError as error:
-            why = f"{error.filename or 'it'} cannot be written here: {error.strerror}"
-            self._found.append(node_verdicts.silence(why, True))
-        return self._told()
-
-    def reach(self, other: NodeSession) -> list[Finding]:
-        """Have the node connect to the port of another one."""
-        with suppress(Silent):
-            self._say(" ".join(map(str, (other.name, *other.place))))
-            self._answer()
-        return self._told()
+        return [replace(one, what=f"{self._name}: {one.what}") for one in self._found]
 
     def _look(self, wait_s: float) -> None:
         hello = self._await_start(wait_s)
-        self._started, self.name, job = True, str(hello["node"]), hello["job"]
+        self._started, self._name, job = True, str(hello["node"]), hello["job"]
         where = f"Slurm job {job}" if job else "the program"
         self._found.append(ok("job", f"{where} started after {time.monotonic() - self._begun:.1f} s"))
-        self._here.parent.mkdir(mode=0o700, exist_ok=True)
-        self._here.touch(mode=0o600)
-        self._say("go")
         if self._answer()["written"]:
-            self._found.append(node_verdicts.caching(wait_for(lambda: self._here.stat().st_size > 0)))
-        self.place = self._answer()["place"]
+            self._found.append(node_verdicts.caching(self._seen_s()))
+        self._answer()
         if job:
             self._found.append(node_verdicts.clock(self._ahead_s))
+        with suppress(Silent):
+            self._answer()  # there is no further one: it ends
 
-    def _told(self) -> list[Finding]:
-        """Return what was found since the last call."""
-        found, self._found = self._found, []
-        return [replace(one, what=f"{self.name}: {one.what}") for one in found]
+    def _seen_s(self) -> float | None:
+        """Return after how many seconds this machine sees what the node has written; None: not within PATIENCE_S."""
+        begun = time.monotonic()
+        while not self._here.stat().st_size:
+            if time.monotonic() - begun > node_verdicts.PATIENCE_S:
+                return None
+            time.sleep(0.002)
+        return time.monotonic() - begun
 
     def close(self) -> None:
-        """End the program and its job."""
-        assert self._process.stdin is not None
-        ends = [self._process.stdin.close, self._process.terminate, self._process.kill]
-        if not self._started:  # it waits in the queue: SIGTERM takes the job out of it
-            ends = ends[1:]
-        for end in ends:
-            with suppress(OSError, subprocess.TimeoutExpired):
-                end()
-                self._process.wait(END_S)
-                break
+        """End the program and its job, if they have not ended."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
     def _await_start(self, wait_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + wait_s
@@ -134,14 +120,9 @@ class NodeSession:
             state = self._queue_state()
             if time.monotonic() > deadline:
                 raise Silent(f"its job has not started within {wait_s:g} s{state}")
-            waits = f"waiting for the job on {self.name}{state}; Ctrl-C cancels it"
+            waits = f"waiting for the job on {self._name}{state}; Ctrl-C cancels it"
             print(waits, file=sys.stderr, flush=True)
         return hello
-
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended; so says the next answer
-            self._process.stdin.write(f"{line}\n".encode())
 
     def _answer(self) -> dict[str, Any]:
         answer = self._next(FACTS_S)
@@ -186,22 +167,3 @@ class NodeSession:
             code = "none"
         words = [line.strip() for line in self._said()]
         return "; ".join(words[-3:]) or f"its program has ended (srun's exit code: {code})"
-
-
-@contextmanager
-def scratch_folder(root: Path) -> Iterator[Path]:
-    """Yield a folder to make beside the runs, or where they will be, and remove it at the end.
-
-    It is made when a program runs that removes it, too.
-
-    Raises:
-        EnvironmentProblem: it cannot be made.
-    """
-    place = next(path for path in (root, *root.parents) if path.is_dir())
-    folder = place / f"{PREFIX}{secrets.token_hex(8)}"
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise EnvironmentProblem(f"{place} cannot be written: set --root to a shared folder of your own")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

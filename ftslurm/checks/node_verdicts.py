@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ftslurm.checks.finding import Finding, fail, ok, warn
-from ftslurm.checks.node_facts import PATIENCE_S, Hardware
+from ftslurm.checks.node_facts import Hardware
 from ftslurm.guard.interfaces import is_loopback
 from ftslurm.words import plural
 
@@ -35,7 +35,7 @@ TRIED = {
 }
 LATELY_S = 86_400.0  # an older sign in the log of the kernel does not count
 SLOW_IMPORT_S = 20.0
-SLOW_SEEN_S = 2.0
+SLOW_SEEN_S, PATIENCE_S = 2.0, 40.0  # for a file to be seen on the other side
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 30.0
 
 
@@ -56,18 +56,6 @@ def tried(check: str, why: str) -> Finding:
     """
     finding, can, hurts, fix = TRIED[check]
     return finding(check, f"{hurts}: {why}", fix) if why else ok(check, can)
-
-
-def reach(other: str, why: str) -> Finding:
-    """Return whether a node connects to another one.
-
-    Args:
-        why: it does not; "": it does.
-    """
-    if why:
-        closed = f"cannot connect to a free port of {other}: {why}"
-        return fail("ports", closed, f"{ADMIN} to open the ports between nodes to one another")
-    return ok("ports", f"connects to a free port of {other}")
 
 
 def folder(path: str, exclusive: bool, taken_s: Sequence[float]) -> Iterator[Finding]:

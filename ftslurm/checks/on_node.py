@@ -1,12 +1,10 @@
 """Runs on a node for `ftslurm doctor`: `python -m ftslurm.checks.on_node HERE OPTIONS SUBMIT VERSION`.
 
-HERE is a file that doctor makes and looks at.
+HERE is a file that doctor has made and looks at.
 OPTIONS are srun's, SUBMIT is a command that tries to submit a job (none: that is refused everywhere), both as JSON.
 VERSION is that of ftslurm on doctor's machine.
 
-It prints a line of JSON when it has begun, and waits for one on stdin: the folder is there now. It prints another one
-when it has written into the folder, and one with all other findings. Then it connects to each NAME HOST PORT that comes
-on stdin. When stdin ends, because doctor has finished or was killed, it removes the file, and the folder if it is empty.
+It prints a line of JSON when it has begun, one when it has written into the file, and one with all other findings.
 """
 
 from __future__ import annotations
@@ -16,28 +14,16 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 
 from ftslurm.checks import gpu_verdicts, node_facts, node_verdicts
 from ftslurm.checks.finding import Finding, Level, fail, ok
-from ftslurm.checks.node_facts import PATIENCE_S
 from ftslurm.guard import processes
 from ftslurm.slurm import client, commands
 
 TRY_S = 60.0
-SHORT_S = 10.0
-
-
-def wait_for(check: Callable[[], bool]) -> float | None:
-    """Return after how many seconds a check is true, or None if it is not within PATIENCE_S."""
-    begun = time.monotonic()
-    while not check():
-        if time.monotonic() - begun > PATIENCE_S:
-            return None
-        time.sleep(0.002)
-    return time.monotonic() - begun
 
 
 def _append(path: str, text: str) -> float:
@@ -95,44 +81,21 @@ def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str
             yield node_verdicts.tried(check, "" if answer.ok else " ".join(answer.text.split())[-500:])
 
 
-def _reach(name: str, host: str, port: str) -> Finding:
-    try:
-        socket.create_connection((host, int(port)), timeout=SHORT_S).close()
-    except OSError as error:
-        return node_verdicts.reach(name, f"{type(error).__name__}: {error}"[:300])
-    return node_verdicts.reach(name, "")
-
-
 def _say(found: Iterable[Finding] = (), **answer: object) -> None:
     told = {"time": time.time(), "found": [*map(astuple, found)], **answer}
     print(json.dumps(told), flush=True)
 
 
-def _look(here: str, options: str, submit: str, version: str, job: str, node: str) -> None:
-    """Tell what is here, and then whether other nodes are reached, until stdin ends."""
-    found = [*_folder(here)]
-    _say(found, written=found[0].level is Level.OK)
-    found = [*_has(version, bool(job)), *(_as_a_run(json.loads(options), json.loads(submit), job, node) if job else ())]
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    # The other nodes only connect, so that nothing needs to be accepted.
-    with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as server:
-        _say(found, place=[socket.gethostname(), server.getsockname()[1]])
-        for line in sys.stdin:
-            _say([_reach(*line.split())])
-
-
 def main(here: str, options: str, submit: str, version: str) -> None:
-    """Look at everything when doctor says so, and end with stdin."""
+    """Look at everything."""
     node, job = processes.node_of(os.environ) or socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
     _say(node=node, job=job)
-    try:
-        if sys.stdin.readline():
-            _look(here, options, submit, version, job, node)
-    finally:
-        with suppress(OSError):  # doctor has removed it, or other nodes use the folder
-            os.unlink(here)
-            os.rmdir(os.path.dirname(here))
+    found = [*_folder(here)]
+    _say(found, written=found[0].level is Level.OK)
+    found = [*_has(version, bool(job))]
+    if job:
+        found += _as_a_run(json.loads(options), json.loads(submit), job, node)
+    _say(found)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ftslurm.checks import slurm_facts
 from ftslurm.checks.finding import Finding, Level, fail, ok, warn
-from ftslurm.checks.node_session import NodeSession, scratch_folder
+from ftslurm.checks.node_session import NodeSession
 from ftslurm.checks.slurm_verdicts import check_slurm
 from ftslurm.errors import Distrusted, EnvironmentProblem
 from ftslurm.security import owned_files
@@ -67,14 +68,17 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     place = [f"--partition={args.partition}"] if args.partition else []
     submit = commands.try_submission(*place, *args.srun, "--wrap=true")
     tried = [args.srun, submit if places and client.call(submit).ok else []]
-    with ThreadPoolExecutor(max(1, len(places))) as pool, scratch_folder(root) as folder, ExitStack() as ends:
+    there = next(path for path in (root, *root.parents) if path.is_dir())
+    with ThreadPoolExecutor(max(1, len(places))) as pool, ExitStack() as ends:
+        try:
+            made = TemporaryDirectory(prefix=".ftslurm-doctor-", dir=there, ignore_cleanup_errors=True)
+            folder = Path(ends.enter_context(made))
+        except OSError as error:
+            why = f"{there} cannot be written ({error.strerror}): set --root to a shared folder of your own"
+            raise EnvironmentProblem(why) from error
         sessions = [
             ends.enter_context(closing(NodeSession(name, prefix, args.python, folder, tried)))
             for name, prefix in (places or {"this machine": []}).items()
         ]
         for found in pool.map(lambda session: session.look(args.wait), sessions):
             yield from found
-        there = [session for session in sessions if session.place]
-        for i, session in enumerate(there):
-            if there[i - 1] is not session:
-                yield from session.reach(there[i - 1])

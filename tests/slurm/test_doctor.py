@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -64,7 +63,6 @@ def test_two_nodes_of_a_good_cluster_are_looked_at_and_nothing_fails(slurm_clust
         "Slurm job",
         "n1: torch ",
         "n2: torchft ",
-        "n1: connects to a free port of n2",
         "0 fail",
         "its clock is",
     ):
@@ -122,13 +120,12 @@ def test_ctrl_c_cancels_the_job_that_waits(slurm_cluster: Cluster, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_doctor_leaves_no_job_and_no_folder(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_doctor_leaves_no_job(slurm_cluster: Cluster, tmp_path: Path) -> None:
     with in_background(slurm_cluster, tmp_path, "--nodes", "n1") as running:
         until(lambda: any("RUNNING" in job for job in jobs(slurm_cluster)), "its job runs")
         running.kill()
         running.wait(PATIENCE_S)
         until(lambda: not jobs(slurm_cluster), "the job is gone")
-        until(lambda: not os.listdir(tmp_path), "the folder is gone")
 
 
 def test_a_doctor_killed_in_the_queue_leaves_no_job(slurm_cluster: Cluster, tmp_path: Path) -> None:

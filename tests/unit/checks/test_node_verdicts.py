@@ -93,13 +93,6 @@ def test_a_node_that_says_nothing_or_lacks_ftslurm_is_one_finding(why: str, star
     assert bad(node_verdicts.silence(why, started)) == [(check, Level.FAIL)]
 
 
-def test_a_node_behind_a_firewall_fails() -> None:
-    closed = node_verdicts.reach("n2", "TimeoutError: timed out")
-    assert (closed.check, closed.level) == ("ports", Level.FAIL)
-    assert "cannot connect to a free port of n2: TimeoutError" in closed.what
-    assert closed.fix
-
-
 def test_a_trouble_of_the_shared_folder_is_found() -> None:
     assert bad(*node_verdicts.folder("/runs", False, [0.01])) == [("folder", Level.FAIL)]
     assert bad(*node_verdicts.folder("/runs", True, [0.5, 0.6, 0.01])) == [("latency", Level.WARN)]

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_nodes, read_records, read_settings
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import Partition, read_gpus
-from ftslurm.words import offer
 
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
@@ -26,9 +24,6 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     begun = time.monotonic()
     config = read_settings(_answer(*commands.SETTINGS))
     took = time.monotonic() - begun
-    names = [row.name for row in rows]
-    if partition is not None and partition not in names:
-        raise EnvironmentProblem(f"--partition {partition}: no such partition; {offer(partition, names)}")
     name = partition or next((row.name for row in rows if row.default), None)
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     nodes = read_nodes(_answer(*commands.NODES))
@@ -37,23 +32,6 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
         read_records(client.call(commands.records("reservation")).out),
         _accounts(config),
     )
-
-
-def known_nodes(words: str, slurm: SlurmFacts) -> list[str]:
-    """Expand a host list and check that Slurm has these nodes.
-
-    Raises:
-        EnvironmentProblem: it is no host list, or a node is unknown.
-    """
-    there = list(dict.fromkeys(node.name for node in slurm.nodes))
-    try:
-        nodes = expand_hosts(words)
-    except ValueError as error:
-        raise EnvironmentProblem(f"--nodes {words}: {error}") from error
-    for node in nodes:
-        if node not in there:
-            raise EnvironmentProblem(f"--nodes {node}: Slurm has no such node")
-    return nodes
 
 
 def srun(slurm: SlurmFacts, node: str, extra: Sequence[str]) -> list[str]:

@@ -19,13 +19,14 @@ from ftslurm.checks.slurm_verdicts import check_slurm
 from ftslurm.errors import Distrusted, EnvironmentProblem
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
+from ftslurm.slurm.hosts import expand_hosts
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the findings. Return 1 if something fails.
 
     Raises:
-        EnvironmentProblem: there is no such partition or node, or the folder cannot be written.
+        EnvironmentProblem: there is no such partition, or the folder cannot be written.
     """
     found = list[Finding]()
     for finding in _findings(args):
@@ -52,7 +53,10 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     places = dict[str, list[str]]()
     if partitions:
         slurm = slurm_facts.ask_slurm(args.partition, partitions)
-        nodes = slurm_facts.known_nodes(args.nodes, slurm) if args.nodes else [""]
+        try:
+            nodes = expand_hosts(args.nodes) if args.nodes else [""]
+        except ValueError as error:
+            raise EnvironmentProblem(f"--nodes {args.nodes}: {error}") from error
         places = {node or "a node": slurm_facts.srun(slurm, node, args.srun) for node in nodes}
         yield from check_slurm(slurm)
     elif args.nodes or args.partition:

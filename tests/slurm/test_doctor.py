@@ -85,11 +85,15 @@ def test_settings_that_hurt_are_found(new_cluster: Callable[..., Cluster], tmp_p
     assert hurt.items() | {"limits": "fail", "PreemptMode": "fail"}.items() <= found.items()
 
 
-def test_a_partition_or_node_that_is_not_there_is_a_bad_argument(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_partition_or_node_that_is_not_there_is_told_with_slurms_words(
+    slurm_cluster: Cluster, tmp_path: Path
+) -> None:
     code, _, err = doctor(slurm_cluster, tmp_path, "--partition", "gpus")
-    assert (code, "did you mean gpu?" in err) == (2, True)
-    code, _, err = doctor(slurm_cluster, tmp_path, "--nodes", "n1,n9")
-    assert (code, "no such node" in err) == (2, True)
+    assert (code, "gpus not found" in err) == (2, True), err
+    code, out, err = doctor(slurm_cluster, tmp_path, "--nodes", "n9")
+    assert (code, "fail  job" in out, "n9: srun: error: " in out) == (1, True, True), out + err
+    code, _, err = doctor(slurm_cluster, tmp_path, "--nodes", "n[2-1]")
+    assert (code, "--nodes n[2-1]: not a range of hosts" in err) == (2, True), err
     assert not jobs(slurm_cluster)
 
 

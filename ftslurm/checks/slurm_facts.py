@@ -7,10 +7,10 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 
-from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_nodes, read_records, read_settings
+from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_records, read_settings
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.parse import Partition, read_gpus
+from ftslurm.slurm.parse import UNKNOWN, Partition
 
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
@@ -26,23 +26,18 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     took = time.monotonic() - begun
     name = partition or next((row.name for row in rows if row.default), None)
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
-    nodes = read_nodes(_answer(*commands.NODES))
-    return SlurmFacts(
-        *(config, nodes, chosen[0] if chosen else None, rows, took),
-        read_records(client.call(commands.records("reservation")).out),
-        _accounts(config),
-    )
+    reservations = read_records(client.call(commands.records("reservation")).out)
+    return SlurmFacts(config, chosen[0] if chosen else None, rows, took, reservations, _accounts(config))
 
 
 def srun(slurm: SlurmFacts, node: str, extra: Sequence[str]) -> list[str]:
-    """Return the command line of the job on one node ("": any), with one GPU where Slurm knows GPUs.
+    """Return the command line of the job on one node ("": any), with one GPU where the partition has some.
 
     Args:
         extra: further options.
     """
     name = (slurm.chosen or {}).get("PartitionName", "")
-    there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
-    gpus = int(any(read_gpus(one.gres) for one in there))
+    gpus = int(any(0 < row.gpus < UNKNOWN for row in slurm.rows if row.name == name))
     return commands.srun_alone("ftslurm-doctor", name, node, gpus, extra)
 
 

@@ -6,26 +6,15 @@ Which setting hurts, and how, was measured on Slurm 22.05.8 and 24.11.5; `ftslur
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ftslurm.checks.finding import Finding, fail, ok, warn
-from ftslurm.slurm.parse import Partition, partition_names, read_rows
+from ftslurm.slurm.parse import Partition, partition_names
 
 OLDEST = (22, 5)
 ADMIN = "ask your Slurm administrator"
 PORTS_OF_SRUN = 4
-
-
-class Node(NamedTuple):
-    """A node in a partition, as sinfo shows it."""
-
-    name: str
-    partition: str
-    state: str
-    gres: str
 
 
 @dataclass(frozen=True)
@@ -33,7 +22,6 @@ class SlurmFacts:
     """What Slurm says about itself, its partitions and this user."""
 
     config: Mapping[str, str]  # of `scontrol show config`
-    nodes: Sequence[Node]
     chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
     rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
@@ -55,11 +43,6 @@ def read_records(text: str) -> list[dict[str, str]]:
     """Parse `scontrol --oneliner show ...`: a record in each line, its fields separated by spaces."""
     rows = (dict(re.findall(r"([^\s=]+)=(\S*)", line)) for line in text.splitlines())
     return [row for row in rows if row]
-
-
-def read_nodes(text: str) -> list[Node]:
-    """Parse `sinfo --Node --format=%N|%R|%T|%G`."""
-    return [Node(*row) for row in read_rows(text, len(Node._fields))[0]]
 
 
 def read_accounts(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
@@ -101,21 +84,13 @@ def _partition(facts: SlurmFacts) -> Iterator[Finding]:
         yield warn("partition", none, f"if sbatch asks for one, set cluster.partition to one of: {names}")
         return
     name = part.get("PartitionName", "?")
-    states = Counter(node.state.rstrip("*~#!%$@^-+") for node in facts.nodes if node.partition == name)
-    free = sum(count for state, count in states.items() if state in ("idle", "mixed", "allocated", "completing"))
-    shown = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no nodes"
     if part.get("State") != "UP":
         yield fail(
             "partition", f"{name} is {part.get('State')}: its jobs do not start", "set cluster.partition to another"
         )
-    elif not free:
-        why = f"sinfo --list-reasons --partition={name} has the reasons; {ADMIN}, or set cluster.partition to another"
-        yield fail("partition", f"{name} has no node that can run a job: {shown}", why)
     else:
-        limits = (
-            f"MaxTime={part.get('MaxTime')}, DefaultTime={part.get('DefaultTime')}, MaxNodes={part.get('MaxNodes')}"
-        )
-        yield ok("partition", f"{name}: {shown}; {limits}")
+        limits = ", ".join(f"{key}={part.get(key)}" for key in ("MaxTime", "DefaultTime", "MaxNodes"))
+        yield ok("partition", f"{name}: {part.get('TotalNodes')} nodes; {limits}")
 
 
 def _limits(facts: SlurmFacts) -> Iterator[Finding]:

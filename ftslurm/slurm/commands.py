@@ -214,8 +214,6 @@ def node_records(nodes: Iterable[str]) -> list[str]:
 SETTINGS = ["scontrol", "show", "config"]
 # Ask for the partitions, one line per kind of node (--exact: also by its CPUs).
 PARTITIONS = [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
-# Ask for the nodes, one line for each partition of a node.
-NODES = [*_SINFO, "--Node", "--format=%N|%R|%T|%G"]
 
 
 def records(*what: str) -> list[str]:

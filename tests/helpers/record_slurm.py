@@ -130,7 +130,6 @@ def questions(to: Recorder) -> None:
     to.ask("settings", commands.SETTINGS, KEPT)
     to.ask("partitions", commands.PARTITIONS)
     to.ask("partition_records", commands.records("partition"))
-    to.ask("nodes", commands.NODES)
     begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 86400))
     wanted = [
         f"starttime={begin}",

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slurm_answers import read, read_node_fates, read_queue
 
-from ftslurm.checks.slurm_verdicts import read_nodes, read_records, read_settings
+from ftslurm.checks.slurm_verdicts import read_records, read_settings
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import AskJobs
 from ftslurm.core.state.events import JobsSeen
@@ -63,7 +63,6 @@ READERS: dict[str, Callable[[str], set[Any]]] = {
     "job_state-failed": lambda text: {read_state(text)},
     "job_nodes": lambda text: set(map(tuple, read_rows(text, 3)[0])),
     "node_records": lambda text: set(read_node_fates(plain(text))),
-    "nodes": lambda text: set(read_nodes(text)),
     "partitions": lambda text: {row.name for row in read_partitions(plain(text))},
     "partition_records": lambda text: {row.get("PartitionName") for row in read_records(plain(text))} - {None},
     "settings": lambda text: set(read_settings(plain(text)).items()),

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.checks import gpu_verdicts
@@ -27,17 +26,10 @@ BYTES = 64 << 20  # of the tensor that is summed
 SLOW_SHARE = 0.7  # a GPU with less than this share of the median speed has failed
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What the trial has shown."""
-
-    products: Sequence[tuple[float, str]] = ()  # of each GPU its TFLOP/s, and what was wrong with a product, or ""
-    allreduce: str | None = None  # what was wrong with the sum, or ""; None: there is one GPU, or it was left out
-    problem: str = ""  # why there is no result
-
-
-def run(gpus: int, skip: Sequence[str], seconds: float = 1.0, timeout_s: float = 80.0, device: str = "cuda") -> Trial:
-    """Run the trial in processes of its own, which write their output to ours.
+def run(
+    gpus: int, skip: Sequence[str], seconds: float = 1.0, timeout_s: float = 80.0, device: str = "cuda"
+) -> Iterator[Finding]:
+    """Run the trial in processes of its own, which write their output to ours. Yield what it has shown.
 
     Args:
         skip: may name matmul and allreduce.
@@ -61,21 +53,27 @@ def run(gpus: int, skip: Sequence[str], seconds: float = 1.0, timeout_s: float =
                 with open(os.path.join(folder, f"gpu-{rank}")) as file:
                     products.append(json.load(file))
             except OSError:
-                return Trial(problem=f"GPU {rank} has given no product within {timeout_s:g} s (exit code {code})")
-    failed = [rank for rank, code in enumerate(codes) if code]
-    allreduce = None if gpus < 2 or "allreduce" in skip else ""
-    return Trial(products, f"the allreduce has failed on GPU {listed(failed)}" if failed else allreduce)
+                what = f"GPU {rank} has given no product within {timeout_s:g} s (exit code {code})"
+                yield fail("matmul", what, "see the log of the check; compare the driver with torch's CUDA version")
+                return
+    yield from judge(products)
+    if failed := [rank for rank, code in enumerate(codes) if code]:
+        fix = "see NCCL's words in the log of the check; NCCL_DEBUG=INFO tells more"
+        yield fail("allreduce", f"the allreduce has failed on GPU {listed(failed)}", fix)
+    elif gpus > 1:
+        yield ok("allreduce", "the sum over the GPUs of the node is right")
 
 
-def judge(found: Trial) -> Iterator[Finding]:
-    """Yield what the matrix products and the allreduce have shown."""
-    if found.problem:
-        yield fail("matmul", found.problem, "see the log of the check; compare the driver with torch's CUDA version")
-        return
-    speeds = sorted(tflops for tflops, _ in found.products)
+def judge(products: Sequence[tuple[float, str]]) -> Iterator[Finding]:
+    """Yield what the matrix products have shown.
+
+    Args:
+        products: of each GPU its TFLOP/s, and what was wrong with a product, or "".
+    """
+    speeds = sorted(tflops for tflops, _ in products)
     middle = speeds[len(speeds) // 2]
     bad = False
-    for index, (tflops, wrong) in enumerate(found.products):
+    for index, (tflops, wrong) in enumerate(products):
         if wrong:
             bad = True
             yield fail("matmul", f"GPU {index} has computed a wrong product: {wrong}", gpu_verdicts.REPLACE)
@@ -85,11 +83,6 @@ def judge(found: Trial) -> Iterator[Finding]:
             yield fail("matmul", what, "see its clocks and temperature: nvidia-smi -q -d PERFORMANCE")
     if not bad:
         yield ok("matmul", f"the products of {plural(len(speeds), 'GPU')} are right, {speeds[0]:.3g} TFLOP/s or more")
-    if found.allreduce:
-        fix = "see NCCL's words in the log of the check; NCCL_DEBUG=INFO tells more"
-        yield fail("allreduce", found.allreduce, fix)
-    elif found.allreduce is not None:
-        yield ok("allreduce", "the sum over the GPUs of the node is right")
 
 
 def _products(torch: Any, device: Any, seconds: float, size: int) -> tuple[float, str]:

@@ -65,7 +65,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         if path:
             yield node_verdicts.space("disk", path)
     if there.gpus and not {*TRIALS} <= {*args.skip}:
-        yield from gpu_trial.judge(gpu_trial.run(there.gpus, args.skip))
+        yield from gpu_trial.run(there.gpus, args.skip)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 from ftslurm.slurm import client
-from ftslurm.submission import code_of_run, pilot_jobs, preflight
+from ftslurm.submission import code_of_run, pilot_jobs, preflight, submit
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
-from ftslurm.submission.submit import batch_role, sbatch_parameters, sbatch_script
+from ftslurm.submission.submitit_adapter import sbatch_script
 from ftslurm.words import few, plural
 
 WITHOUT_CONTROLLER = (
@@ -169,11 +169,13 @@ def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
 
 def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[list[str]]:
     """Yield the sbatch script of the controller, and in array mode one for each pool of pilots."""
-    script = sbatch_script(config, run, batch_role(config), sbatch_parameters(config, run))
+    bad = exclude_file.read(config, run)[0]
+    options = submit.without(bad, submit.job_options(config, run))
+    script = sbatch_script(config, run, submit.batch_role(config), options)
     yield _script("sbatch script" + (" of the controller" if jobs else ""), script)
     for pool, count in Counter(job.pool for job in jobs).items():
         whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
-        script = sbatch_script(config, run, JobRole.PILOT, pilot_jobs.parameters(config, run, pool), count)
+        script = sbatch_script(config, run, JobRole.PILOT, pilot_jobs.options(config, run, pool, bad), count)
         yield _script(f"sbatch script {whom}, submitted by the controller", script)
 
 

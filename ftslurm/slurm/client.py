@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,9 +53,16 @@ class Answer(NamedTuple):
         return (self.out + self.err).strip()
 
 
-def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
-    """Run a Slurm command and wait for it, at most timeout_s seconds."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(DEFAULTS)}
+def call(
+    command: Sequence[str], timeout_s: float | None = ANSWER_S, environ: Mapping[str, str] | None = None
+) -> Answer:
+    """Run a Slurm command and wait for it, at most timeout_s seconds.
+
+    Args:
+        environ: its whole environment; None: that of this process, without the user's defaults.
+    """
+    if environ is None:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(DEFAULTS)}
     try:
         done = subprocess.run(
             command,

@@ -28,7 +28,7 @@ from ftslurm.submission import submitit_adapter
 from ftslurm.submission.submit import (
     NOT_AVAILABLE,
     explained,
-    sbatch_parameters,
+    job_options,
     submit_batch,
     with_options,
     without,
@@ -39,18 +39,14 @@ PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to subm
 FROM_A_NODE = "; if jobs cannot be submitted from nodes here (ftslurm doctor tries it), set cluster=slurm"
 
 
-def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ()) -> dict[str, Any]:
-    """Return submitit's parameters for the jobs of one pool.
+def options(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """Return sbatch's options for the jobs of one pool.
 
     They have no --no-kill: a job that has lost a node is useless, and Slurm requeues it by itself (measured on 22.05:
     with --no-kill it stays, and a node that returns is not given back to it).
     """
-    told = sbatch_parameters(config, run, group=True)
-    options = told["additional_parameters"]
-    options["comment"] = f"{run.mark()}:{pool}"
-    if pool:
-        told["additional_parameters"] = with_options(options, sbatch_options(config.cluster.ranges[pool - 1]))
-    return without(exclude, told)
+    told = job_options(config, run, group=True) | {"comment": f"{run.mark()}:{pool}"}
+    return without(exclude, with_options(told, sbatch_options(config.cluster.ranges[pool - 1])) if pool else told)
 
 
 def submit(
@@ -64,7 +60,7 @@ def submit(
     Raises:
         EnvironmentProblem: sbatch refused all of them; its message is passed on.
     """
-    told = parameters(config, run, pool, exclude)
+    told = options(config, run, pool, exclude)
     try:
         job, noted = submit_batch(config, run, JobRole.PILOT, told, count)
     except submitit_adapter.SbatchRefused as error:
@@ -87,13 +83,13 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
     Raises:
         EnvironmentProblem: Slurm would refuse some of them.
     """
-    jobs = [("the job", sbatch_parameters(config, run))] if lead else []
+    jobs = [("the job", job_options(config, run))] if lead else []
     pools = [0, *(i + 1 for i, one in enumerate(config.cluster.ranges) if one.groups != CONTROLLER)]
     for pool in pools if config.array else ():
         where = f" of cluster.ranges[{pool - 1}]" if pool else ""
-        jobs.append((f"the jobs for groups{where}", parameters(config, run, pool)))
+        jobs.append((f"the jobs for groups{where}", options(config, run, pool)))
     for what, told in jobs:
-        text = submitit_adapter.sbatch_script(run.submitit, "true", told)
+        text = submitit_adapter.sbatch_script(config, run, JobRole.PILOT, told)
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
             script.write(text)
             script.flush()

@@ -23,7 +23,7 @@ from ftslurm.config.schema import (
     sbatch_options,
 )
 from ftslurm.errors import EnvironmentProblem, FtslurmError
-from ftslurm.launchers.job_command import JobRole, job_command
+from ftslurm.launchers.job_command import JobRole
 from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
@@ -102,27 +102,26 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> None:
     if config.local:
         job = _start_here(config, run)
     else:
-        parameters = sbatch_parameters(config, run)
+        options = job_options(config, run)
         if after is not None:
-            parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
+            options["dependency"] = f"afterany:{after}"
         try:
-            job, _ = submit_batch(config, run, batch_role(config), parameters)
+            job, _ = submit_batch(config, run, batch_role(config), options)
         except submitit_adapter.SbatchRefused as error:
             if after is None:  # nothing was submitted: leave no run directory behind
                 shutil.rmtree(run.root, ignore_errors=True)
-            raise EnvironmentProblem(f"sbatch refused the job: {explained(error, parameters)}") from error
+            raise EnvironmentProblem(f"sbatch refused the job: {explained(error, options)}") from error
     replace_text(run.job_id, job)
 
 
-def without(nodes: Iterable[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a job that does not get these nodes either."""
-    options = parameters["additional_parameters"]
+def without(nodes: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a job that does not get these nodes either."""
     excluded = ",".join(map(str, filter(None, (options.get("exclude"), *nodes))))
-    return {**parameters, "additional_parameters": options | ({"exclude": excluded} if excluded else {})}
+    return {**options, **({"exclude": excluded} if excluded else {})}
 
 
 def submit_batch(
-    config: Config, run: RunDir, role: JobRole, parameters: Mapping[str, Any], tasks: int = 1
+    config: Config, run: RunDir, role: JobRole, options: Mapping[str, Any], tasks: int = 1
 ) -> tuple[str, list[str]]:
     """Submit a job, or an array, without the nodes of cluster.exclude_file; where Slurm has too few others, the oldest
     give way. Return its id, and the nodes of the file that it does not get.
@@ -132,9 +131,9 @@ def submit_batch(
     """
     nodes = [*exclude_file.read(config, run)[0]]
     while True:
-        told = without(nodes, parameters)
+        script = submitit_adapter.sbatch_script(config, run, role, without(nodes, options), tasks)
         try:
-            return submitit_adapter.submit_batch(run.submitit, batch_command(run, role), told, tasks), nodes
+            return submitit_adapter.submit_script(run.submitit, script), nodes
         except submitit_adapter.SbatchRefused as error:
             if not nodes or not any(words in str(error) for words in (NOT_AVAILABLE, "Invalid node name")):
                 raise  # the latter: cluster.sbatch.nodelist names one
@@ -150,7 +149,7 @@ def _start_here(config: Config, run: RunDir) -> str:
     """
     output = f"{shlex.quote(str(run.submitit))}/$$_0_log.out"  # as submitit names the output of a job
     setup = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1", *config.cluster.setup]
-    shell = " && ".join([*setup, batch_command(run, JobRole.CONTROLLER)])
+    shell = " && ".join([*setup, submitit_adapter.batch_command(run, JobRole.CONTROLLER)])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
         return str(subprocess.Popen(["/bin/sh", "-c", shell], env=programs.of_a_new_run(os.environ)).pid)
@@ -167,13 +166,8 @@ def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
         raise
 
 
-def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
-    """Return sbatch's words with the settings that they may mean, and with what the partition offers.
-
-    Args:
-        parameters: those of submitit's SlurmExecutor.
-    """
-    options = parameters["additional_parameters"]
+def explained(refusal: object, options: Mapping[str, Any]) -> str:
+    """Return sbatch's words with the settings that they may mean, and with what the partition offers."""
     options = {key: value for key, value in options.items() if (key, value) != ("cpus-per-task", 1)}
     words, asked = str(refusal).lower(), [option for option in _SET_BY if option in options]
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
@@ -189,12 +183,11 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
     return "; ".join([str(refusal), *named, *mine[:4]])
 
 
-def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:
-    """Return the parameters of submitit's SlurmExecutor for the controller's job, or for a pilot's (`group`).
+def job_options(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:
+    """Return sbatch's options for the controller's job, or for a pilot's (`group`).
 
-    Nodes and tasks go through `additional_parameters`: as submitit's own parameters they would make its job wait for
-    the results of tasks that never start. --no-kill keeps the job when a node is lost. `B:` sends Slurm's warning
-    before the time limit to the controller alone; the signal would kill the training scripts.
+    --no-kill keeps the job when a node is lost. `B:` sends Slurm's warning before the time limit to the controller
+    alone; the signal would kill the training scripts.
     """
     cluster, groups = config.cluster, config.groups
     alone = config.array and not group  # the controller needs hardly any resources
@@ -222,15 +215,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
                 more |= sbatch_options(place)
     if group and str(more.get("segment")).isdecimal():
         more["segment"] = min(int(more["segment"]), groups.nodes)
-    return {
-        "use_srun": False,
-        "job_name": config.run.name,
-        "time": None,  # submitit's default would be five minutes
-        "wckey": None,
-        "setup": ["set -e", *cluster.setup, "set +e"] if cluster.setup else [],  # a failing line ends the job
-        "stderr_to_stdout": True,
-        "additional_parameters": with_options(options, more),
-    }
+    return with_options(options, more)
 
 
 def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,18 +225,6 @@ def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in {**ours, **more}.items() if value is not None and value is not False}
 
 
-def sbatch_script(config: Config, run: RunDir, role: JobRole, parameters: Mapping[str, Any], tasks: int = 1) -> str:
-    """Return the sbatch script that `submit_batch` would submit, for `ftslurm plan`."""
-    told = without(exclude_file.read(config, run)[0], parameters)
-    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, role), told, tasks)
-
-
 def batch_role(config: Config) -> JobRole:
     """Return the role of the batch process that is to lead a run on Slurm."""
     return JobRole.CONTROLLER if config.array else JobRole.STEPS
-
-
-def batch_command(run: RunDir, role: JobRole) -> str:
-    """Return the command for a batch script (ftslurm.entry): its process becomes Python, as Slurm's warning would kill
-    a shell."""
-    return f"exec {shlex.join(job_command(run, role))}"

@@ -1,22 +1,25 @@
-"""Submits shell commands as Slurm batch jobs, with the script that submitit writes.
+"""Writes the batch scripts of a run with submitit, and gives them to sbatch.
 
-This is the only module that uses submitit, and it uses a private function of it, which writes the sbatch script that
-`plan` shows and `sbatch --test-only` tries. submitit's public `submit` pickles a Python function into a file that the
-job unpickles: a user who can write that file can run code in the job, and the job's process would be submitit's.
-pyproject.toml bounds submitit's version to those with which it was tried (docs/versions.md).
+This is the only module that uses submitit, and it uses a private function of it. submitit's public `submit` pickles a
+Python function into a file that the job unpickles: a user who can write that file can run code in the job, and the
+job's process would be submitit's. pyproject.toml bounds submitit's version to those with which it was tried
+(docs/versions.md).
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import subprocess
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.slurm import commands
+from ftslurm.launchers.job_command import JobRole, job_command
+from ftslurm.run.directory import RunDir
+from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import read_job_id
 
 
@@ -24,50 +27,61 @@ class SbatchRefused(EnvironmentProblem):
     """sbatch has refused a job; the message is sbatch's own."""
 
 
-def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], tasks: int = 1) -> str:
-    """Submit a shell command as a batch job, or as a job array of `tasks` tasks.
+def submit_script(folder: Path, text: str) -> str:
+    """Submit a batch script. Return the job's id.
 
     Args:
-        folder: for the script and the output of the job.
-        parameters: those of submitit's SlurmExecutor.
-
-    Returns:
-        The job's id.
+        folder: for the script.
 
     Raises:
         SbatchRefused: sbatch has refused it, or cannot be run.
         EnvironmentProblem: sbatch has accepted it, and its answer has no job id that can be read.
     """
     script = folder / f"submission_file_{secrets.token_hex(8)}.sh"
-    script.write_text(sbatch_script(folder, command, parameters, tasks), encoding="utf-8", errors="surrogateescape")
-    try:
-        done = subprocess.run(
-            commands.submit(str(script)),
-            env=commands.for_sbatch(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except OSError as error:
-        raise SbatchRefused(f"sbatch cannot be started: {error.strerror}") from error
-    if done.returncode:
-        raise SbatchRefused(message(done.stderr))
-    if (job := read_job_id(done.stdout)) is None:  # a site's wrapper may add lines, or leave out --parsable
+    script.write_text(text, encoding="utf-8", errors="surrogateescape")
+    answer = client.call(commands.submit(str(script)), None, commands.for_sbatch(os.environ))
+    if not answer.ok:
+        raise SbatchRefused(message(answer.err))
+    if (job := read_job_id(answer.out)) is None:  # a site's wrapper may add lines, or leave out --parsable
         raise EnvironmentProblem(
             f"sbatch has accepted the job, but which one it is cannot be read from its answer "
-            f"{done.stdout.strip()!r:.300}: squeue --me shows it"
+            f"{answer.out.strip()!r:.300}: squeue --me shows it"
         )
     return job
 
 
-def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tasks: int = 1) -> str:
-    """Return the sbatch script that submit_batch would submit."""
+def sbatch_script(config: Config, run: RunDir, role: JobRole, options: Mapping[str, Any], tasks: int = 1) -> str:
+    """Return the script of a batch job, or of a job array of `tasks` tasks.
+
+    Nodes and tasks go through `options`: as submitit's own parameters they would make its job wait for the results of
+    tasks that never start.
+
+    Args:
+        options: of sbatch.
+    """
     from submitit.slurm.slurm import _make_sbatch_string
 
-    array = {"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}
-    return str(_make_sbatch_string(command, folder, **parameters, **array))
+    setup = config.cluster.setup
+    return str(
+        _make_sbatch_string(
+            batch_command(run, role),
+            run.submitit,
+            job_name=config.run.name,
+            use_srun=False,
+            time=None,  # submitit's default would be five minutes
+            wckey=None,
+            setup=["set -e", *setup, "set +e"] if setup else [],  # a failing line ends the job
+            stderr_to_stdout=True,
+            additional_parameters=options,
+            **({"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}),
+        )
+    )
+
+
+def batch_command(run: RunDir, role: JobRole) -> str:
+    """Return the command for a batch script (ftslurm.entry): its process becomes Python, as Slurm's warning would kill
+    a shell."""
+    return f"exec {shlex.join(job_command(run, role))}"
 
 
 def message(text: str) -> str:

@@ -29,10 +29,7 @@ def config(tmp_path: Path) -> Config:
 
 def asked(config: Config, group: bool = False) -> dict[str, object]:
     """Return the options of an sbatch of this run."""
-    options: dict[str, object] = submit.sbatch_parameters(config, RunDir(Path("/runs/a")), group)[
-        "additional_parameters"
-    ]
-    return options
+    return submit.job_options(config, RunDir(Path("/runs/a")), group)
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -111,12 +108,12 @@ def test_no_sbatch_has_any_of_them_and_this_process_keeps_them(
         monkeypatch.setenv(name, "1")
     run = RunDir(tmp_path / "run")
     run.submitit.mkdir(parents=True)
-    assert submitit_adapter.submit_batch(run.submitit, "true", submit.sbatch_parameters(config, run)) == "7"
+    assert submitit_adapter.submit_script(run.submitit, "true") == "7"
     assert client.call(["sbatch", "--version"]).ok
     pilot_jobs.try_out(config, run, lead=True)
     programs.add("sbatch", body=f"env | grep ^SBATCH_ >> {seen}; echo called >> {seen}; exit 1")
     with pytest.raises(submitit_adapter.SbatchRefused):
-        submitit_adapter.submit_batch(run.submitit, "true", submit.sbatch_parameters(config, run))
+        submitit_adapter.submit_script(run.submitit, "true")
     assert seen.read_text() == "called\n" * 4
     assert [os.environ[name] for name in names] == ["1"] * 4
 

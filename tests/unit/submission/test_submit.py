@@ -18,8 +18,9 @@ from ftslurm.config.schema import Config, Range
 from ftslurm.guard import processes
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import submit
-from ftslurm.submission.submit import sbatch_parameters, sbatch_script, submit_batch
+from ftslurm.submission import submit, submitit_adapter
+from ftslurm.submission.submit import job_options, submit_batch
+from ftslurm.submission.submitit_adapter import sbatch_script
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
 
@@ -35,32 +36,19 @@ def config(**sections: dict[str, Any]) -> Config:
 
 
 def options(**sections: dict[str, Any]) -> dict[str, Any]:
-    parameters: dict[str, Any] = sbatch_parameters(config(**sections), RUN)["additional_parameters"]
-    return parameters
+    return job_options(config(**sections), RUN)
 
 
 def test_the_smallest_job() -> None:
-    assert sbatch_parameters(config(), RUN) == {
-        "use_srun": False,  # a nested srun hangs otherwise
-        "job_name": "ddp",
-        "time": None,
-        "wckey": None,
-        "setup": [],
-        "stderr_to_stdout": True,
-        "additional_parameters": {
-            "nodes": 2,
-            "ntasks-per-node": 1,
-            "cpus-per-task": 1,
-            "no-kill": True,
-            "requeue": True,
-            "signal": "B:USR2@120",
-            "comment": "ftslurm:ddp-1",
-        },
+    assert job_options(config(), RUN) == {
+        "nodes": 2,
+        "ntasks-per-node": 1,
+        "cpus-per-task": 1,
+        "no-kill": True,
+        "requeue": True,
+        "signal": "B:USR2@120",
+        "comment": "ftslurm:ddp-1",
     }
-
-
-def test_nodes_and_tasks_are_not_submitits_or_its_job_waits_for_tasks_for_ever() -> None:
-    assert not {"nodes", "ntasks_per_node", "tasks_per_node"} & set(sbatch_parameters(config(), RUN))
 
 
 def test_nodes_cpus_gpus_and_memory_are_for_all_groups_of_a_node() -> None:
@@ -95,12 +83,12 @@ def test_what_is_not_set_is_not_passed() -> None:
 
 def test_the_network_is_asked_for_by_the_jobs_of_groups_alone() -> None:
     made = config(cluster={"sbatch": {"switches": "1@10:00", "segment": 4}}, groups={"nodes": 2, "count": 4})
-    of_all = sbatch_parameters(made, RUN)["additional_parameters"]
+    of_all = job_options(made, RUN)
     assert (of_all["switches"], of_all["segment"]) == ("1@10:00", 4)
-    of_one = sbatch_parameters(made, RUN, group=True)["additional_parameters"]
+    of_one = job_options(made, RUN, group=True)
     assert (of_one["nodes"], of_one["switches"], of_one["segment"]) == (2, "1@10:00", 2)
     made.cluster.kind = "array"
-    assert not {"switches", "segment"} & set(sbatch_parameters(made, RUN)["additional_parameters"])
+    assert not {"switches", "segment"} & set(job_options(made, RUN))
 
 
 def test_the_warning_goes_to_the_controller_alone_and_when_it_is_told_to() -> None:
@@ -108,9 +96,12 @@ def test_the_warning_goes_to_the_controller_alone_and_when_it_is_told_to() -> No
 
 
 def test_setup_lines_run_before_the_controller_and_one_that_fails_ends_the_job() -> None:
-    lines = ["module load cuda", "export X='a b'"]
-    assert sbatch_parameters(config(cluster={"setup": lines}), RUN)["setup"] == ["set -e", *lines, "set +e"]
-    assert sbatch_parameters(config(), RUN)["setup"] == []
+    made = config(cluster={"setup": ["module load cuda", "export X='a b'"]})
+    lines = sbatch_script(made, RUN, JobRole.STEPS, job_options(made, RUN)).splitlines()
+    at = lines.index("set -e")
+    assert lines[at : at + 4] == ["set -e", "module load cuda", "export X='a b'", "set +e"]
+    assert at + 4 < next(i for i, line in enumerate(lines) if line.startswith("exec "))
+    assert "set -e" not in sbatch_script(config(), RUN, JobRole.STEPS, job_options(config(), RUN))
 
 
 @pytest.mark.parametrize(
@@ -131,17 +122,17 @@ def test_further_options_are_the_users(sbatch: dict[str, Any], asked: dict[str, 
 )
 def test_what_groups_need_of_a_node_is_not_asked_for_the_controllers_own_job(sbatch: dict[str, Any]) -> None:
     made = config(groups={"gpus": 4}, cluster={"kind": "array", "sbatch": sbatch | {"mail-type": "END"}})
-    own = sbatch_parameters(made, RUN)["additional_parameters"]
-    of_a_group = sbatch_parameters(made, RUN, group=True)["additional_parameters"]
+    own = job_options(made, RUN)
+    of_a_group = job_options(made, RUN, group=True)
     wanted = {key.replace("_", "-"): value for key, value in sbatch.items()}
     assert wanted.keys().isdisjoint(own)
     assert (own["mem"], own["mail-type"]) == ("1G", "END")
     assert wanted.items() <= of_a_group.items()
     assert ("gpus-per-node" in of_a_group) != ("gres" in sbatch or "gpus" in sbatch)  # never two ways at once
     made.cluster.ranges = [Range("controller", partition="cpu", sbatch={"mem": "8G"})]
-    assert sbatch_parameters(made, RUN)["additional_parameters"]["mem"] == "8G"
-    assert sbatch_parameters(made, RUN)["additional_parameters"]["partition"] == "cpu"
-    assert "partition" not in sbatch_parameters(made, RUN, group=True)["additional_parameters"]
+    assert job_options(made, RUN)["mem"] == "8G"
+    assert job_options(made, RUN)["partition"] == "cpu"
+    assert "partition" not in job_options(made, RUN, group=True)
 
 
 @pytest.mark.parametrize("value", [False, None])
@@ -160,7 +151,7 @@ def test_an_option_may_be_written_with_underscores() -> None:
 
 def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
     made = config(job={"env": {"WANDB_API_KEY": "wandb-key-0123"}}, cluster={"sbatch": {"exclusive": True}})
-    script = sbatch_script(made, RUN, JobRole.STEPS, sbatch_parameters(made, RUN))
+    script = sbatch_script(made, RUN, JobRole.STEPS, job_options(made, RUN))
     assert "wandb-key-0123" not in script
     lines = script.splitlines()
     for flag in ("--nodes=2", "--ntasks-per-node=1", "--no-kill", "--requeue", "--exclusive", "--signal=B:USR2@120"):
@@ -187,7 +178,7 @@ def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
             os.kill(child, signal.SIGINT)
 
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; touch {tmp_path}/ended"
-    monkeypatch.setattr(submit, "batch_command", lambda *_: f"exec sh -c '{waits}'")
+    monkeypatch.setattr(submitit_adapter, "batch_command", lambda *_: f"exec sh -c '{waits}'")
     (tmp_path / "submitit").mkdir()
     before = signal.signal(signal.SIGINT, heeded)
     sys.addaudithook(lambda event, args: at_worst(event, args) if starting else None)
@@ -234,6 +225,6 @@ def test_nodes_that_other_runs_have_found_broken_are_excluded_and_the_oldest_giv
     made = config(cluster={"sbatch": {"exclude": ["n9"]}, "exclude_file": str(file)})
     run = RunDir(tmp_path / "run")
     run.create()
-    assert submit_batch(made, run, JobRole.STEPS, sbatch_parameters(made, run)) == ("81", ["n4"])
+    assert submit_batch(made, run, JobRole.STEPS, job_options(made, run)) == ("81", ["n4"])
     tried = [call.partition("=")[2] for call in programs.calls("#SBATCH --exclude=")]
     assert tried == ["n9,n4,n3,n2,n1", "n9,n4,n3,n2", "n9,n4,n3", "n9,n4"]

@@ -10,7 +10,7 @@ from programs import Programs
 
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm.parse import read_job_id
-from ftslurm.submission.submitit_adapter import SbatchRefused, submit_batch
+from ftslurm.submission.submitit_adapter import SbatchRefused, submit_script
 
 ANSWERS = [
     "81",
@@ -26,7 +26,7 @@ ANSWERS = [
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_the_job_is_the_one_that_sbatch_names(answer: str, programs: Programs, tmp_path: Path) -> None:
     programs.add("sbatch", body=f"cat <<'END'\n{answer}\nEND")
-    assert submit_batch(tmp_path, "true", {"job_name": "x"}) == "81"
+    assert submit_script(tmp_path, "true") == "81"
 
 
 @pytest.mark.parametrize("answer", ["", "job 3 of your 10", "thank you", "Submitted", "81x", "8 1"])
@@ -34,14 +34,14 @@ def test_a_job_that_is_accepted_is_never_told_as_refused(answer: str, programs: 
     programs.add("sbatch", body=f"echo '{answer}'")
     assert read_job_id(answer) is None
     with pytest.raises(EnvironmentProblem, match="has accepted the job") as told:
-        submit_batch(tmp_path, "true", {"job_name": "x"})
+        submit_script(tmp_path, "true")
     assert not isinstance(told.value, SbatchRefused)
 
 
 def test_a_refusal_is_told_in_the_words_of_sbatch(programs: Programs, tmp_path: Path) -> None:
     programs.add("sbatch", body="echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(SbatchRefused, match="Invalid account"):
-        submit_batch(tmp_path, "true", {"job_name": "x"})
+        submit_script(tmp_path, "true")
 
 
 def test_sbatch_and_its_job_get_nothing_of_the_job_or_run_in_which_it_is_called(
@@ -53,7 +53,7 @@ def test_sbatch_and_its_job_get_nothing_of_the_job_or_run_in_which_it_is_called(
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("SLURM_CONF", os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
     monkeypatch.setenv("SLURM_CLUSTERS", "wice")
-    assert submit_batch(tmp_path, "true", {"job_name": "x"}) == "81"
+    assert submit_script(tmp_path, "true") == "81"
     got = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert got.isdisjoint(outer)
     assert got >= {"SLURM_CONF", "SLURM_CLUSTERS", "PATH"}

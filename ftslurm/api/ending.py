@@ -7,7 +7,6 @@ from ftslurm.protocol import job_states
 from ftslurm.run import facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import first_line
-from ftslurm.run.replay import read_past
 from ftslurm.run.standing import Standing
 from ftslurm.slurm import client
 from ftslurm.submission import observing, requeue
@@ -31,9 +30,7 @@ def without_controller(config: Config, run: RunDir, found: Standing) -> str | No
         requeue.end_journal(run, found.why or "", found.state)
         return f"{name} never started: {found.why}"
     if (found.state == "lost" or (found.state == "silent" and config.local)) and run.events.exists():
-        past, _ = read_past(run)
-        left = past.live.values() if past is not None else ()
-        requeue.end_journal(run, f"stopped without a controller: {found.why}", left=left)
+        requeue.end_journal(run, f"stopped without a controller: {found.why}")
         return f"{name} had lost its controller and counts as stopped now: {found.why}"
     if found.state == "silent" and (cancelled := _cancel(run)):
         observing.tell_the_end(run)

@@ -99,10 +99,8 @@ def give_up(run: RunDir, reason: str) -> int:
     from ftslurm.submission import requeue
 
     past, _ = read_past(run)
-    left = past.live.values() if past is not None else ()
-    steps = [live.slurm_step for live in left if live.slurm_step]
     with suppress(OSError):
-        requeue.end_journal(run, reason, "failed", left)
-    client.cancel(*steps)
+        requeue.end_journal(run, reason, "failed")
+    client.cancel(*(live.slurm_step for live in past.live.values() if live.slurm_step) if past is not None else ())
     complain(reason)
     return 1

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.core.state.past import Live
 from ftslurm.core.state.unit_names import GROUP
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.story import Story
@@ -27,7 +26,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.run.journal_writer import Journal
-from ftslurm.run.replay import read_past
+from ftslurm.run.replay import Reading, read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import read_state
@@ -59,15 +58,15 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
     return None
 
 
-def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Iterable[Live] = ()) -> Event:
+def end_journal(run: RunDir, reason: str, outcome: str = "stopped") -> Event:
     """Write the end of the journal of a run without a controller, so that no reader waits for it; tell its hooks.
 
-    Args:
-        left: the steps that still run.
+    The steps that still run, as far as the journal tells, end with it.
     """
-    story = Story(run)
+    reading = Reading()
+    story = Story(run, also=reading)
     with closing(Journal(run, recent=story.recent)) as journal:
-        for step in left:
+        for step in reading.live.values():
             group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
             ended = {
                 "event": StepExited.event,

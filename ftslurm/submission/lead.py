@@ -164,7 +164,7 @@ class Candidate(Lead):
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.making_way = False
         self.next_check = 0.0
-        self.vacant_since: float | None = None
+        self.stood_back = -1  # for others when this leader had ended
         self.watch = liveness.Watch()
 
     @property
@@ -207,14 +207,12 @@ class Candidate(Lead):
         jitter_s = random.uniform(0, self.every_s)  # noqa: S311
         last = leadership.vacant(self.run, self.config, self.watch, self.job, self.number, jitter_s)
         if last is None:
-            self.vacant_since = None
             return
-        self.vacant_since = now if self.vacant_since is None else self.vacant_since
-        stands_back = self.making_way or not self.by_hand
-        if not stands_back or now >= self.vacant_since + STAND_BACK_S:
+        if (self.making_way or not self.by_hand) and last != self.stood_back:
+            self.stood_back, self.next_check = last, now + STAND_BACK_S
+        else:
             self._lead(last)
 
     def _lead(self, after: int) -> None:
         self.pilot = not self.making_way and self.tasks > 1  # else no other controller could requeue its own job
-        if self.take(after):
-            self.vacant_since = None
+        self.take(after)

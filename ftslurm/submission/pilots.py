@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
 
 from ftslurm.config.schema import Config
@@ -88,19 +89,17 @@ class _Report:
     """Reports to each leader that this job is about to end, several times: a new leader may not know the job yet."""
 
     def __init__(self, run: RunDir) -> None:
-        self.run = run
-        self.told: tuple[int, signal.Signals] | None = None  # the leader and the signal
-        self.left, self.next = 0, 0.0
+        self.run, self.next = run, 0.0
+        self.told = Counter[tuple[int, signal.Signals]]()  # by leader and signal
 
     def leaving(self, received: signal.Signals) -> None:
         """Send the report if it is due."""
         with suppress(OSError, EnvironmentProblem):
             now = leadership.newest(self.run), received
-            if now != self.told:
-                self.told, self.left, self.next = now, REPORTS, 0.0
-            if self.left and time.monotonic() >= self.next:
+            if self.told[now] < REPORTS and time.monotonic() >= self.next:
                 inbox.put(self.run.inbox, "leaving", name=job_name(os.environ), signal=received.name)
-                self.left, self.next = self.left - 1, time.monotonic() + REPORT_S
+                self.told[now] += 1
+                self.next = time.monotonic() + REPORT_S
 
 
 def _group_is_here(run: RunDir) -> bool:

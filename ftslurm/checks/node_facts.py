@@ -84,11 +84,10 @@ def network() -> tuple[str, dict[str, str], list[str]]:
     return own[0] if own else "", there, fast
 
 
-def limits() -> tuple[int, int | None]:
-    """Return how many files a process may open, and how many kB of memory it may lock; None: any."""
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return files, None if locked == resource.RLIM_INFINITY else locked // 1024
+def locked_kb() -> int | None:
+    """Return how many kB of memory a process may lock; None: any."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY else limit // 1024
 
 
 def imported(name: str) -> dict[str, Any]:

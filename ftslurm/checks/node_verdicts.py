@@ -178,16 +178,13 @@ def network(address: str, interfaces: Mapping[str, str], fast: Sequence[str], ot
     return warn("network", what, f"set cluster.interface to one of: {', '.join(interfaces)}")
 
 
-def limits(files: int, locked_kb: int | None, fast: Sequence[str]) -> Iterator[Finding]:
-    """Yield which limits of processes are too low.
+def locked(limit_kb: int | None, fast: Sequence[str]) -> Iterator[Finding]:
+    """Yield whether processes may lock too little memory.
 
     Args:
-        locked_kb: None: there is no limit.
+        limit_kb: None: there is no limit.
         fast: as for `network`.
     """
-    if 0 < files < 1024:
-        low = f"ulimit -n is {files}; the controller needs about 20 files for each group"
-        yield warn("files", low, "raise it where you submit (ulimit -n 4096): Slurm passes it on")
-    if fast and locked_kb is not None:
-        low = f"ulimit -l is {locked_kb} kB; NCCL registers more memory over InfiniBand"
+    if fast and limit_kb is not None:
+        low = f"ulimit -l is {limit_kb} kB; NCCL registers more memory over InfiniBand"
         yield warn("memlock", low, f"{ADMIN} for LimitMEMLOCK=infinity of slurmd, or ulimit -l unlimited")

@@ -66,7 +66,7 @@ def _has(version: str, in_job: bool) -> Iterator[Finding]:
         yield replace(one, fix=one.fix and f"set cluster.sbatch.exclude to it and tell your administrator: {one.fix}")
     address, interfaces, fast = node_facts.network()
     yield node_verdicts.network(address, interfaces, fast, in_job)
-    yield from node_verdicts.limits(*node_facts.limits(), fast)
+    yield from node_verdicts.locked(node_facts.locked_kb(), fast)
 
 
 def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str) -> Iterator[Finding]:

@@ -24,5 +24,9 @@ class Finding:
     what: str
     fix: str = ""
 
+    def __str__(self) -> str:
+        """Return its line."""
+        return f"{self.level.value:<4}  {self.check:<15} {self.what}" + (f"; fix: {self.fix}" if self.fix else "")
+
 
 ok, warn, fail = (partial(Finding, level) for level in Level)

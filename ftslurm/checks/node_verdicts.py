@@ -19,20 +19,6 @@ BUILD = (
     "driver has, see nvidia-smi; for AMD's GPUs rocm6.4)"
 )
 OTHER_PYTHON = "set job.python to an interpreter on the nodes that has torch, torchft and ftslurm (--python tries one)"
-TRIED = {
-    "step": (
-        fail,
-        "a step with the options of a run starts",
-        "srun refuses the steps of a run",
-        "set cluster.srun to the options for which it asks, as cluster.srun=[--mem-per-cpu=1G]",
-    ),
-    "sbatch": (
-        warn,
-        "jobs can be submitted from it",
-        "no job can be submitted from it, to begin or replace a group",
-        "set cluster=slurm, with cluster.spare_nodes=1 in place of lost nodes",
-    ),
-}
 LATELY_S = 86_400.0  # an older sign in the log of the kernel does not count
 SLOW_IMPORT_S = 20.0
 SLOW_SEEN_S, PATIENCE_S = 2.0, 40.0  # for a file to be seen on the other side
@@ -46,16 +32,6 @@ def silence(why: str, started: bool) -> Finding:
     if not started:
         return fail("job", why, "try another --partition, --nodes or --srun, or a longer --wait")
     return fail("node", why, "log in there and try it by hand, or leave it out (--nodes)")
-
-
-def tried(check: str, why: str) -> Finding:
-    """Return whether what a controller there does works.
-
-    Args:
-        why: it fails; "": it does not.
-    """
-    finding, can, hurts, fix = TRIED[check]
-    return finding(check, f"{hurts}: {why}", fix) if why else ok(check, can)
 
 
 def folder(path: str, exclusive: bool, taken_s: Sequence[float]) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 
 from ftslurm.checks import gpu_verdicts, node_facts, node_verdicts
-from ftslurm.checks.finding import Finding, Level, fail, ok
+from ftslurm.checks.finding import Finding, Level, fail, ok, warn
 from ftslurm.guard import processes
 from ftslurm.slurm import client, commands
 
@@ -75,10 +75,22 @@ def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str
     os.environ.clear()
     os.environ.update(environ)
     step = [*commands.srun_command(job, "ftslurm-doctor", [node], extra=commands.memory_of(options)), "true"]
-    for check, command in (("step", step), ("sbatch", submit)):
-        if command:
-            answer = client.call(command, TRY_S)
-            yield node_verdicts.tried(check, "" if answer.ok else " ".join(answer.text.split())[-500:])
+    if why := _why_not(step):
+        fix = "set cluster.srun to the options for which it asks, as cluster.srun=[--mem-per-cpu=1G]"
+        yield fail("step", f"srun refuses the steps of a run: {why}", fix)
+    else:
+        yield ok("step", "a step with the options of a run starts")
+    if submit and (why := _why_not(submit)):
+        fix = "set cluster=slurm, with cluster.spare_nodes=1 in place of lost nodes"
+        yield warn("sbatch", f"no job can be submitted from it, to begin or replace a group: {why}", fix)
+    elif submit:
+        yield ok("sbatch", "jobs can be submitted from it")
+
+
+def _why_not(command: Sequence[str]) -> str:
+    """Return why Slurm refuses; "": it does not."""
+    answer = client.call(command, TRY_S)
+    return "" if answer.ok else " ".join(answer.text.split())[-500:]
 
 
 def _say(found: Iterable[Finding] = (), **answer: object) -> None:

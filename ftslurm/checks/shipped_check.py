@@ -44,9 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if finding.check in args.skip:
             continue
         findings.append(finding)
-        print(f"{finding.level.value:<4}  {finding.check:<9}  {finding.what}", flush=True)
-        if finding.fix:
-            print(f"{'':<17}{finding.fix}", flush=True)
+        print(finding, flush=True)
     failed = [one for one in findings if one.level is Level.FAIL]
     warned = sum(one.level is Level.WARN for one in findings)
     if failed:

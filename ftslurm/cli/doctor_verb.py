@@ -32,8 +32,7 @@ def main(args: argparse.Namespace) -> int:
     for finding in _findings(args):
         found.append(finding)
         if not args.json:
-            fix = f"; fix: {finding.fix}" if finding.fix else ""
-            print(f"{finding.level.value:<4}  {finding.check:<15} {finding.what}{fix}", flush=True)
+            print(finding, flush=True)
     counts = {level.value: sum(finding.level is level for finding in found) for level in Level}
     if args.json:
         print(json.dumps({"checks": [asdict(one) for one in found]} | counts, indent=2))

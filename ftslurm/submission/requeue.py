@@ -132,9 +132,10 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
     ours = [run for run in found if owned_files.is_own(run.root) and owned_files.is_own(run.config)]
     ours.sort(key=lambda run: run.config.stat().st_mtime, reverse=True)
     same = [run for run in ours if _settings(compose.load(run.config)) == _settings(config)]
-    ends = {run.root: read_past(run)[1] for run in ours}
-    for run in [*same, *(run for run in ours if ends[run.root] is None)]:
-        return run, ends[run.root]
+    for run in (*same, *ours):
+        outcome = read_past(run)[1]
+        if run in same or outcome is None:
+            return run, outcome
     return None
 
 

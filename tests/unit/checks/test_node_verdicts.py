@@ -26,7 +26,7 @@ def test_a_good_node_has_no_complaint() -> None:
         node_verdicts.cuda(TORCH, 4),
         node_verdicts.locked(64, []),
         [node_verdicts.caching(0.01), node_verdicts.clock(-0.01), node_verdicts.package("torch", TORCH, __version__)],
-        [node_verdicts.network("10.0.0.1", LAN, ["mlx5_0"], True), node_verdicts.tried("step", "")],
+        [node_verdicts.network("10.0.0.1", LAN, ["mlx5_0"], True)],
     ):
         assert bad(*found) == []
 
@@ -39,8 +39,6 @@ def test_a_good_node_has_no_complaint() -> None:
         ([node_verdicts.network("127.0.1.1", LAN, [], False)], None),
         (node_verdicts.locked(64, ["mlx5_0"]), ("memlock", Level.WARN)),
         (node_verdicts.locked(None, ["mlx5_0"]), None),
-        ([node_verdicts.tried("step", "refused")], ("step", Level.FAIL)),
-        ([node_verdicts.tried("sbatch", "refused")], ("sbatch", Level.WARN)),
     ],
 )
 def test_a_trouble_of_a_node_is_found(found: Iterable[Finding], expected: tuple[str, Level] | None) -> None:

@@ -78,7 +78,7 @@ def test_clocks_that_differ_much_fail(ahead_s: float, level: str) -> None:
         ),
         (
             'echo "Failed to initialize NVML: Driver/library version mismatch"; exit 18',
-            "fail  gpus       nvidia-smi fails",
+            "fail  gpus            nvidia-smi fails",
         ),
     ],
 )

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ftslurm import __version__
 from ftslurm.checks import node_verdicts
@@ -30,6 +30,7 @@ from ftslurm.slurm import client, commands
 FACTS_S = 400.0  # three imports that each may take two minutes
 END_S = 15.0  # for srun to end after its task
 LONGEST = 1 << 20
+Program = subprocess.Popen[bytes]
 OTHER_VERSION = "it answers as another version of ftslurm would: install the same one here and there"
 
 
@@ -37,133 +38,127 @@ class Silent(Exception):
     """The node does not answer; the message has the last words of srun."""
 
 
-class NodeSession:
-    """The program on one node."""
+def look(
+    name: str, prefix: Sequence[str], python: Sequence[str], folder: Path, tried: Sequence[Sequence[str]], wait_s: float
+) -> Iterator[Finding]:
+    """Run the program on a node; yield what it finds, as it comes.
 
-    def __init__(
-        self, name: str, prefix: Sequence[str], python: Sequence[str], folder: Path, tried: Sequence[Sequence[str]]
-    ) -> None:
-        """Start it.
+    Args:
+        prefix: srun's command line; empty: here.
+        folder: where it writes into a file.
+        tried: the options of srun, and the command that tries to submit a job.
+        wait_s: for its job to start.
 
-        Args:
-            prefix: srun's command line; empty: here.
-            folder: where it writes into a file.
-            tried: the options of srun, and the command that tries to submit a job.
-
-        Raises:
-            EnvironmentProblem: the command line cannot be started, or the folder not be written.
-        """
-        self._name, self._begun, self._started, self._ahead_s = name, time.monotonic(), False, -3600.0
-        self._found = list[Finding]()
-        self._here = folder / secrets.token_hex(4)
-        self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 kept open; srun writes its words into it
-        words = (str(self._here), *map(json.dumps, tried), __version__)
-        program = programs.module("ftslurm.checks.on_node", *words, python=python)
+    Raises:
+        EnvironmentProblem: the command line cannot be started, or the folder not be written.
+    """
+    here, begun, started, ahead_s = folder / secrets.token_hex(4), time.monotonic(), False, -3600.0
+    words = (str(here), *map(json.dumps, tried), __version__)
+    with tempfile.TemporaryFile("a+b") as errors:  # srun writes its words into it
         try:
-            self._here.touch()
-            self._process = subprocess.Popen(
-                [*prefix, *program],
-                env=commands.scrubbed(os.environ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                bufsize=0,
-                start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
-                preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM),  # with it srun ends the job
-            )
+            here.touch()
+            process = _start([*prefix, *programs.module("ftslurm.checks.on_node", *words, python=python)], errors)
         except OSError as error:
             raise EnvironmentProblem(f"nothing can be started on {name}: {error}") from error
-
-    def look(self, wait_s: float) -> list[Finding]:
-        """Wait until the program runs, and for all that it finds."""
         try:
-            self._look(wait_s)
-        except (Silent, OSError) as why:
-            self._found.append(node_verdicts.silence(str(why), self._started))
+            hello = _await_start(process, errors, name, wait_s)
+            started, name, job = True, str(hello["node"]), hello["job"]
+            where = f"Slurm job {job}" if job else "the program"
+            yield _of(name, ok("job", f"{where} started after {time.monotonic() - begun:.1f} s"))
+            for _ in range(2):
+                answer = _next(process, errors, FACTS_S)
+                if answer is None:
+                    raise Silent(f"no answer within {FACTS_S:g} s")
+                ahead_s = max(ahead_s, answer["time"] - time.time())  # less the time that its quicker line took
+                found = [Finding(Level(level), *rest) for level, *rest in answer["found"]]
+                if answer.get("written"):
+                    found.append(node_verdicts.caching(_seen_s(here)))
+                yield from (_of(name, one) for one in found)
+            if job:
+                yield _of(name, node_verdicts.clock(ahead_s))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+        except (Silent, OSError, subprocess.SubprocessError) as why:
+            yield _of(name, node_verdicts.silence(str(why), started))
         except (KeyError, TypeError, ValueError):
-            self._found.append(node_verdicts.silence(OTHER_VERSION, True))
-        return [replace(one, what=f"{self._name}: {one.what}") for one in self._found]
+            yield _of(name, node_verdicts.silence(OTHER_VERSION, True))
+        finally:
+            _end(process)
 
-    def _look(self, wait_s: float) -> None:
-        hello = self._await_start(wait_s)
-        self._started, self._name, job = True, str(hello["node"]), hello["job"]
-        where = f"Slurm job {job}" if job else "the program"
-        self._found.append(ok("job", f"{where} started after {time.monotonic() - self._begun:.1f} s"))
-        if self._answer()["written"]:
-            self._found.append(node_verdicts.caching(self._seen_s()))
-        self._answer()
-        if job:
-            self._found.append(node_verdicts.clock(self._ahead_s))
-        with suppress(Silent):
-            self._answer()  # there is no further one: it ends
 
-    def _seen_s(self) -> float | None:
-        """Return after how many seconds this machine sees what the node has written; None: not within PATIENCE_S."""
-        begun = time.monotonic()
-        while not self._here.stat().st_size:
-            if time.monotonic() - begun > node_verdicts.PATIENCE_S:
-                return None
-            time.sleep(0.002)
-        return time.monotonic() - begun
+def _of(name: str, finding: Finding) -> Finding:
+    return replace(finding, what=f"{name}: {finding.what}")
 
-    def close(self) -> None:
-        """End the program and its job, if they have not ended."""
-        self._process.terminate()
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
 
-    def _await_start(self, wait_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + wait_s
-        while (hello := self._next(min(5.0, max(0.1, deadline - time.monotonic())))) is None:
-            state = self._queue_state()
-            if time.monotonic() > deadline:
-                raise Silent(f"its job has not started within {wait_s:g} s{state}")
-            waits = f"waiting for the job on {self._name}{state}; Ctrl-C cancels it"
-            print(waits, file=sys.stderr, flush=True)
-        return hello
+def _start(command: Sequence[str], errors: IO[bytes]) -> Program:
+    return subprocess.Popen(
+        command,
+        env=commands.scrubbed(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        bufsize=0,
+        start_new_session=True,  # Ctrl-C is for doctor, which ends srun in order
+        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM),  # with it srun ends the job
+    )
 
-    def _answer(self) -> dict[str, Any]:
-        answer = self._next(FACTS_S)
-        if answer is None:
-            raise Silent(f"no answer within {FACTS_S:g} s")
-        return answer
 
-    def _next(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the program's next line; None: there is none in time.
+def _end(process: Program) -> None:
+    """End the program and its job, if they have not ended."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
-        Raises:
-            Silent: it has ended instead.
-        """
-        assert self._process.stdout is not None
-        pipe, deadline = self._process.stdout, time.monotonic() + timeout_s
-        while readable(pipe.fileno(), deadline - time.monotonic()):
-            line = pipe.readline(LONGEST)
-            if not line:
-                raise Silent(self._last_words())
-            found = read_object(line) or {}  # what a profile or a prolog prints is none
-            if isinstance(told := found.get("time"), float):
-                self._ahead_s = max(self._ahead_s, told - time.time())  # less the time that its quickest line took
-                self._found += [Finding(Level(level), *words) for level, *words in found["found"]]
-                return found
-        return None
 
-    def _said(self) -> list[str]:
-        self._errors.seek(0)
-        return self._errors.read(LONGEST).decode(errors="replace").splitlines()
+def _seen_s(here: Path) -> float | None:
+    """Return after how many seconds this machine sees what the node has written; None: not within PATIENCE_S."""
+    begun = time.monotonic()
+    while not here.stat().st_size:
+        if time.monotonic() - begun > node_verdicts.PATIENCE_S:
+            return None
+        time.sleep(0.002)
+    return time.monotonic() - begun
 
-    def _queue_state(self) -> str:
-        for line in self._said():
-            if found := re.search(r"job (\d{1,20}) queued", line):
-                state, reason = client.job_state(found[1])
-                return f": Slurm job {found[1]} is {state} ({reason})"
-        return ""
 
-    def _last_words(self) -> str:
-        try:
-            code: object = self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            code = "none"
-        words = [line.strip() for line in self._said()]
-        return "; ".join(words[-3:]) or f"its program has ended (srun's exit code: {code})"
+def _await_start(process: Program, errors: IO[bytes], name: str, wait_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + wait_s
+    while (hello := _next(process, errors, min(5.0, max(0.1, deadline - time.monotonic())))) is None:
+        state = _queue_state(errors)
+        if time.monotonic() > deadline:
+            raise Silent(f"its job has not started within {wait_s:g} s{state}")
+        print(f"waiting for the job on {name}{state}; Ctrl-C cancels it", file=sys.stderr, flush=True)
+    return hello
+
+
+def _next(process: Program, errors: IO[bytes], timeout_s: float) -> dict[str, Any] | None:
+    """Return the program's next line; None: there is none in time.
+
+    Raises:
+        Silent: it has ended instead.
+    """
+    assert process.stdout is not None
+    deadline = time.monotonic() + timeout_s
+    while readable(process.stdout.fileno(), deadline - time.monotonic()):
+        line = process.stdout.readline(LONGEST)
+        if not line:
+            words = [word.strip() for word in _said(errors)]
+            raise Silent("; ".join(words[-3:]) or f"its program has ended (srun's exit code: {process.wait(END_S)})")
+        found = read_object(line) or {}  # what a profile or a prolog prints is none
+        if isinstance(found.get("time"), float):
+            return found
+    return None
+
+
+def _said(errors: IO[bytes]) -> list[str]:
+    errors.seek(0)
+    return errors.read(LONGEST).decode(errors="replace").splitlines()
+
+
+def _queue_state(errors: IO[bytes]) -> str:
+    for line in _said(errors):
+        if found := re.search(r"job (\d{1,20}) queued", line):
+            state, reason = client.job_state(found[1])
+            return f": Slurm job {found[1]} is {state} ({reason})"
+    return ""

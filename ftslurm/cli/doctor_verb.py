@@ -6,15 +6,12 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ftslurm.checks import slurm_facts
+from ftslurm.checks import node_session, slurm_facts
 from ftslurm.checks.finding import Finding, Level, fail, ok, warn
-from ftslurm.checks.node_session import NodeSession
 from ftslurm.checks.slurm_verdicts import check_slurm
 from ftslurm.errors import Distrusted, EnvironmentProblem
 from ftslurm.security import owned_files
@@ -72,16 +69,12 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     submit = commands.try_submission(*place, *args.srun, "--wrap=true")
     tried = [args.srun, submit if places and client.call(submit).ok else []]
     there = next(path for path in (root, *root.parents) if path.is_dir())
-    with ThreadPoolExecutor(max(1, len(places))) as pool, ExitStack() as ends:
-        try:
-            made = TemporaryDirectory(prefix=".ftslurm-doctor-", dir=there, ignore_cleanup_errors=True)
-            folder = Path(ends.enter_context(made))
-        except OSError as error:
-            why = f"{there} cannot be written ({error.strerror}): set --root to a shared folder of your own"
-            raise EnvironmentProblem(why) from error
-        sessions = [
-            ends.enter_context(closing(NodeSession(name, prefix, args.python, folder, tried)))
-            for name, prefix in (places or {"this machine": []}).items()
-        ]
-        for found in pool.map(lambda session: session.look(args.wait), sessions):
-            yield from found
+    try:
+        scratch = TemporaryDirectory(prefix=".ftslurm-doctor-", dir=there, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{there} cannot be written ({error.strerror}): set --root to a shared folder of your own"
+        ) from error
+    with scratch as folder:
+        for name, prefix in (places or {"this machine": []}).items():
+            yield from node_session.look(name, prefix, args.python, Path(folder), tried, args.wait)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from programs import Programs
 from ftslurm.checks import gpu_readings, node_facts, node_session, on_node
 from ftslurm.checks.finding import Finding, Level
 from ftslurm.checks.gpu_readings import GpuReading
-from ftslurm.checks.node_session import NodeSession
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard import gpus, kernel_log
 
@@ -36,8 +34,8 @@ def _light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def looked(root: Path, *prefix: str, python: str = sys.executable) -> dict[str, Finding]:
     """Return the findings by their checks."""
     (root / "scratch").mkdir(parents=True)
-    with closing(NodeSession("here", prefix, [python], root / "scratch", [[], []])) as only:
-        return {one.check: one for one in only.look(PATIENCE_S)}
+    found = node_session.look("here", prefix, [python], root / "scratch", [[], []], PATIENCE_S)
+    return {one.check: one for one in found}
 
 
 def test_this_machine_is_looked_at(tmp_path: Path) -> None:
@@ -107,4 +105,4 @@ def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkey
 
 def test_an_interpreter_that_is_not_there_is_a_bad_argument(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="No such file or directory: 'no-such-python'"):
-        NodeSession("here", [], ["no-such-python"], tmp_path, [[], []])
+        list(node_session.look("here", [], ["no-such-python"], tmp_path, [[], []], PATIENCE_S))

@@ -22,6 +22,7 @@ from ftslurm.errors import FtslurmError, complain
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run import full_disk
 from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
 
 
 def main(words: Sequence[str]) -> int:
@@ -29,25 +30,20 @@ def main(words: Sequence[str]) -> int:
     role, run = JobRole(words[0]), RunDir(Path(words[1]))
     full_disk.outlive()
     try:
-        if role is JobRole.STEPS:
-            return lead_steps(run)
         if role is JobRole.PILOT:
             from ftslurm.submission import pilots
 
             return pilots.hold(run)
-        return lead_run(run)
+        if role is JobRole.CONTROLLER:
+            return lead_run(run)
+        from ftslurm.submission import keeper
+
+        # The controller reads the configuration: each import here delays it.
+        owned_files.check_own(run.acted_on())
+        return keeper.keep(run)
     except FtslurmError as error:
         complain(error)
         return 2
-
-
-def lead_steps(run: RunDir) -> int:
-    """Keep the controller of a run in this job. The controller reads the configuration: each import here delays it."""
-    from ftslurm.security import owned_files
-    from ftslurm.submission import keeper
-
-    owned_files.check_own(run.acted_on())
-    return keeper.keep(run)
 
 
 def lead_run(run: RunDir) -> int:

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,9 +139,9 @@ def control(
         logger.exception("the controller failed; this is a bug in ftslurm")
         raise
     if outcome == "requeued":
-        from ftslurm.submission import requeue, submit
+        from ftslurm.submission import requeue
 
-        why_not = requeue.go_on(config, run, partial(submit.submit, config, run))
+        why_not = requeue.go_on(config, run)
         if why_not is None:
             return 0
         logger.error("%s", why_not)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from ftslurm.config.schema import Config
@@ -42,7 +41,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
     os.set_blocking(read_end, False)
     job = job_name(os.environ) if "SLURM_JOB_ID" in os.environ else None
     lead = Lead(run, job, read_end)
-    if not (_patiently(lambda: lead.take(None)) if array is None else lead.follow(array)):
+    if not (_patiently(lead, None) if array is None else lead.follow(array)):
         return _exit_code(run)
     wakeup, interrupted = Wakeup(SIGNALS), False
     while True:
@@ -51,7 +50,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
             break
         if lead.crashes_again:
             return 1 if array is not None else give_up(run, f"{lead.crash}, {MOST} times within {WITHIN_S:g} s")
-        if not _patiently(lambda: lead.take(lead.number)):
+        if not _patiently(lead, lead.number):
             return _exit_code(run)
     if lead.code == BAD_INPUT and array is None and last_event(run.events) not in (None, *LAST):
         return give_up(run, f"the next controller could not begin; the output of its job says why ({run.submitit})")
@@ -76,7 +75,7 @@ def _watch(lead: Lead, wakeup: Wakeup, write_end: int) -> bool:
     return interrupted
 
 
-def _patiently(take: Callable[[], bool]) -> bool:
+def _patiently(lead: Lead, after: int | None) -> bool:
     """Take the lead. Wait for a file server that is away, because the groups train on.
 
     Raises:
@@ -85,7 +84,7 @@ def _patiently(take: Callable[[], bool]) -> bool:
     until = time.monotonic() + AWAY_S
     while True:
         try:
-            return take()
+            return lead.take(after)
         except OSError:
             if time.monotonic() >= until:
                 raise

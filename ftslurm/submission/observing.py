@@ -32,7 +32,7 @@ def observed(config: Config, run: RunDir, leader: int | None) -> Iterator[Callab
     if not receivers.needed(config):
         yield lambda _: None
         return
-    watched = _Watched(config, run, leader)
+    watched = _Watched(run, leader)
     try:
         yield watched.tell
     finally:
@@ -50,8 +50,8 @@ def tell_the_end(run: RunDir) -> None:
 class _Watched:
     """An observer that is started again when it dies."""
 
-    def __init__(self, config: Config, run: RunDir, leader: int | None) -> None:
-        self._config, self._run = config, run
+    def __init__(self, run: RunDir, leader: int | None) -> None:
+        self._run = run
         self._command = programs.module("ftslurm.observer.observer", str(run.root), *([str(leader)] if leader else []))
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()

@@ -90,7 +90,7 @@ class _Report:
 
     def __init__(self, run: RunDir) -> None:
         self.run, self.next = run, 0.0
-        self.told = Counter[tuple[int, signal.Signals]]()  # by leader and signal
+        self.told = Counter[object]()  # by leader and signal
 
     def leaving(self, received: signal.Signals) -> None:
         """Send the report if it is due."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.config import compose
@@ -30,17 +31,14 @@ from ftslurm.run.replay import Reading, read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import read_state
-from ftslurm.submission import observing
+from ftslurm.submission import observing, submit
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (controller.translate.MARGIN_S)
 ANSWER_S = 20.0  # time-out of one Slurm command
 
 
-def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str | None:
+def go_on(config: Config, run: RunDir) -> str | None:
     """Let the run go on in another job, after the controller in this process has ended.
-
-    Args:
-        submit: submits a job that starts after this one; may raise EnvironmentProblem.
 
     Returns:
         The reason if the run cannot go on, else None.
@@ -52,7 +50,7 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
     if config.cluster.controller == "here":
         return f"the job could not be requeued: {why}; submit with sbatch --requeue to let it; {further}"
     try:
-        submit(os.environ["SLURM_JOB_ID"])
+        submit.submit(config, run, os.environ["SLURM_JOB_ID"])
     except EnvironmentProblem as error:
         return f"the job could not be requeued ({why}), and no other could be submitted ({error}); {further}"
     return None
@@ -141,8 +139,4 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
 
 def _settings(config: Config) -> str:
     """Return the configuration as text, without the run's folder."""
-    folder, config.run.dir = config.run.dir, None
-    try:
-        return compose.dump(config)
-    finally:
-        config.run.dir = folder
+    return compose.dump(replace(config, run=replace(config.run, dir=None)))

@@ -1,11 +1,13 @@
-"""Asks git about the tree in which the code lies, without running what its configuration could name."""
+"""Asks git about the tree in which the code lies, without running what its configuration could name.
+
+No command looks at the content of files: that would run filters.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 PATIENCE_S = 30.0
@@ -23,38 +25,11 @@ def ask(folder: str | Path, *words: str) -> bytes:
     Raises:
         GitError: it failed, is not installed, or took too long.
     """
-    return _run(folder, [*_QUIET, *(_without_filters(folder) if words[0] == "status" else ()), *words])
-
-
-def _without_filters(folder: str | Path) -> list[str]:
-    """Return options that switch off the filters which the own configuration of a tree or of a submodule names.
-
-    The user's (git-lfs) stay.
-    """
-    keys = set(_filters(str(folder)))
-    if any("=" in key for key in keys):
-        raise GitError(f"a filter in the configuration of {folder} has = in its name")
-    off = [f"{key}=" for key in keys] + [f"{key.rpartition('.')[0]}.required=false" for key in keys]
-    return [word for one in off for word in ("-c", one)]
-
-
-def _filters(folder: str) -> Iterator[str]:
-    with suppress(GitError):  # there are none
-        words = ["config", "--show-scope", "--name-only", "-z", "--get-regexp", r"^filter\..*\.(clean|process)$"]
-        found = os.fsdecode(_run(folder, words)).split("\0")
-        yield from (key for scope, key in zip(found[::2], found[1::2], strict=False) if scope in ("local", "worktree"))
-    for entry in os.fsdecode(ask(folder, "ls-files", "-z", "--stage", ":/")).split("\0"):
-        inner = os.path.join(folder, entry.partition("\t")[2])
-        if entry.startswith("160000 ") and os.path.exists(os.path.join(inner, ".git")):
-            yield from _filters(inner)
-
-
-def _run(folder: str | Path, words: Sequence[str]) -> bytes:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environ |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     # A partial clone fetches what it lacks, with programs of its configuration.
     environ |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
-    command = ["git", "-C", str(folder), *words]
+    command = ["git", "-C", str(folder), *_QUIET, *words]
     try:
         done = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False

@@ -22,10 +22,8 @@ from ftslurm.code.git_tree import GitError
 from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import masked, without_passwords, without_values
-from ftslurm.words import plural
 
 NAME, PACKAGES = "provenance.json", "pip-freeze.txt"
-MOST_CHANGED = 1_000  # changed files that are named
 
 
 def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
@@ -56,23 +54,18 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
 
 
 def describe(root: str) -> dict[str, Any]:
-    """Return the commit, branch, remote and changed files of a tree."""
-    changed = _lines(root, "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=none", sign="\0")
+    """Return the commit, branch and remote of a tree. What differs from the commit shows in the copy of the code."""
     return {
         "root": root,
         "commit": _line(root, "rev-parse", "--verify", "-q", "HEAD"),
         "branch": _line(root, "symbolic-ref", "--short", "-q", "HEAD"),
         "remote": without_passwords(_line(root, "config", "--get", "remote.origin.url") or "") or None,
-        "changed": [line[3:] for line in changed[:MOST_CHANGED]],
-        "changed_count": len(changed),
     }
 
 
 def sentence(state: Mapping[str, Any]) -> str:
-    """Return commit and changes for a person: "commit 1a2b3c4, 2 files changed"."""
-    commit, count = str(state["commit"] or ""), int(state["changed_count"])
-    said = f"commit {commit[:9]}" if commit else "no commit yet"
-    return f"{said}, {plural(count, 'file') if count else 'nothing'} changed"
+    """Return the commit for a person: "commit 1a2b3c4"."""
+    return f"commit {str(state['commit'])[:9]}" if state["commit"] else "no commit yet"
 
 
 def inherited(parent: Path) -> dict[str, Any] | None:
@@ -84,15 +77,9 @@ def inherited(parent: Path) -> dict[str, Any] | None:
 
 
 def _line(root: str, *words: str) -> str | None:
-    return next(iter(_lines(root, *words)), None)
-
-
-def _lines(root: str, *words: str, sign: str = "\n") -> list[str]:
-    try:
-        said = os.fsdecode(git_tree.ask(root, *words))
-    except GitError:
-        return []
-    return [line for line in said.split(sign) if line]
+    with contextlib.suppress(GitError):
+        return os.fsdecode(git_tree.ask(root, *words)).partition("\n")[0] or None
+    return None
 
 
 # --- packages ---------------------------------------------------------------------------------------------------------

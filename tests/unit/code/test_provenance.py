@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,17 +20,15 @@ from ftslurm.run.directory import RunDir
 from ftslurm.submission import code_of_run
 
 
-def test_commit_changes_and_packages_are_kept_and_secrets_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_and_packages_are_kept_and_secrets_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = tmp_path / "tree"
     write(tree, "train.py", "lib.py")
     git(tree, "init", "-q", "-b", "main")
-    assert provenance.sentence(provenance.describe(str(tree))) == "no commit yet, 2 files changed"
+    assert provenance.sentence(provenance.describe(str(tree))) == "no commit yet"
     git(tree, "add", "-A")
     git(tree, "commit", "-qm", "first")
     git(tree, "remote", "add", "origin", "https://me:pass1word@host/x.git")
-    assert provenance.sentence(provenance.describe(str(tree))).endswith(", nothing changed")
+    assert re.fullmatch("commit [0-9a-f]{9}", provenance.sentence(provenance.describe(str(tree))))
     secret = 's3cr3t"value'
     (tree / "lib.py").write_text(f"KEY = '{secret}'\n")
     write(tree, "ü.py")
@@ -46,7 +45,6 @@ def test_commit_changes_and_packages_are_kept_and_secrets_are_not(
     head = subprocess.run(["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     assert state["commit"] == head.stdout.strip()
     assert (state["branch"], state["remote"]) == ("main", "https://***@host/x.git")
-    assert (state["changed"], state["changed_count"]) == (["lib.py", "ü.py"], 2)
     assert (run / "provenance.json").stat().st_mode & 0o777 == 0o600
     packages = (run / "pip-freeze.txt").read_text().splitlines()
     assert any(line.startswith("torch==") for line in packages)
@@ -141,24 +139,9 @@ def test_no_configuration_of_a_tree_or_a_submodule_runs_anything(tmp_path: Path)
         git(tree, "config", "core.hooksPath", str(hooks))
         (tree / "a.txt").write_text("# A.txt\n")  # of the same size: git must compare the content
     ran.unlink(missing_ok=True)
-    state = provenance.describe(str(top))
+    provenance.describe(str(top))
     config = Config()
     config.job.script = str(top / "train.py")
     write(top, "train.py")
     survey(absolute(config))
     assert not ran.exists(), ran.read_text()
-    assert set(state["changed"]) >= {".gitattributes", "a.txt", "sub"}
-
-
-def test_filters_that_a_trees_own_configuration_names_are_not_run(tmp_path: Path) -> None:
-    tree, ran = tmp_path / "tree", tmp_path / "ran"
-    write(tree, "a.txt", "b.txt")
-    (tree / ".gitattributes").write_text("*.txt filter=evil\n")
-    git(tree, "init", "-q")
-    git(tree, "add", "-A")
-    git(tree, "commit", "-qm", "x")
-    git(tree, "config", "filter.evil.clean", f"touch '{ran}'; cat")
-    git(tree, "config", "filter.evil.required", "true")
-    (tree / "a.txt").write_text("# A.txt\n")  # of the same size: git must compare the content
-    assert provenance.describe(str(tree))["changed"] == ["a.txt"]
-    assert not ran.exists()

@@ -160,7 +160,7 @@ def _link_rest(found: Survey, part: str) -> None:
             if around.startswith(os.path.realpath(entry.path) + "/"):
                 continue  # the folder of the runs
             target = os.path.join(part, path)
-            if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.rules):
+            if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.exclude):
                 _copy_one(entry.path, target, found.root, keep_links=False)
             elif entry.is_symlink() and os.path.relpath(os.path.realpath(entry.path), found.root) in copied:
                 _copy_one(entry.path, target, found.root, keep_links=False)  # a link within the copy

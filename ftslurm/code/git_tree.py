@@ -62,14 +62,13 @@ def top(folder: str | Path) -> str | None:
     return None if not found or (home + "/").startswith(found.rstrip("/") + "/") else found
 
 
-def files(root: str, left_out: Sequence[str], include: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+def files(root: str, left_out: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the files that git keeps, submodules' among them, and those that it neither keeps nor ignores.
 
     A tree of its own within this one (a clone that is no submodule) is left out.
 
     Args:
         left_out: folders of the tree in which nothing is looked for.
-        include: globs of what is listed even if git ignores it; more than these may be returned.
 
     Raises:
         GitError: git failed.
@@ -77,13 +76,7 @@ def files(root: str, left_out: Sequence[str], include: Sequence[str] = ()) -> tu
     kept = ask(root, "ls-files", "-z", "--cached", "--recurse-submodules")
     words = [f"--exclude=/{_escaped(folder)}/" for folder in left_out]
     others = ask(root, "ls-files", "-z", "--others", "--exclude-standard", *words)
-    found = _names(others)
-    if include:
-        specs = [f":(top,glob)**/{one.strip('/')}{below}" for one in include for below in ("", "/**")]
-        found += _names(
-            ask(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", *words, "--", *specs)
-        )
-    return _names(kept), list(dict.fromkeys(name for name in found if not name.endswith("/")))
+    return _names(kept), [name for name in _names(others) if not name.endswith("/")]
 
 
 def _names(text: bytes) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 from pathlib import PurePosixPath
@@ -29,22 +28,9 @@ _SECRET = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The settings of a copy."""
-
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-
-    def included(self, path: str) -> bool:
-        """Return whether job.snapshot_include names a path, or a folder above it."""
-        return _pattern(self.include).match(path) is not None
-
-    def excluded(self, path: str) -> bool:
-        """Return whether job.snapshot_exclude names a path or a folder above it, or its name is that of a secret."""
-        if _pattern(self.exclude).match(path) is not None:
-            return True
-        return _SECRET.fullmatch(PurePosixPath(path).name) is not None and not self.included(path)
+def excluded(path: str, exclude: tuple[str, ...]) -> bool:
+    """Return whether job.snapshot_exclude names a path or a folder above it, or its name is that of a secret."""
+    return (_pattern(exclude).match(path) or _SECRET.fullmatch(PurePosixPath(path).name)) is not None
 
 
 @cache
@@ -68,7 +54,7 @@ def is_module(path: str) -> bool:
     return path.endswith(_MODULES)
 
 
-def choose(sizes: Mapping[str, int], tracked: frozenset[str], rules: Rules) -> frozenset[str] | str:
+def choose(sizes: Mapping[str, int], tracked: frozenset[str], exclude: tuple[str, ...]) -> frozenset[str] | str:
     """Return the files to copy, or why they are too many.
 
     If all together are too large, data that git does not know is left out first.
@@ -76,16 +62,11 @@ def choose(sizes: Mapping[str, int], tracked: frozenset[str], rules: Rules) -> f
     Args:
         sizes: the candidates, by their path in the tree.
         tracked: those that git keeps.
+        exclude: job.snapshot_exclude.
     """
-    wanted = {
-        path: size
-        for path, size in sizes.items()
-        if not rules.excluded(path) and (size <= MOST_FILE_MB << 20 or rules.included(path))
-    }
+    wanted = {path: size for path, size in sizes.items() if size <= MOST_FILE_MB << 20 and not excluded(path, exclude)}
     if not _fits(wanted):
-        wanted = {
-            path: size for path, size in wanted.items() if path in tracked or is_code(path) or rules.included(path)
-        }
+        wanted = {path: size for path, size in wanted.items() if path in tracked or is_code(path)}
     if _fits(wanted):
         return frozenset(wanted)
     return (
@@ -98,8 +79,6 @@ def _fits(sizes: Mapping[str, int]) -> bool:
     return len(sizes) <= MOST_FILES and sum(sizes.values()) <= MOST_MB << 20
 
 
-def late(path: str, size: int, rules: Rules) -> bool:
-    """Return whether a file that git ignores is copied all the same: Python may import it, or it is asked for."""
-    if rules.excluded(path):
-        return False
-    return rules.included(path) or (is_module(path) and size <= MOST_FILE_MB << 20)
+def late(path: str, size: int, exclude: tuple[str, ...]) -> bool:
+    """Return whether a file that git ignores is copied all the same: Python may import it."""
+    return is_module(path) and size <= MOST_FILE_MB << 20 and not excluded(path, exclude)

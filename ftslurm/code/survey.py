@@ -6,12 +6,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftslurm.code import git_tree, module_file, record
 from ftslurm.code.record import CodeRecord
-from ftslurm.code.selection import Rules, choose, is_code, is_module
+from ftslurm.code.selection import choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
 from ftslurm.words import plural
 
@@ -30,7 +30,7 @@ class Survey(CodeRecord):
     links: bool = True  # whether what is not copied is linked to the original
     git: bool = False
     note: str = ""  # why it is no git tree, if git refuses to read it
-    rules: Rules = field(default_factory=Rules)
+    exclude: tuple[str, ...] = ()  # job.snapshot_exclude
 
     def sentence(self) -> str:
         """Return what happens with the code, for a person."""
@@ -77,7 +77,7 @@ def _of_tree(config: Config, main: str) -> Survey:
         if root is not None:
             root = os.path.realpath(root)
             runs = [os.path.relpath(one, root) for one in _of_runs(config) if one.startswith(root + "/")]
-            kept, others = git_tree.files(root, runs, config.job.snapshot_include)
+            kept, others = git_tree.files(root, runs)
             sizes = _sizes(root, kept + _outside_runs(others))
             return _of_files(config, main, root, sizes, frozenset(kept), git=True)
     except git_tree.GitError as error:
@@ -87,7 +87,7 @@ def _of_tree(config: Config, main: str) -> Survey:
         return Survey(
             record.NONE, why=f"{root} holds all kinds of things: give the script a folder of its own{refused}"
         )
-    found = _walk(root, frozenset(_of_runs(config)), rules_of(config))
+    found = _walk(root, frozenset(_of_runs(config)))
     if found is None:
         return Survey(record.NONE, why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
     return replace(_of_files(config, main, root, found), note=refused)
@@ -103,8 +103,8 @@ def _of_files(
     git: bool = False,
     links: bool = True,
 ) -> Survey:
-    rules, script = rules_of(config), os.path.relpath(main, root)
-    chosen = choose({path: size for path, size in sizes.items() if path != script}, known, rules)
+    exclude, script = tuple(config.job.snapshot_exclude), os.path.relpath(main, root)
+    chosen = choose({path: size for path, size in sizes.items() if path != script}, known, exclude)
     if isinstance(chosen, str):
         return Survey(record.NONE, why=chosen)
     return Survey(
@@ -115,14 +115,8 @@ def _of_files(
         size=sum(sizes[path] for path in chosen) + _size(main),
         git=git,
         links=links,
-        rules=rules,
+        exclude=exclude,
     )
-
-
-def rules_of(config: Config) -> Rules:
-    """Return the settings of a copy."""
-    job = config.job
-    return Rules(tuple(job.snapshot_include), tuple(job.snapshot_exclude))
 
 
 def package_root(path: str) -> str:
@@ -159,7 +153,7 @@ def _is_broad(folder: str) -> bool:
     return sticky or (home + "/").startswith(real.rstrip("/") + "/")
 
 
-def _walk(root: str, skipped: frozenset[str], rules: Rules) -> dict[str, int] | None:
+def _walk(root: str, skipped: frozenset[str]) -> dict[str, int] | None:
     """Return the modules and small configuration files below a folder, with their sizes; None: it has too many entries.
 
     Args:
@@ -179,7 +173,7 @@ def _walk(root: str, skipped: frozenset[str], rules: Rules) -> dict[str, int] | 
         for name in names:
             file = os.path.join(folder, name)
             path, size = os.path.relpath(file, root), _size(file)
-            wanted = is_module(path) or rules.included(path) or (is_code(path) and size <= _MOST_CONFIG)
+            wanted = is_module(path) or (is_code(path) and size <= _MOST_CONFIG)
             if wanted and os.path.isfile(file):  # no pipe
                 found[path] = size
     return found

@@ -89,10 +89,8 @@ class JobConfig:
     # package or folder, is copied into the run directory, if it has no more than 100 MiB, and every attempt runs the
     # copy. none: attempts run what the files contain. auto: copy, or none where that cannot be.
     snapshot: Literal["auto", "copy", "none"] = "auto"
-    # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large.
-    snapshot_include: list[str] = field(default_factory=list)
-    # Those that are not copied, as keys and passwords (.env, *.pem, id_rsa) never are. What is not copied is a link to
-    # the original.
+    # Files and folders that are not copied, as [vendor, "*.bin"]; keys and passwords (.env, *.pem, id_rsa) never are.
+    # What is not copied is a link to the original.
     snapshot_exclude: list[str] = field(default_factory=list)
     # Steps the script takes; for the progress bar, and drills at a fraction of the run.
     total_steps: int | None = limited(None, 1)

@@ -75,7 +75,7 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
 
 def _settings(config: Config) -> tuple[object, ...]:
     job = config.job
-    return job.script, job.module, job.snapshot, job.snapshot_include, job.snapshot_exclude
+    return job.script, job.module, job.snapshot, job.snapshot_exclude
 
 
 def check(config: Config, found: Survey) -> None:

@@ -173,17 +173,16 @@ def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: st
         record.read(tmp_path)
 
 
-def test_what_git_ignores_is_copied_if_asked_for_and_a_clone_within_the_tree_is_a_link(tmp_path: Path) -> None:
+def test_what_git_ignores_and_a_clone_within_the_tree_are_links(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     write(tree, "train.py", "vendor/v.py", "lib/vendor/w.txt", "cache/c.txt", "clone/n.py", ".venv/pyvenv.cfg")
     (tree / ".gitignore").write_text("vendor/\ncache/\n")
     for folder in (tree, tree / "clone"):
         git(folder, "init", "-q")
-    found = look(tree / "train.py", job__snapshot_include=["vendor"])
-    assert found.files == {"train.py", ".gitignore", "vendor/v.py", "lib/vendor/w.txt"}
+    found = look(tree / "train.py")
+    assert found.files == {"train.py", ".gitignore"}
     copy = kept(found, tmp_path / "run")
-    assert {path.name for path in copy.iterdir() if path.is_symlink()} == {"cache", "clone", ".venv"}
-    assert look(tree / "train.py").files == {"train.py", ".gitignore"}
+    assert {path.name for path in copy.iterdir() if path.is_symlink()} == {"vendor", "lib", "cache", "clone", ".venv"}
 
 
 def test_links_pipes_and_files_that_vanish_do_not_disturb_the_copy(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from test_code_survey import git, write
 
 from ftslurm.code import provenance
-from ftslurm.code.selection import Rules
+from ftslurm.code.selection import excluded
 from ftslurm.code.survey import survey
 from ftslurm.config.compose import absolute
 from ftslurm.config.schema import Config
@@ -97,7 +97,7 @@ BY_NAME = (
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_files_with_the_name_of_a_secret_are_not_copied(name: str) -> None:
-    assert Rules().excluded(name)
+    assert excluded(name, ())
 
 
 PROGRAMS = (

@@ -52,8 +52,6 @@ def survey(config: Config) -> Survey:
     main = os.path.realpath(main)  # Python looks for modules in the folder to which a link leads
     if not os.path.isfile(main):
         return Survey(record.NONE, why=f"{main} is no file")
-    if str(job.module).startswith("ftslurm."):
-        return Survey(record.NONE, why=f"job.module={job.module} is a part of ftslurm")
     if job.script is None and _installed(main):
         return Survey(record.NONE, why=f"job.module={job.module} is installed in {os.path.dirname(main)}")
     if job.script is not None and Path(main).parent == shipped("examples"):

@@ -124,7 +124,6 @@ def test_a_module_is_found_from_the_working_directory(tmp_path: Path, monkeypatc
     elsewhere = look(job__module="hydra.main")
     assert elsewhere.kind == "none"
     assert "is installed in" in elsewhere.why
-    assert look(job__module="ftslurm.worker.torchtitan").kind == "none"
     assert look(job__module="no_such").kind == "none"
 
 

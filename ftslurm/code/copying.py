@@ -23,23 +23,22 @@ MOST_LINKS = 1_000  # in one folder; with more it holds data that a script reads
 _NEVER = frozenset({".git", "__pycache__"})
 
 
-def keep(found: Survey, run: Path) -> CodeRecord:
-    """Copy the code of a run, and write its record.
+def keep(found: Survey, run: Path) -> None:
+    """Copy the code of a run, and write its record, if it is to be copied.
 
     Raises:
         EnvironmentProblem: it cannot be read or written.
     """
+    if not found.root:
+        return
     try:
-        if found.kind == record.COPY:
-            _copy(found, run / record.FOLDER)
-        made = CodeRecord(found.kind, found.root, found.script, found.why)
-        record.write(run, made)
+        _copy(found, run / record.FOLDER)
+        record.write(run, CodeRecord(found.root, found.script))
     except OSError as error:
         raise EnvironmentProblem(
             f"the code of the run cannot be copied to {run / record.FOLDER}: {error.strerror} "
             f"({error.filename or run}); job.snapshot=none copies nothing"
         ) from error
-    return made
 
 
 def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:

@@ -27,7 +27,7 @@ class RunCode:
             OSError: its record is damaged, or another user can have written it.
         """
         self._of = record.read(run)
-        self._copy = os.path.join(run, record.FOLDER) if self._of.kind == record.COPY else None
+        self._copy = os.path.join(run, record.FOLDER) if self._of.root else None
 
     def place(self, path: str) -> str:
         """Return where the code at a path is taken from: from the copy, or from the path itself.

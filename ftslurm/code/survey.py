@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ftslurm.code import git_tree, module_file, record
+from ftslurm.code import git_tree, module_file
 from ftslurm.code.record import CodeRecord
 from ftslurm.code.selection import choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
@@ -25,6 +25,7 @@ _NO_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-pack
 class Survey(CodeRecord):
     """The code of a run that is not submitted yet. `files` are paths in `root`."""
 
+    why: str = ""  # it is not copied
     files: frozenset[str] = frozenset()
     size: int = 0
     links: bool = True  # whether what is not copied is linked to the original
@@ -34,7 +35,7 @@ class Survey(CodeRecord):
 
     def sentence(self) -> str:
         """Return what happens with the code, for a person."""
-        if self.kind == record.COPY:
+        if self.root:
             where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it"
             size = f"{plural(len(self.files), 'file')}, {self.size / (1 << 20):.1f} MB"
             return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory"
@@ -44,16 +45,16 @@ class Survey(CodeRecord):
 def survey(config: Config) -> Survey:
     """Return how the code of a run will be kept, without changing anything."""
     job = config.job
-    if job.snapshot == record.NONE:
-        return Survey(record.NONE, why="job.snapshot=none")
+    if job.snapshot == "none":
+        return Survey(why="job.snapshot=none")
     main = job.script if job.script is not None else module_file.find(config)
     if main is None:
-        return Survey(record.NONE, why=f"job.module={job.module} is found only where the workers run")
+        return Survey(why=f"job.module={job.module} is found only where the workers run")
     main = os.path.realpath(main)  # Python looks for modules in the folder to which a link leads
     if not os.path.isfile(main):
-        return Survey(record.NONE, why=f"{main} is no file")
+        return Survey(why=f"{main} is no file")
     if job.script is None and _installed(main):
-        return Survey(record.NONE, why=f"job.module={job.module} is installed in {os.path.dirname(main)}")
+        return Survey(why=f"job.module={job.module} is installed in {os.path.dirname(main)}")
     if job.script is not None and Path(main).parent == shipped("examples"):
         folder = Path(main).parent
         beside = {path.name: path.stat().st_size for path in folder.glob("*.py")}
@@ -82,12 +83,10 @@ def _of_tree(config: Config, main: str) -> Survey:
         refused = f" (git refuses to read it: {error})"
     root = package_root(main)
     if _is_broad(root):
-        return Survey(
-            record.NONE, why=f"{root} holds all kinds of things: give the script a folder of its own{refused}"
-        )
+        return Survey(why=f"{root} holds all kinds of things: give the script a folder of its own{refused}")
     found = _walk(root, frozenset(_of_runs(config)))
     if found is None:
-        return Survey(record.NONE, why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
+        return Survey(why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
     return replace(_of_files(config, main, root, found), note=refused)
 
 
@@ -104,9 +103,8 @@ def _of_files(
     exclude, script = tuple(config.job.snapshot_exclude), os.path.relpath(main, root)
     chosen = choose({path: size for path, size in sizes.items() if path != script}, known, exclude)
     if isinstance(chosen, str):
-        return Survey(record.NONE, why=chosen)
+        return Survey(why=chosen)
     return Survey(
-        record.COPY,
         root=root,
         script=script if config.job.script is not None else None,
         files=chosen | {script},

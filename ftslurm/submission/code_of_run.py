@@ -30,7 +30,7 @@ def take(config: Config, run: RunDir) -> None:
     check(config, found)
     copying.keep(found, run.root)
     provenance.write(config, run.root, provenance.describe(found.root) if found.git else None)
-    if found.note or (found.kind == record.NONE and config.job.snapshot == "auto"):
+    if found.note or (not found.root and config.job.snapshot == "auto"):
         print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)
 
 
@@ -60,7 +60,7 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
         old = record.read(parent.root)
     except OSError as error:
         raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
-    if new or old.kind == record.NONE or _settings(before) != _settings(config):
+    if new or not old.root or _settings(before) != _settings(config):
         return Inheritance(take, "the code as it is now")
 
     edited = copying.edited(parent.root, old)
@@ -84,5 +84,5 @@ def check(config: Config, found: Survey) -> None:
     Raises:
         ConfigError: the message has the reason.
     """
-    if config.job.snapshot == "copy" and found.kind != record.COPY:
+    if config.job.snapshot == "copy" and not found.root:
         raise ConfigError(f"job.snapshot=copy: the code cannot be copied: {found.why}")

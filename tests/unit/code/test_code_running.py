@@ -16,7 +16,7 @@ import os, subprocess, sys
 from ftslurm.code import record
 from ftslurm.code.running import RunCode
 tree, link, run = sys.argv[1:]
-record.write(run, record.CodeRecord("copy", tree, "train.py"))
+record.write(run, record.CodeRecord(tree, "train.py"))
 code = RunCode(run)
 sys.path.insert(0, link + "/src")
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -64,7 +64,7 @@ def test_they_do_for_every_way_of_finding_a_module_and_for_child_processes(tmp_p
 def test_the_script_is_that_of_the_copy_and_other_paths_stay(tmp_path: Path) -> None:
     (tmp_path / "code/sub").mkdir(parents=True)
     (tmp_path / "code/data").symlink_to("/usr")
-    record.write(tmp_path, CodeRecord("copy", "/t", "sub/train.py"))
+    record.write(tmp_path, CodeRecord("/t", "sub/train.py"))
     code = RunCode(str(tmp_path))
     assert code.script("/t/sub/train.py") == str(tmp_path / "code/sub/train.py")
     assert code.place("/t") == str(tmp_path / "code")

@@ -69,7 +69,7 @@ def test_a_git_tree_is_copied_with_its_new_files_and_the_rest_are_links(tmp_path
     (tree / "lib/gone.py").unlink()
     (tree / "jobs/train.py").chmod(0o755)
     found = look(tree / "jobs/train.py", run__root=str(tree / "runs"))
-    assert (found.kind, found.script, found.root) == ("copy", "jobs/train.py", str(tree))
+    assert (found.script, found.root) == ("jobs/train.py", str(tree))
     assert f" MB, of git tree {tree}: every attempt" in found.sentence()
     copy = kept(found, tmp_path / "run")
     plain = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file() and not path.is_symlink()}
@@ -111,7 +111,7 @@ def test_of_a_home_directory_nothing_is_taken(tmp_path: Path, monkeypatch: pytes
     write(tmp_path, "train.py", "thesis/plot.py")
     git(tmp_path, "init", "-q")  # dotfiles
     found = look(tmp_path / "train.py")
-    assert found.kind == "none"
+    assert not found.root
     assert "give the script a folder of its own" in found.why
 
 
@@ -119,12 +119,12 @@ def test_a_module_is_found_from_the_working_directory(tmp_path: Path, monkeypatc
     write(tmp_path, "pkg/__init__.py", "pkg/train.py", "helper.py")
     monkeypatch.chdir(tmp_path)
     found = look(job__module="pkg.train")
-    assert (found.kind, found.script, found.root) == ("copy", None, str(tmp_path))
+    assert (found.script, found.root) == (None, str(tmp_path))
     assert found.files == {"pkg/__init__.py", "pkg/train.py", "helper.py"}
     elsewhere = look(job__module="hydra.main")
-    assert elsewhere.kind == "none"
+    assert not elsewhere.root
     assert "is installed in" in elsewhere.why
-    assert look(job__module="no_such").kind == "none"
+    assert not look(job__module="no_such").root
 
 
 def test_an_example_is_copied_with_the_modules_beside_it() -> None:
@@ -139,11 +139,11 @@ def test_what_is_too_large_is_not_copied(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(selection, "MOST_MB", 1)
     git(tmp_path, "init", "-q")
     found = look(tmp_path / "train.py")
-    assert found.kind == "none"
+    assert not found.root
     assert "more than 1 MB" in found.why
     run = tmp_path / "run"
     assert not kept(found, run).exists()
-    assert record.read(run) == record.CodeRecord("none", why=found.why)
+    assert record.read(run) == record.CodeRecord()
 
 
 def test_a_child_gets_the_copy_of_its_parent_and_knows_what_has_changed_since(tmp_path: Path) -> None:
@@ -151,7 +151,6 @@ def test_a_child_gets_the_copy_of_its_parent_and_knows_what_has_changed_since(tm
     write(tree, "train.py", "lib/a.py", "d.csv")
     kept(look(tree / "train.py"), tmp_path / "run")
     old = record.read(tmp_path / "run")
-    assert old is not None
     assert copying.edited(tmp_path / "run", old) == []
     (tree / "lib/a.py").write_text("other")
     (tree / "train.py").touch()
@@ -163,9 +162,9 @@ def test_a_child_gets_the_copy_of_its_parent_and_knows_what_has_changed_since(tm
     assert record.read(tmp_path / "child") == old
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "odd"}', '{"kind": "copy", "root": 3}', '{"kind": 7}'])
+@pytest.mark.parametrize("text", ["[]", "{", "{}", '{"kind": "odd"}', '{"root": 3}', '{"root": "/", "script": 7}'])
 def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: str) -> None:
-    assert record.read(tmp_path) == record.CodeRecord("none")
+    assert record.read(tmp_path) == record.CodeRecord()
     (tmp_path / record.NAME).write_text(text)
     (tmp_path / record.NAME).chmod(0o600)
     with pytest.raises(OSError, match="damaged"):
@@ -234,8 +233,8 @@ def test_links_that_lead_outside_stay_links_and_the_group_of_a_shared_run_reads_
     if share:
         sharing.share(run, group)
     sharing.share(child, group)
-    made = copying.keep(found, run)
-    copying.hand_on(run, child, made)
+    copying.keep(found, run)
+    copying.hand_on(run, child, record.read(run))
     for folder in (run, child):
         copy = folder / record.FOLDER
         plain = {path.name for path in copy.iterdir() if not path.is_symlink()}

@@ -185,7 +185,7 @@ def watch(task: guard.Task, channel: session.Channel) -> session.Watchers:
             lambda reason: session.end_before_step(channel, reason), lambda: task.position.reached
         ),
         unhealed=SimpleNamespace(install=lambda: None, ended=lambda: None),  # type: ignore[arg-type]
-        quorums=SimpleNamespace(listen_to=lambda _: None),  # type: ignore[arg-type]
+        quorums=SimpleNamespace(listen_to=bool, cover=bool, install=bool, joined=SimpleNamespace()),  # type: ignore[arg-type]
         sessions=Sessions(),
     )
     importlib.import_module("ftslurm.worker.run_manager").install(watchers)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ftslurm.worker.native_group import Native
 
 IN_TORCH = "ftslurm_torch_"  # the names of threads that are in the middle of C++ code, perhaps for long
-CHILD = ("_p", "_futures", "_futures_lock")  # what a baby group has
 
 
 class Aborted(RuntimeError):
@@ -38,7 +37,7 @@ def end(group: Any) -> None:
 
     with contextlib.suppress(Exception):
         group = innermost(group)
-        if all(hasattr(group, name) for name in CHILD):
+        if has_child(group):
             _kill_child(group)
         elif gloo_end.is_gloo(group):
             gloo_end.end(group)
@@ -51,6 +50,11 @@ def end(group: Any) -> None:
             _start_abort(group._pg)
         else:
             group.abort()
+
+
+def has_child(group: Any) -> bool:
+    """Return whether a process group works in a child process (baby)."""
+    return isinstance(group, module().ProcessGroupBaby)
 
 
 def native_of(group: Any) -> Native | None:

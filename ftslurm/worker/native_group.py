@@ -81,7 +81,7 @@ class Native:
             Broken: the quorum has broken. Gloo's set-up goes on for five times the time-out, NCCL's for ever.
         """
         self.store.move(self.address, options.timeout)
-        quorums.unless_broken(options.uuid, lambda: group.reconfigure(options).wait())
+        quorums.unless_broken(lambda: group.reconfigure(options).wait())
 
 
 NATIVES: WeakKeyDictionary[Any, Native] = WeakKeyDictionary()  # by the process group

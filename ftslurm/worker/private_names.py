@@ -110,30 +110,15 @@ class Patch(Enum):
             "torchft.manager:Manager": """
                 start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error() errored()
                 _async_quorum() _apply_pending_state_dict()
-                _checkpoint_transport _client _group_rank _healing _participating_replica_world_size _pending_state_dict
-                _pg _quorum_future _quorum_id _step
+                _checkpoint_transport _client _errored _group_rank _healing _participating_replica_world_size
+                _pending_state_dict _pg _quorum_future _quorum_id _step
             """,
-            "torchft.process_group:ProcessGroupWrapper": "abort() _pg",
+            "torchft.process_group:ProcessGroupWrapper": "abort() _create_pg() _pg",
             "torchft.process_group:ProcessGroupNCCL": "_errored",
-            "torchft.process_group": "ProcessGroupGloo",
+            "torchft.process_group:ProcessGroupBaby": "_p _futures _futures_lock",
+            "torchft.process_group": "ProcessGroupGloo create_store_client()",
             "torchft.manager:_ManagedWork": "_work",
             "torch.distributed:ProcessGroup": "_register_backend _set_default_backend",
             "torch.optim.optimizer": "register_optimizer_step_post_hook()",
-        },
-    )
-    # Nobody waits for a member that its quorum has lost.
-    BROKEN = (
-        "survivors may wait for a dead group until the process group's time-out",
-        {
-            "torchft.manager:Manager": "_errored _pg _quorum_id",
-            "torchft.process_group": "create_store_client()",
-            "torchft.process_group:ProcessGroupWrapper": "_create_pg() _quorum_id",
-            "torchft.process_group:ProcessGroupBaby": "configure() _p _futures _futures_lock",
-        },
-        {  # torchft 0.3
-            "torchft.manager:Manager": "_errored _pg _quorum_id",
-            "torchft.process_group": "create_store_client()",
-            "torchft.process_group:ProcessGroupWrapper": "_create_pg() _uuid",
-            "torchft.process_group:ProcessGroupBaby": "reconfigure() _p _futures _futures_lock",
         },
     )

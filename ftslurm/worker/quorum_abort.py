@@ -16,7 +16,6 @@ quorum is never issued again, so aborting one cannot harm another.
 from __future__ import annotations
 
 import functools
-import importlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -29,8 +28,7 @@ from ftslurm.errors import complain
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import group_end, patch_fit
-from ftslurm.worker.private_names import Patch
+from ftslurm.worker import group_end
 
 T = TypeVar("T")
 Receive = Callable[[type[messages.Broken]], messages.Broken]
@@ -56,64 +54,51 @@ class BrokenQuorums:
         self.broken = -1  # this quorum and all earlier ones are broken
         self.receive: Receive | None = None
         self.changed = threading.Condition()
-        self.kinds = set[Any]()
+        self.joined = threading.local()  # its `quorum` is the one that a Manager has joined in this thread
 
     def install(self) -> None:
-        """Abort the set-up of process groups of broken quorums.
-
-        What blocks is the client of the store, and `_create_pg`, in which each kind of process group connects to its
-        peers. A process group in a child process (baby) is set up there, and this process waits for its answer.
-        """
-        module: Any = importlib.import_module("torchft.process_group")
-        stable = patch_fit.form(Patch.BROKEN) == 0
-        connect, make = module.create_store_client, module.ProcessGroupWrapper.__init__
+        """Have clients of the store of a broken quorum give up."""
+        module = group_end.module()
+        connect = module.create_store_client
 
         @functools.wraps(connect)
-        def create_store_client(store_addr: str, *args: Any, **kwargs: Any) -> Any:
-            return self.unless_broken(quorum_of(store_addr), lambda: connect(store_addr, *args, **kwargs))
+        def create_store_client(*args: Any, **kwargs: Any) -> Any:
+            return self.unless_broken(lambda: connect(*args, **kwargs))
 
-        @functools.wraps(make)
-        def init(group: Any, *args: Any, **kwargs: Any) -> None:
-            self._install_for(type(group), "_quorum_id" if stable else "_uuid")
-            make(group, *args, **kwargs)
+        module.create_store_client = create_store_client
 
-        module.create_store_client, module.ProcessGroupWrapper.__init__ = create_store_client, init
-        self._install_for_children(module.ProcessGroupBaby, "configure" if stable else "reconfigure")
+    def cover(self, group: Any) -> None:
+        """Abort the set-up of a Manager's process group if its quorum breaks.
 
-    def _install_for(self, kind: Any, number: str) -> None:
-        """Wrap the set-up of a kind of process group, torchft's or the script's, once."""
-        if kind in self.kinds:
-            return
-        self.kinds.add(kind)
-        create = kind._create_pg
+        What blocks is `_create_pg`, in which each kind connects to its peers, torchft's or the script's. One in a child
+        process (baby) is set up there, and this process waits for its answer.
+        """
+        group = group_end.innermost(group)
+        name, is_baby = "_create_pg", group_end.has_child(group)
+        if is_baby:
+            name = "configure" if hasattr(group, "configure") else "reconfigure"  # of torchft 0.3
+        set_up = getattr(group, name, None)
+        if set_up is None or name in vars(group):
+            return  # it connects to nobody, or another Manager had it
 
-        @functools.wraps(create)
-        def _create_pg(group: Any, *args: Any) -> Any:
-            return self.unless_broken(getattr(group, number), lambda: _connected(group, create(group, *args)))
-
-        kind._create_pg = _create_pg
-
-    def _install_for_children(self, baby: Any, name: str) -> None:
-        set_up = getattr(baby, name)
-
-        @functools.wraps(set_up)
-        def made(group: Any, where: Any, *args: Any, **kwargs: Any) -> Any:
-            quorum = quorum_of(where) if isinstance(where, str) else where.uuid
+        def made(*args: Any, **kwargs: Any) -> Any:
             try:
-                return self.unless_broken(quorum, lambda: set_up(group, where, *args, **kwargs))
+                return self.unless_broken(lambda: _connected(group, set_up(*args, **kwargs)))
             except Broken:
-                group_end.end(group)  # it would wait for the others until its time-out
+                if is_baby:
+                    group_end.end(group)  # it would wait for the others until its time-out
                 raise
 
-        setattr(baby, name, made)
+        setattr(group, name, made)
 
-    def unless_broken(self, quorum: int | None, make: Callable[[], T]) -> T:
-        """Run `make` in a thread of its own, which is abandoned if the quorum breaks. Return its result.
+    def unless_broken(self, make: Callable[[], T]) -> T:
+        """Run `make` in a thread of its own, which is abandoned if this thread's quorum breaks. Return its result.
 
         Raises:
             Broken: the quorum has broken. torchft aborts the step and asks for another quorum.
             Exception: `make` has raised it.
         """
+        quorum: int | None = getattr(self.joined, "quorum", None)
         if quorum is None:
             return make()
         self._listen()
@@ -201,14 +186,3 @@ def _connected(group: Any, made: Any) -> Any:
 
         made.allreduce([torch.zeros(1, device=torch.accelerator.current_accelerator())]).wait()
     return made
-
-
-def quorum_of(store_addr: str) -> int | None:
-    """Return the quorum's id in the address of its store; None: the store is not a quorum's.
-
-    The address is HOST:PORT/STEP/torchft/ID/RANK in torchft 0.2.0 (run_manager.py), HOST:PORT/GROUP/torchft/ID in the
-    nightly (closed_servers.py).
-    """
-    _, _, after = store_addr.partition("/torchft/")
-    number = after.partition("/")[0]
-    return int(number) if number.isdecimal() else None

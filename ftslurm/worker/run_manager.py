@@ -40,6 +40,7 @@ class RunManager(Base):  # type: ignore[misc]
         self._ftslurm.unhealed.over = True
         super().__init__(*call.args, **call.kwargs)
         self._client = Client(self._client)
+        self._ftslurm.quorums.cover(self._pg)
 
     def start_quorum(self, *args: Any, **kwargs: Any) -> None:
         """Load first what the last quorum's thread has fetched: torchft forgets it if the script has not voted."""
@@ -57,6 +58,7 @@ class RunManager(Base):  # type: ignore[misc]
 
         def answered(quorum: Any) -> None:
             watchers.lineage.check(self, allow_heal, quorum)
+            watchers.quorums.joined.quorum = quorum.quorum_id
             if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
                 # Its ids begin anew when it is relaunched: what members of an earlier quorum of this id have left in
                 # the store is elsewhere.
@@ -171,6 +173,7 @@ def install(watchers: Watchers) -> None:
     """Put RunManager in the place of torchft's class wherever a module has it by its name."""
     RunManager._ftslurm = watchers
     watchers.unhealed.install()
+    watchers.quorums.install()
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("Manager") is Base:
             module.Manager = RunManager  # type: ignore[attr-defined]

@@ -262,7 +262,6 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway),
         Patch.COMPARE: lambda: compare(watchers, task, channel),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
-        Patch.BROKEN: watchers.quorums.install,
     }
     patch_fit.apply(installs, watchers.left_out)
     if torch.version.cuda is None and os.environ.get("CUDA_VISIBLE_DEVICES") and os.path.exists("/dev/nvidiactl"):

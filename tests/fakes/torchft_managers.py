@@ -92,7 +92,8 @@ def fake_torchft_client(answer: dict[str, Any], step: int = 0) -> Any:
         _step, _quorum_id, _quorum_future, _pg, applied = step, -1, None, None, 0
         _healing, _pending_state_dict = False, None
         _client: Any = SimpleNamespace(
-            _quorum=lambda: SimpleNamespace(**answer, store_address="n1:4711"), should_commit=lambda: "as before"
+            _quorum=lambda: SimpleNamespace(quorum_id=1, **answer, store_address="n1:4711"),
+            should_commit=lambda: "as before",
         )
 
         def _async_quorum(self, allow_heal: bool) -> None:

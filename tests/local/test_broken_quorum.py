@@ -29,6 +29,8 @@ quorums = broken.BrokenQuorums([manager], Position())
 quorums.install()
 manager._pg = pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 def configure(port, rank):
+    quorums.joined.quorum = 3
+    quorums.cover(pg)
     set_up(pg, port, 3, rank, 2)
 """
 ALONE = """
@@ -124,6 +126,7 @@ start = time.monotonic()
 try:
     configure(store.port, int(sys.argv[1]))
 except broken.Broken:
+    quorums.joined.quorum = 4
     set_up(pg, store.port, 4, 0, 1)
     tensor = torch.ones(4, device="cuda")
     pg.allreduce([tensor], ReduceOp.SUM).wait()

@@ -66,6 +66,7 @@ def main():
     manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
     quorums = quorum_abort.BrokenQuorums([manager], Position())
     quorums.install()
+    quorums.cover(pg)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     other = subprocess.Popen([sys.executable, __file__, "1", str(store.port)], stdin=subprocess.PIPE)
     try:
@@ -74,6 +75,7 @@ def main():
         quorums.position.mark(1, Stage.COLLECTIVE)
         future = reduce(pg).get_future()
         told(quorums, 3, future.wait)
+        quorums.joined.quorum = 4
         told(quorums, 4, lambda: set_up(pg, store.port, 4, 0, 2))
         print(pg._p.join(10) or pg._p.exitcode, flush=True)
     finally:

@@ -63,6 +63,7 @@ class Training:
         self.compared.report = lambda *told: self.reports.append(told)
         progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, reduces=bool)
         watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
+        watchers.quorums = SimpleNamespace(cover=bool)
         self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)
         self.weight = torch.nn.Parameter(torch.arange(float(size)))
         self.optimizer = torch.optim.SGD([self.weight], lr=0.5, momentum=0.9)

@@ -45,6 +45,7 @@ class Members:
         native = native_of(group)
         assert native is not None
         native.address = f"127.0.0.1:{port}/torchft/{quorum}/0"
+        self.quorums.joined.quorum = quorum
         native.meet(group, self.quorums, options)
         tensor = torch.tensor([float(one)])
         group.allreduce([tensor], dist.ReduceOp.SUM).wait()

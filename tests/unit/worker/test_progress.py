@@ -29,6 +29,7 @@ class Run:
         )
         lineage = SimpleNamespace(managers=WeakSet())
         watchers = SimpleNamespace(progress=self.observer, lineage=lineage, unhealed=SimpleNamespace(), compared=None)
+        watchers.quorums = SimpleNamespace(cover=bool)
         self.Manager = run_manager(fake_torchft(), watchers)
         self.manager = self.Manager()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from devices import Devices
-from process_groups import STABLE, set_up
+from process_groups import set_up
 
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
@@ -24,8 +24,10 @@ LONG_S = 20.0
 process_group: Any = importlib.import_module("torchft.process_group")
 
 
-def quorums(*managers: Any) -> quorum_abort.BrokenQuorums:
-    return quorum_abort.BrokenQuorums(managers, Position())
+def quorums(*managers: Any, joined: int | None = 3) -> quorum_abort.BrokenQuorums:
+    ours = quorum_abort.BrokenQuorums(managers, Position())
+    ours.joined.quorum = joined
+    return ours
 
 
 class Group(process_group.ProcessGroupWrapper):  # type: ignore[misc]
@@ -52,10 +54,10 @@ def watching(ours: quorum_abort.BrokenQuorums) -> threading.Thread:
 
 
 def test_what_was_made_is_returned_and_an_error_is_raised() -> None:
-    assert quorums().unless_broken(3, lambda: 7) == 7
+    assert quorums().unless_broken(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        quorums().unless_broken(3, lambda: 1 / 0)
-    assert quorums().unless_broken(None, threading.current_thread) is threading.current_thread()
+        quorums().unless_broken(lambda: 1 / 0)
+    assert quorums(joined=None).unless_broken(threading.current_thread) is threading.current_thread()
 
 
 @pytest.mark.parametrize("told_before", [True, False])
@@ -67,7 +69,7 @@ def test_a_quorum_that_breaks_is_not_waited_for(told_before: bool) -> None:
         threading.Timer(0.1, ours.tell, (3,)).start()
     start = time.monotonic()
     with pytest.raises(quorum_abort.Broken, match="quorum 3"):
-        ours.unless_broken(3, lambda: never.wait(LONG_S))
+        ours.unless_broken(lambda: never.wait(LONG_S))
     assert time.monotonic() - start < LONG_S / 2
     assert group_end.hold_exit()  # it cannot be interrupted, and Python cannot end before it without harm
     never.set()
@@ -76,14 +78,14 @@ def test_a_quorum_that_breaks_is_not_waited_for(told_before: bool) -> None:
 
 
 def test_one_that_breaks_says_nothing_of_later_ones() -> None:
-    ours = quorums()
+    ours = quorums(joined=4)
     ours.tell(3)
-    assert ours.unless_broken(4, lambda: 7) == 7
+    assert ours.unless_broken(lambda: 7) == 7
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_guards_words_are_read_when_there_is_something_to_wait_for(apart: bool) -> None:
-    ours, (out, into), never = quorums(), os.pipe(), threading.Event()
+    ours, (out, into), never = quorums(joined=5), os.pipe(), threading.Event()
     begin, broken = messages.encode(messages.Begin("n1", 1)), messages.encode(messages.Broken(5))
     half = len(broken) // 2 if apart else len(broken)
     os.write(into, begin + broken[:half])
@@ -94,7 +96,7 @@ def test_the_guards_words_are_read_when_there_is_something_to_wait_for(apart: bo
     assert ours.broken == -1
     os.write(into, broken[half:])
     with pytest.raises(quorum_abort.Broken):
-        ours.unless_broken(5, lambda: never.wait(LONG_S))
+        ours.unless_broken(lambda: never.wait(LONG_S))
     never.set()
     os.close(into)
 
@@ -116,7 +118,7 @@ def test_a_thread_of_ours_uses_the_gpu_of_who_waits_for_it(monkeypatch: pytest.M
     ours = quorums(*both)
     ours.listen_to(session.Channel(0, out, into).receive)
     ours.position.mark(12, Stage.COLLECTIVE)
-    ours.unless_broken(3, lambda: use("connect"))
+    ours.unless_broken(lambda: use("connect"))
     os.write(into, messages.encode(messages.Broken(3)))
     deadline = time.monotonic() + LONG_S
     while len(used) < 3:
@@ -129,7 +131,6 @@ def test_a_thread_of_ours_uses_the_gpu_of_who_waits_for_it(monkeypatch: pytest.M
 def test_a_process_group_in_a_child_process_gets_the_gpu_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchft's own set-up, until the child starts."""
     Devices(monkeypatch)
-    baby = process_group.ProcessGroupBaby
     given: list[Any] = []
 
     class Context:
@@ -141,14 +142,11 @@ def test_a_process_group_in_a_child_process_gets_the_gpu_of_the_rank(monkeypatch
 
     monkeypatch.setattr(process_group.mp, "get_context", lambda _: Context())
     monkeypatch.setattr(process_group, "_MonitoredPipe", lambda _: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(process_group, "create_store_client", process_group.create_store_client)
-    name = "configure" if STABLE else "reconfigure"
-    monkeypatch.setattr(baby, name, getattr(baby, name))
-    monkeypatch.setattr(process_group.ProcessGroupWrapper, "__init__", process_group.ProcessGroupWrapper.__init__)
-    quorums().install()
+    group = process_group.ProcessGroupBabyGloo()
+    quorums().cover(group)
     torch.accelerator.set_device_index(2)
     with pytest.raises(InterruptedError):
-        set_up(process_group.ProcessGroupBabyGloo(), 1, 3, 0, 2)
+        set_up(group, 1, 3, 0, 2)
     assert given[-1] == 2
 
 
@@ -217,18 +215,3 @@ def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     one._quorum_id = 4
     watch.join(LONG_S)
     assert not aborted
-
-
-@pytest.mark.parametrize(
-    ("address", "quorum"),
-    [
-        ("n1:4711/torchft/12/0", 12),
-        ("[::1]:4711/torchft/3/1", 3),
-        ("n1:4711/0a1b/torchft/12", 12),  # the nightly's, in the group's store
-        ("n1:4711/session/2f", None),
-        ("n1:4711", None),
-        ("n1:4711/torchft/x/0", None),
-    ],
-)
-def test_the_quorum_of_a_store(address: str, quorum: int | None) -> None:
-    assert quorum_abort.quorum_of(address) == quorum

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 PATIENCE_S = 30.0
@@ -62,26 +61,18 @@ def top(folder: str | Path) -> str | None:
     return None if not found or (home + "/").startswith(found.rstrip("/") + "/") else found
 
 
-def files(root: str, left_out: Sequence[str]) -> tuple[list[str], list[str]]:
+def files(root: str) -> tuple[list[str], list[str]]:
     """Return the files that git keeps, submodules' among them, and those that it neither keeps nor ignores.
 
-    A tree of its own within this one (a clone that is no submodule) is left out.
-
-    Args:
-        left_out: folders of the tree in which nothing is looked for.
+    A tree of its own within this one (a clone that is no submodule) is left out. Run directories ignore themselves.
 
     Raises:
         GitError: git failed.
     """
     kept = ask(root, "ls-files", "-z", "--cached", "--recurse-submodules")
-    words = [f"--exclude=/{_escaped(folder)}/" for folder in left_out]
-    others = ask(root, "ls-files", "-z", "--others", "--exclude-standard", *words)
+    others = ask(root, "ls-files", "-z", "--others", "--exclude-standard")
     return _names(kept), [name for name in _names(others) if not name.endswith("/")]
 
 
 def _names(text: bytes) -> list[str]:
     return list(dict.fromkeys(os.fsdecode(name) for name in text.split(b"\0") if name))
-
-
-def _escaped(path: str) -> str:
-    return "".join("\\" + sign if sign in "*?[]\\!#" else sign for sign in path)

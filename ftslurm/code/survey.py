@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,16 +75,15 @@ def _of_tree(config: Config, main: str) -> Survey:
         root = git_tree.top(os.path.dirname(main))
         if root is not None:
             root = os.path.realpath(root)
-            runs = [os.path.relpath(one, root) for one in _of_runs(config) if one.startswith(root + "/")]
-            kept, others = git_tree.files(root, runs)
-            sizes = _sizes(root, kept + _outside_runs(others))
+            kept, others = git_tree.files(root)
+            sizes = _sizes(root, kept + _outside_environments(others))
             return _of_files(config, main, root, sizes, frozenset(kept), git=True)
     except git_tree.GitError as error:
         refused = f" (git refuses to read it: {error})"
     root = package_root(main)
     if _is_broad(root):
         return Survey(why=f"{root} holds all kinds of things: give the script a folder of its own{refused}")
-    found = _walk(root, frozenset(_of_runs(config)))
+    found = _walk(root)
     if found is None:
         return Survey(why=f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
     return replace(_of_files(config, main, root, found), note=refused)
@@ -123,19 +122,10 @@ def package_root(path: str) -> str:
     return folder
 
 
-def _of_runs(config: Config) -> Iterator[str]:
-    """Yield the folders of runs and checkpoints."""
-    return (os.path.realpath(one) for one in (config.run.root, config.run.dir, config.checkpoint.dir) if one)
-
-
-def _outside_runs(paths: list[str]) -> list[str]:
-    """Return the paths that lie in no run directory, of other roots than run.root, and in no environment of Python."""
-    known = frozenset(paths)
-    runs = {os.path.dirname(path) for path in paths if os.path.basename(path) == "events.jsonl"}
-    runs = {run for run in runs if f"{run}/config.yaml" in known}
-    venvs = {os.path.dirname(path) for path in paths if os.path.basename(path) == "pyvenv.cfg"}
-    tops = tuple(f"{folder}/" for folder in runs | venvs if folder)
-    return [path for path in paths if not path.startswith(tops)] if tops else paths
+def _outside_environments(paths: list[str]) -> list[str]:
+    """Return the paths that lie in no environment of Python."""
+    tops = tuple(path.removesuffix("pyvenv.cfg") for path in paths if path.endswith("/pyvenv.cfg"))
+    return [path for path in paths if not path.startswith(tops)]
 
 
 def _is_broad(folder: str) -> bool:
@@ -149,12 +139,8 @@ def _is_broad(folder: str) -> bool:
     return sticky or (home + "/").startswith(real.rstrip("/") + "/")
 
 
-def _walk(root: str, skipped: frozenset[str]) -> dict[str, int] | None:
-    """Return the modules and small configuration files below a folder, with their sizes; None: it has too many entries.
-
-    Args:
-        skipped: folders that hold runs.
-    """
+def _walk(root: str) -> dict[str, int] | None:
+    """Return the modules and small configuration files below a folder, with their sizes; None: there are too many."""
     found: dict[str, int] = {}
     seen = 0
     for folder, folders, names in os.walk(root):
@@ -165,7 +151,7 @@ def _walk(root: str, skipped: frozenset[str]) -> dict[str, int] | None:
         if here > MOST_IN_A_FOLDER and folder != root:
             folders.clear()
             continue
-        folders[:] = [name for name in folders if not _holds_no_code(folder, name, skipped)]
+        folders[:] = [name for name in folders if not _holds_no_code(folder, name)]
         for name in names:
             file = os.path.join(folder, name)
             path, size = os.path.relpath(file, root), _size(file)
@@ -175,12 +161,10 @@ def _walk(root: str, skipped: frozenset[str]) -> dict[str, int] | None:
     return found
 
 
-def _holds_no_code(above: str, name: str, skipped: frozenset[str]) -> bool:
-    folder = os.path.join(above, name)
-    if name.startswith(".") or name in _NO_CODE or folder in skipped:
-        return True
-    there = [os.path.exists(os.path.join(folder, name)) for name in ("pyvenv.cfg", "events.jsonl", "config.yaml")]
-    return there[0] or (there[1] and there[2])  # an environment, a run directory
+def _holds_no_code(above: str, name: str) -> bool:
+    marks = ("pyvenv.cfg", "events.jsonl")  # of an environment, of a run directory
+    hidden = name.startswith(".") or name in _NO_CODE
+    return hidden or any(os.path.exists(os.path.join(above, name, mark)) for mark in marks)
 
 
 def _sizes(root: str, paths: list[str]) -> dict[str, int]:

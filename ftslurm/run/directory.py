@@ -132,6 +132,7 @@ class RunDir(Value):
         self.root.mkdir(mode=0o700)
         if group is not None:
             sharing.share(self.root, group)
+        owned_files.write_file(self.root / ".gitignore", b"*\n", durable=False)  # of the tree in which it may lie
         for folder in (self.logs, self.submitit, self.results):
             sharing.make_folder(folder)
         for folder in (self.inbox, self.checkpoints):

@@ -13,6 +13,7 @@ from ftslurm.code.survey import Survey, survey
 from ftslurm.config.compose import absolute
 from ftslurm.config.schema import Config, shipped
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.run.directory import RunDir
 from ftslurm.security import sharing
 
 
@@ -58,7 +59,9 @@ def test_a_git_tree_is_copied_with_its_new_files_and_the_rest_are_links(tmp_path
         ".env",
         "lib/__pycache__/a.pyc",
     )
-    write(tree, "runs/r1/config.yaml", "old/r0/events.jsonl", "old/r0/config.yaml", "old/r0/code/train.py")
+    for root in ("runs", "old"):
+        RunDir(tree / root / "r").create()
+        write(tree, f"{root}/r/config.yaml", f"{root}/r/code/train.py")
     (tree / ".gitignore").write_text("data/\n_version.py\n__pycache__\n")
     (tree / "lib/link.py").symlink_to("a.py")
     (tree / "lib/far.py").symlink_to(tmp_path / "far.py")

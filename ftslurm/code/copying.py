@@ -88,8 +88,7 @@ def _copy(found: Survey, target: Path) -> None:
         _lay_out(found.root, found.files, part)
         if found.script is not None:
             os.lstat(part / found.script)
-        if found.links:
-            _link_rest(found, str(part))
+        _link_rest(found, str(part))
         part.rename(target)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)

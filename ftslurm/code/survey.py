@@ -28,7 +28,6 @@ class Survey(CodeRecord):
     why: str = ""  # it is not copied
     files: frozenset[str] = frozenset()
     size: int = 0
-    links: bool = True  # whether what is not copied is linked to the original
     git: bool = False
     note: str = ""  # why it is no git tree, if git refuses to read it
     exclude: tuple[str, ...] = ()  # job.snapshot_exclude
@@ -58,7 +57,7 @@ def survey(config: Config) -> Survey:
     if job.script is not None and Path(main).parent == shipped("examples"):
         folder = Path(main).parent
         beside = {path.name: path.stat().st_size for path in folder.glob("*.py")}
-        return _of_files(config, main, str(folder), beside, links=False)
+        return _of_files(config, main, str(folder), beside)
     return _of_tree(config, main)
 
 
@@ -97,7 +96,6 @@ def _of_files(
     known: frozenset[str] = frozenset(),
     *,
     git: bool = False,
-    links: bool = True,
 ) -> Survey:
     exclude, script = tuple(config.job.snapshot_exclude), os.path.relpath(main, root)
     chosen = choose({path: size for path, size in sizes.items() if path != script}, known, exclude)
@@ -109,7 +107,6 @@ def _of_files(
         files=chosen | {script},
         size=sum(sizes[path] for path in chosen) + _size(main),
         git=git,
-        links=links,
         exclude=exclude,
     )
 

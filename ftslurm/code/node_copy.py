@@ -42,13 +42,8 @@ def main(words: list[str]) -> None:
             os.stat(python)  # unlike that of execv, its error names the file
             os.execv(python, [python, *command])  # noqa: S606 an argument list
     except (Unusable, OSError) as error:
-        os.environ[NOT_STAGED] = _told(error)
+        os.environ[NOT_STAGED] = str(error)[:500]
     os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
-
-
-def _told(error: Exception) -> str:
-    reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    return reason[:500]
 
 
 @contextlib.contextmanager

@@ -260,7 +260,7 @@ def test_a_worker_that_cannot_run_from_the_copy_does_not_keep_it_locked(config: 
     with running(config) as worker:
         prefix, problem = told(worker)
         assert prefix == original(config)
-        assert f"{python}: No such file" in problem
+        assert f"No such file or directory: '{python}'" in problem
         assert [is_free(lock) for lock in lock_files(config)] == [True, True]
 
 

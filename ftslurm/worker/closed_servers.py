@@ -25,8 +25,6 @@ from typing import Any
 
 from ftslurm.guard.gateway import Gateway, taken
 from ftslurm.protocol import addresses
-from ftslurm.worker import patch_fit
-from ftslurm.worker.private_names import Patch
 
 GONE_S = 15  # the node of a peer that answers nothing is gone: a healer and its donor would wait for a minute
 
@@ -168,9 +166,8 @@ def close_process_groups(gateway: Gateway) -> None:
     quorum, and what the members of an earlier one have left there, perhaps under the same quorum id, is elsewhere.
     """
     module: Any = importlib.import_module("torchft.process_group")
-    stable = patch_fit.form(Patch.PROCESS_GROUPS) == 0
     module.TCPStore = functools.partial(_client_store, module.TCPStore)
-    if stable:
+    if hasattr(module.ProcessGroup, "configure"):  # of torchft 0.2
         return
     rendezvous, numbers = module._rendezvous, itertools.count()
 

@@ -32,7 +32,7 @@ def apply(installs: Mapping[Patch, Callable[[], object]], left_out: list[str]) -
     """
     for patch, install in installs.items():
         try:
-            form(patch)
+            check(patch)
             install()
         except Exception as error:
             name = patch.name.lower().replace("_", " ")
@@ -44,16 +44,15 @@ def apply(installs: Mapping[Patch, Callable[[], object]], left_out: list[str]) -
             left_out.append(f"left out for {versions()}: {text}")
 
 
-def form(patch: Patch) -> int:
-    """Return which of the sets of names that a patch can do with is complete.
+def check(patch: Patch) -> None:
+    """Look for the names that a patch needs.
 
     Raises:
-        Misfit: none is; the message names all that is missing.
+        Misfit: none of the sets of names with which it can do is complete; the message names all that is missing.
     """
     lacking = [missing(names) for names in patch.forms]
     if all(lacking):
         raise Misfit(", or ".join(f"there is no {', no '.join(names)}" for names in lacking))
-    return lacking.index([])
 
 
 def missing(names: Names) -> list[str]:

@@ -77,10 +77,10 @@ def patch(monkeypatch: pytest.MonkeyPatch, patch: Patch, *forms: Names) -> Patch
 
 def test_of_several_versions_one_must_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, half = {__name__: "function"}, {__name__: "function gone"}
-    assert patch_fit.form(patch(monkeypatch, Patch.MANAGER, whole, half)) == 0
-    assert patch_fit.form(patch(monkeypatch, Patch.MANAGER, half, whole)) == 1
+    patch_fit.check(patch(monkeypatch, Patch.MANAGER, whole, half))
+    patch_fit.check(patch(monkeypatch, Patch.MANAGER, half, whole))
     with pytest.raises(patch_fit.Misfit, match=f"no gone in {__name__}, or there is no gone in {__name__}"):
-        patch_fit.form(patch(monkeypatch, Patch.MANAGER, half, half))
+        patch_fit.check(patch(monkeypatch, Patch.MANAGER, half, half))
 
 
 def fails() -> None:

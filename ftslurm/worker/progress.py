@@ -52,14 +52,14 @@ class Observer(Onlooker):
     def __init__(
         self,
         report: Callable[[messages.Progress], None],
+        position: Position,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = 1.0,
-        position: Position | None = None,
     ) -> None:
         super().__init__()
         self.report = report
         self.on_quorum: Callable[[messages.FirstQuorum], None] | None = None
-        self._position = position or Position()
+        self._position = position
         self._reducing = False  # an allreduce was called before there was a quorum
         self._clock = clock
         self._every_s = every_s

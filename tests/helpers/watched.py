@@ -24,7 +24,7 @@ def watchers(
     """Return watchers that refuse nothing, unless they are given a lineage guard."""
     lineage = lineage or LineageGuard(print)
     quorums = BrokenQuorums(lineage.managers, Position())
-    return Watchers(Observer(report), lineage, Watch(warn), quorums, Sessions())
+    return Watchers(Observer(report, Position()), lineage, Watch(warn), quorums, Sessions())
 
 
 def manager_class(watching: Watchers | None = None) -> Any:

@@ -25,12 +25,14 @@ from ftslurm.protocol.run_states import FAULTS
 from ftslurm.run import facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
+from ftslurm.run.last_words import STACKS, end_of
 from ftslurm.run.replay import read_past
-from ftslurm.security import owned_files, programs
+from ftslurm.security import programs
 from ftslurm.slurm import commands
 from ftslurm.words import listed, offer
 
-STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most, py-spy ten
+STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most
+END = 8 << 20  # bytes of a log, in which the stacks at its end are looked for
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,10 @@ class Steered:
 
 
 def _read(run: RunDir, taken: StacksTaken) -> Stacks:
-    if taken.error:
-        raise NotDone(f"the stacks of rank {taken.rank} could not be taken: {taken.error}")
-    path = run.attempt(group_unit(taken.group), taken.attempt) / Path(taken.file).name
-    try:
-        text = owned_files.read_text(path, own=True)
-    except OSError as error:
-        raise NotDone(f"the stacks of rank {taken.rank} cannot be read: {path}: {error.strerror}") from error
-    return Stacks(taken.rank, taken.node, path, text)
+    log = run.rank_log(group_unit(taken.group), taken.attempt, taken.rank)
+    if taken.size is None:
+        raise NotDone(f"the stacks of rank {taken.rank} could not be written into {log}")
+    _, heading, stacks = end_of(log, END).rpartition(STACKS.encode())
+    if not heading:
+        raise NotDone(f"the stacks of rank {taken.rank} cannot be read: they are not at the end of {log}")
+    return Stacks(taken.rank, taken.node, log, (heading + stacks)[: taken.size].decode(errors="replace"))

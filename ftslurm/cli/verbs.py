@@ -265,8 +265,7 @@ example
   ftslurm stacks --group 1 --all        every rank of the group
 
 Python's faulthandler writes them, also while the rank is stuck in C; a stopped rank (SIGSTOP) is continued for a
-moment. Where py-spy is installed, in the environment of job.python or on the PATH, its view from outside follows:
-pip install py-spy. Each answer is also a file beside the rank's log: logs/group-NNNN/attempt-NNN/stacks-rank-R-N.txt.
+moment. They are also in the rank's log: ftslurm logs --group 1.
 Exit code: 0 they are printed, 1 there are none, 2 there is no such group or rank, or the run is over.
 """,
         args=(GROUP, (RANK, flag("--all", help="every rank of the group"))),

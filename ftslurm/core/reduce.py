@@ -175,10 +175,8 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
             turn.attempt(unit, traces=added(unit.current.traces, task, text))
         case messages.Notice(text):
             _warn(turn, unit.group, text)
-        case messages.Dumped():
-            _dumped(turn, said, unit)
-        case messages.StacksTaken():
-            user_requests.stacks_taken(turn, said, unit)
+        case messages.Dumped(command):
+            (user_requests.stacks_taken if command else _dumped)(turn, said, unit)
         case messages.Injected():
             _injected(turn, said, unit)
         case messages.CanSave():

@@ -30,19 +30,17 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
 from ftslurm.errors import complain
-from ftslurm.guard import broken_hardware, faults, memory, processes, stack_files, stacks
+from ftslurm.guard import broken_hardware, faults, memory, processes, stacks
 from ftslurm.guard.connection import ControlChannel, address, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_log import Tail
-from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
+from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from ftslurm.guard.rank_log import RankLog
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
@@ -133,7 +131,6 @@ def _become_worker(guard_pid: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard_pid:
         os._exit(ExitCode.KILLED_BY_ORDER)  # the guard died before the line above took effect
-    prctl(PR_SET_PTRACER, guard_pid)  # where Yama restricts ptrace: a py-spy that the guard starts may look (`stacks`)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -173,7 +170,6 @@ class Guard:
         self.told_room = False
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
-        self.taken: deque[messages.StacksTaken] = deque()  # the stacks that are complete
         end = end_file(task.options.log_dir, task.index) if task.options.adoptable else None
         self.channel = ControlChannel(self, reports, end)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
@@ -210,8 +206,6 @@ class Guard:
                 next_mark = now + 1.0
                 if self.log is not None:
                     self.channel.files.start(self.log.update)
-                while self.taken:
-                    self.say(self.taken.popleft())
                 self.kernel.update()
                 self.tell_room()
                 while self.network.warnings:
@@ -236,13 +230,9 @@ class Guard:
                 self.obey_kill()
             case messages.Where():
                 self.say_alive()
-            case messages.Dump():
-                who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
-                log = self.log.path if self.log else None
-                self.channel.files.result(partial(stacks.dump, self.worker, self.task.position, log, who), None)
-                self.say(messages.Dumped())
-            case messages.TakeStacks():
-                self.take_stacks(order)
+            case messages.Dump(command, task):
+                if task in (None, self.task.index):
+                    self.dump(command)
             case messages.Inject(fault, task):
                 if task == self.task.index:
                     self.inject(fault)
@@ -263,22 +253,12 @@ class Guard:
             case messages.Member() | messages.Evict() | messages.NewHistory():
                 self.pass_on(order)  # the worker is the Lighthouse
 
-    def take_stacks(self, order: messages.TakeStacks) -> None:
-        """Write the worker's stacks into a file, and answer when it is complete."""
-        if order.task not in (None, self.task.index) or self.log is None or self.rank is None:
-            return
-
-        worker, position, log, rank = self.worker, self.task.position, self.log.path, self.rank
-
-        def take() -> None:
-            file, error = "", None
-            try:
-                file = stack_files.take(worker, position, log, rank)
-            except OSError as failure:
-                error = f"{failure.filename or 'the file'}: {failure.strerror}"
-            self.taken.append(messages.StacksTaken(order.command, file, error))
-
-        threading.Thread(target=take, daemon=True).start()  # py-spy and the file system may take long
+    def dump(self, command: str) -> None:
+        """Write the worker's stacks into its log; `command`: of the user who asks, "": the controller does."""
+        who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
+        log, by = self.log.path if self.log else None, "ftslurm stacks" if command else "the controller"
+        dump = partial(stacks.dump, self.worker, self.task.position, log, who, by)
+        self.say(messages.Dumped(command, self.channel.files.result(dump, None)))
 
     def assign(self, assign: messages.Assign) -> None:
         """Give the worker its assignment, and maintain its log from now on."""

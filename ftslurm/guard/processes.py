@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PF_EXITING = 0x4  # linux/sched.h
 END_S = 5.0  # a killed process in uninterruptible sleep ends later
 STUCK_S = 1.0  # longest wait for the environment of one process

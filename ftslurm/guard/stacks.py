@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ftslurm.guard import processes
 from ftslurm.protocol.position import Position
+from ftslurm.run.last_words import STACKS
 from ftslurm.security import owned_files
 
 SIGNAL = signal.SIGRTMIN + 7
@@ -34,8 +35,10 @@ def register(position: Position, descriptor: int) -> None:
         os.close(before)
 
 
-def dump(pid: int, position: Position, log: str | None, who: str, by: str = "the controller") -> None:
+def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> int | None:
     """Have the worker write its stacks, and add the kernel's view; called in the guard. Takes at most a second.
+
+    Returns how many bytes they are; None: the log cannot be written.
 
     Args:
         log: the rank's log; None: the worker has none yet, and both write to stderr.
@@ -44,22 +47,23 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str = "the
     """
     letter, place = processes.state(pid), position.read()
     where = f"step {place.step}, {place.stage.doing} for {place.since_s:.1f} s" if place else "before the script runs"
-    heading = f"ftslurm: stacks of {who}, pid {pid}, state {letter or 'gone'}, {where}; asked for by {by}"
+    heading = f"{STACKS}{who}, pid {pid}, state {letter or 'gone'}, {where}; asked for by {by}"
     kernel = "".join(f"ftslurm:   {line}\n" for line in processes.threads(pid))
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         sink = os.dup(2) if log is None else owned_files.open_fd(Path(log), flags)
     except OSError:
-        return  # the file system is gone
-    with contextlib.suppress(OSError):
+        return None  # the file system is gone
+    with os.fdopen(sink, "wb", 0), contextlib.suppress(OSError):
+        size = os.fstat(sink).st_size
         os.write(sink, f"{heading}\nftslurm: its threads, as the kernel sees them:\n{kernel}".encode())
-        if letter is None or letter == "Z":
-            return
-        if _listens(pid, position.log, sink):
-            _ask(pid, sink, stopped=letter == "T")
-        else:
-            os.write(sink, b"ftslurm: no stacks: it does not take the signal for them\n")
-    os.close(sink)
+        if letter not in (None, "Z"):
+            if _listens(pid, position.log, sink):
+                _ask(pid, sink, stopped=letter == "T")
+            else:
+                os.write(sink, b"ftslurm: no stacks: it does not take the signal for them\n")
+        return os.fstat(sink).st_size - size
+    return None
 
 
 def _listens(pid: int, descriptor: int, sink: int) -> bool:

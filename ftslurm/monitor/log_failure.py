@@ -17,7 +17,7 @@ from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, number
 from ftslurm.run.journal_lines import read
-from ftslurm.run.last_words import end_of
+from ftslurm.run.last_words import STACKS, end_of
 from ftslurm.run.log_noise import is_noise
 from ftslurm.security.terminal import visible
 
@@ -92,5 +92,5 @@ def _end(log: Path) -> list[str]:
 
 def _stacks(end: list[str]) -> int:
     """Return how many lines there are from the last stacks on; 0: none."""
-    at = next((n for n, line in enumerate(reversed(end), 1) if line.startswith("ftslurm: stacks of ")), 0)
+    at = next((n for n, line in enumerate(reversed(end), 1) if line.startswith(STACKS)), 0)
     return min(at, _MOST_STACKS)

@@ -150,9 +150,9 @@ def _of_steps(record: records.JournalRecord | None, status: RunStatus) -> str | 
         case records.StepExited():
             return _exited(record, status)
         case records.StacksTaken():
-            where = f"logs/{group_unit(record.group)}/attempt-{record.attempt:03d}/{record.file}"
-            whose = f"the stacks of rank {record.rank} of group {record.group}"
-            return f"{whose} could not be taken: {record.error}" if record.error else f"{whose}: {where}"
+            log = f"logs/{group_unit(record.group)}/attempt-{record.attempt:03d}/rank-{record.rank}.log"
+            cannot = " could not be written into" if record.size is None else ":"
+            return f"the stacks of rank {record.rank} of group {record.group}{cannot} {log}"
         case records.StepRecalled():
             return f"{_who(record, status)} is asked to leave its nodes{_because(record.reason)}"
         case records.RestartScheduled():

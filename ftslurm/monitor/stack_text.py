@@ -6,7 +6,6 @@ import re
 
 from ftslurm.protocol.traces import frames
 
-_OURS = re.compile(r" \((?:ftslurm/\w+/|<frozen runpy>|<string>)")  # as py-spy writes it
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x[0-9a-f]+ )", re.MULTILINE)
 
 
@@ -33,8 +32,7 @@ def users_first(stacks: str) -> list[str]:
     where = [f"its main thread is in {frame}" for frame in frames("\n".join(told[0])) if frame.users]
     heading, *kernel = head.splitlines() or [""]
     calls = (line for thread in told if len(thread) > 1 for line in thread)
-    spied = (line for line in tail.splitlines() if _OURS.search(line) is None)
-    return [heading, *where[:1], *calls, *kernel, *spied]
+    return [heading, *where[:1], *calls, *kernel, *tail.splitlines()]
 
 
 def _without_internals(thread: str) -> list[str]:

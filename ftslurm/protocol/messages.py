@@ -278,15 +278,10 @@ class Adopted(Report, kind="adopted"):
 
 
 class Dumped(Report, kind="dumped"):
-    """Guard: the stacks are in the log; the answer to `dump`, within a second."""
+    """Guard: the answer to `dump`, within two seconds; `size`: of the stacks in the log, in bytes, null: there are none."""
 
-
-class StacksTaken(Report, kind="stacks"):
-    """Guard: the answer to `stacks`, within 15 seconds. `file` is beside the rank's log; `error`: there is none."""
-
-    command: Text
-    file: Text
-    error: Text | None = None
+    command: Text = ""
+    size: AnyCount = None
 
 
 class Injected(Report, kind="injected"):
@@ -420,14 +415,10 @@ class Servers(Order, kind="servers"):
 
 
 class Dump(Order, kind="dump"):
-    """Guard: write the stacks of the worker into its log."""
+    """Guard: write the stacks of this task's worker, or of all, into its log. command: the user's, if one asks."""
 
-
-class TakeStacks(Order, kind="stacks"):
-    """Guard: write the stacks of this task's worker, or of all, into a file (guard/stack_files.py)."""
-
-    command: Plain
-    task: AnyCount
+    command: Plain = ""
+    task: AnyCount = None
 
 
 class Inject(Order, kind="inject"):

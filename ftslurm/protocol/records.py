@@ -435,15 +435,14 @@ class StepRecalled(OfUnit):
 
 
 class StacksTaken(StepEvent):
-    """The stacks of a rank, as `ftslurm stacks` has asked for them, are in a file beside its log."""
+    """The stacks of a rank, as `ftslurm stacks` has asked for them, are in its log."""
 
     command: CommandId
     group: Group
     attempt: Attempt
     rank: Annotated[int, KEY]  # the rank
     node: str | None  # its node
-    file: str  # name of the file in the log folder of the attempt
-    error: str | None = None  # why there is no file
+    size: int | None  # how many bytes of the log they are; null: the log cannot be written
 
 
 class RestartScheduled(StepEvent):

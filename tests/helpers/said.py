@@ -94,8 +94,8 @@ def dumped(step: StepId, task: int) -> Heard:
     return Heard(step, msg.Dumped(task=task))
 
 
-def stacks_taken(step: StepId, task: int, command: str, file: str, error: str | None = None) -> Heard:
-    return Heard(step, msg.StacksTaken(command, file, error, task=task))
+def stacks_taken(step: StepId, task: int, command: str, size: int | None) -> Heard:
+    return Heard(step, msg.Dumped(command, size, task=task))
 
 
 def inject_refused(step: StepId, task: int, fault: str, error: str) -> Heard:

@@ -146,9 +146,7 @@ def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkey
     assert code == 0
     assert "rank 1 of group 1 on " in said
     assert "state T" in said
-    inside, _, outside = said.partition("by py-spy:")
-    assert "light.py" in inside
-    assert "light.py" in outside
+    assert "light.py" in said
     code, said = run.ask("attach", "--group", "1", "--rank", "2")
     assert (code, said) == (2, "ftslurm: there is no rank 2; this run has 2 ranks, numbered from 0\n")
     code, said = run.ask("attach", "--group", "1")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import example_journal as ex
 import pytest
 
 import ftslurm
+from ftslurm.api.steered import _read
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.errors import EnvironmentProblem, RunNotFound
-from ftslurm.protocol.records import RunFinished, RunStarted
+from ftslurm.errors import EnvironmentProblem, NotDone, RunNotFound
+from ftslurm.protocol.records import RunFinished, RunStarted, StacksTaken
+from ftslurm.run.directory import RunDir
+from ftslurm.run.last_words import STACKS
 
 
 @pytest.fixture
@@ -57,3 +61,16 @@ def test_a_run_that_is_over_takes_no_commands(run: ftslurm.Run) -> None:
 def test_a_folder_without_a_configuration_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound, match=r"holds no config\.yaml"):
         ftslurm.Run(tmp_path)
+
+
+def test_stacks_are_the_last_ones_in_the_log_without_what_follows(tmp_path: Path) -> None:
+    run, said = RunDir(tmp_path), f"{STACKS}rank 3, pid 7\nin innermost\n"
+    log = run.rank_log("group-0001", 2, 3)
+    log.parent.mkdir(parents=True)
+    taken = StacksTaken(command="c", group=1, attempt=2, rank=3, node="n1", size=len(said))
+    with pytest.raises(NotDone, match="not at the end of"):
+        _read(run, taken)
+    log.write_text(f"{STACKS}rank 3, older\n{said}a later line\n")
+    assert _read(run, taken).text == said
+    with pytest.raises(NotDone, match="could not be written"):
+        _read(run, replace(taken, size=None))

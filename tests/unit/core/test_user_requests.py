@@ -232,20 +232,18 @@ def test_a_checkpoint_that_nobody_can_save_is_refused_at_once(before: Any, setti
     assert story.all(msg.Save) == []
 
 
-def test_stacks_are_asked_of_one_rank_or_of_all_and_the_files_are_told() -> None:
+def test_stacks_are_asked_of_one_rank_or_of_all_and_their_size_is_told() -> None:
     two = config(groups={"workers": 2})
     begun = ((0, granted(3)), (1, said.lighthouse_up(LIGHT0, URL)), (2, *ready(A0, "n1", "n1"), *ready(B0, "n2", "n2")))
     story = play(*begun, (3, store(A0), store(B0)), (4, stepped(A0, 1), stepped(B0, 1)), config=two)
     story.turn(5, [ev.Asked("stacks", ANN, "c1", 1, 1), ev.Asked("stacks", ANN, "c2", 0, None)])
-    assert story.all(msg.TakeStacks) == [
-        act.Send(B0, msg.TakeStacks("c1", 1)),
-        act.Send(A0, msg.TakeStacks("c2", None)),
+    assert story.all(msg.Dump) == [
+        act.Send(B0, msg.Dump("c1", 1)),
+        act.Send(A0, msg.Dump("c2", None)),
     ]
-    story.turn(
-        6, [said.stacks_taken(B0, 1, "c1", "stacks-rank-1-0.txt"), said.stacks_taken(A0, 0, "c2", "", "no space")]
-    )
-    taken = [(r.group, r.rank, r.node, r.file, r.error) for r in story.all(records.StacksTaken)]
-    assert taken == [(1, 1, "n2", "stacks-rank-1-0.txt", None), (0, 0, "n1", "", "no space")]
+    story.turn(6, [said.stacks_taken(B0, 1, "c1", 700), said.stacks_taken(A0, 0, "c2", None)])
+    taken = [(r.group, r.rank, r.node, r.size) for r in story.all(records.StacksTaken)]
+    assert taken == [(1, 1, "n2", 700), (0, 0, "n1", None)]
     story.turn(7, [ev.Asked("stacks", ANN, "c3", 1, 2), ev.Asked("stacks", ANN, "c4", 5, 0)])
     assert refused(story) == [
         "group 1 has no rank 2; it has ranks 0 to 1",

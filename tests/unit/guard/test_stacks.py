@@ -70,9 +70,11 @@ def dump(task: Step) -> str:
     before = len(task.log())
     asked = time.monotonic()
     task.send("dump")
-    task.until("dumped")
+    answer = task.until("dumped")
     assert time.monotonic() - asked < 2.0  # one second, and the machine may be loaded
-    return task.log()[before:]
+    said = task.log()[before:]
+    assert 0 < answer["size"] <= len(said.encode())
+    return said
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.places import Folders
 from ftslurm.errors import complain
 from ftslurm.security import owned_files
 
@@ -121,9 +122,7 @@ class DataPositions:
             needed = {max((s for s in self.records if s <= wanted), default=0) for wanted in checkpoints}
             last = max(checkpoints)
             self.records = {s: record for s, record in self.records.items() if s > last or s in needed}
-        self.path.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        owned_files.replace_file(self.path, b"".join(self.records.values()), durable=True)
+        Folders().pipe_file(str(self.path), b"".join(self.records.values()))
         self.close()
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 

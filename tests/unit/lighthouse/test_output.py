@@ -25,7 +25,7 @@ from ftslurm.lighthouse.server import beat, listen_to
 from ftslurm.protocol import messages
 
 TALK = """
-import time
+import os, time
 from ftslurm.lighthouse.output import flush, log
 start = time.monotonic()
 for number in range(3000):
@@ -33,6 +33,7 @@ for number in range(3000):
 flush(0.1)
 assert time.monotonic() - start < 2.0
 print("went on", flush=True)
+os._exit(0)  # as the Lighthouse ends
 """
 
 

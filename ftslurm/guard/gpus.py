@@ -26,7 +26,6 @@ class Gpu:
 
     address: str  # on the PCI bus: 0000:3b:00
     device: str  # /dev/nvidia3
-    uuid: str
     cpus: frozenset[int]  # those near it; all, if the machine has one NUMA node; none: not known
     usable: bool = True  # the job's cgroup does not hide it
 
@@ -41,7 +40,7 @@ def _nvidia(root: Path) -> Iterator[Gpu]:
         about = dict(_INFORMATION.findall(read(folder / "information")))
         if minor := about.get("Device Minor"):  # a GPU that is lost cannot be asked
             device = root / "sys/bus/pci/devices" / folder.name.lower()
-            yield _gpu(root, device, f"nvidia{minor}", about.get("GPU UUID", ""))
+            yield _gpu(root, device, f"nvidia{minor}")
 
 
 def _amd(root: Path) -> Iterator[Gpu]:
@@ -50,28 +49,22 @@ def _amd(root: Path) -> Iterator[Gpu]:
         about = dict(_PROPERTY.findall(read(folder / "properties")))
         if (minor := about.get("drm_render_minor", "0")) != "0":
             device = (root / f"sys/class/drm/renderD{minor}/device").resolve()
-            yield _gpu(root, device, f"dri/renderD{minor}", f"GPU-{int(about.get('unique_id', '0')):016x}")
+            yield _gpu(root, device, f"dri/renderD{minor}")
 
 
-def _gpu(root: Path, device: Path, name: str, uuid: str) -> Gpu:
+def _gpu(root: Path, device: Path, name: str) -> Gpu:
     near = numbers(read(device / "local_cpulist").strip())
-    return Gpu(pci(device.name), f"/dev/{name}", uuid, near, _usable(root / "dev" / name))
+    return Gpu(pci(device.name), f"/dev/{name}", near, _usable(root / "dev" / name))
 
 
 def visible(environ: Mapping[str, str], there: Sequence[Gpu]) -> list[Gpu | None]:
-    """Return the GPUs that CUDA shows, in its order; None for a name that is not understood, as a MIG instance's."""
+    """Return the GPUs that CUDA shows, in its order; None for what is named otherwise, as by a UUID or a MIG instance."""
     gpus = [gpu for gpu in there if gpu.usable]
     name = next((name for name in reversed(VARIABLES) if name in environ), None)
     if name is None:
         return list(gpus)
-    out: list[Gpu | None] = []
-    for word in filter(None, environ[name].split(",")):
-        if word.isdecimal():
-            out.append(gpus[int(word)] if int(word) < len(gpus) else None)
-        else:
-            uuid = word.removeprefix("MIG-").partition("/")[0]  # MIG-GPU-<uuid>/1/0
-            out.append(next((gpu for gpu in gpus if uuid.startswith("GPU-") and gpu.uuid.startswith(uuid)), None))
-    return out
+    shown = filter(None, environ[name].split(","))
+    return [gpus[int(word)] if word.isdecimal() and int(word) < len(gpus) else None for word in shown]
 
 
 def names(root: Path = Path("/")) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ OFF = "3,7,91500000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unk
 ECC = "4,8,92500000,-;NVRM: Xid (PCI:0000:AF:00): 48, pid=12, name=python, DBE (double bit error) ECC Error"
 MEMORY = "3,9,93500000,-;Memory failure: 0x4c2d1: Sending SIGBUS to python:9 due to hardware memory corruption"
 SCRIPT = "4,10,94500000,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=12, name=python, Ch 0000003e, MMU Fault"
-OURS, OTHER = Gpu("0000:3b:00", "/dev/nvidia3", "", frozenset()), Gpu("0000:af:00", "/dev/nvidia5", "", frozenset())
+OURS, OTHER = Gpu("0000:3b:00", "/dev/nvidia3", frozenset()), Gpu("0000:af:00", "/dev/nvidia5", frozenset())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from ftslurm.monitor.log_files import LogFile
 from ftslurm.protocol.value_class import Value
 from ftslurm.run.log_noise import is_noise
-from ftslurm.security.terminal import LogText
+from ftslurm.security.terminal import log_text
 
 
 class View(Value):
@@ -48,7 +48,7 @@ class Page:
 
     def pick(self, data: bytes) -> list[bytes]:
         """Return whole lines of a log, made safe, without those that the view leaves out."""
-        lines = LogText(self.view.colours).feed(data, final=True).split(b"\n")
+        lines = log_text(data, self.view.colours).split(b"\n")
         lines = lines if lines[-1] else lines[:-1]
         if not self.view.raw:
             told = [line for line in lines if not is_noise(line)]

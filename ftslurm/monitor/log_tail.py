@@ -8,7 +8,7 @@ from ftslurm.core.state.unit_names import group_unit
 from ftslurm.monitor.status import GroupStatus
 from ftslurm.run.directory import RunDir
 from ftslurm.run.last_words import end_of
-from ftslurm.security.terminal import LogText
+from ftslurm.security.terminal import log_text
 
 MOST = 1 << 16  # bytes that are shown; `ftslurm logs` shows all
 
@@ -26,4 +26,4 @@ def log_of(group: GroupStatus, run: RunDir) -> Path | None:
 
 def tail(log: Path) -> str:
     """Return the last lines, with control characters written out."""
-    return LogText(colours=False).feed(end_of(log, MOST), final=True).decode()
+    return log_text(end_of(log, MOST)).decode()

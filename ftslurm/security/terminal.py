@@ -3,12 +3,11 @@
 A log, a journal or a file name may hold anything from a script, a node or another user's run directory: sequences that
 retitle the window, overwrite printed text, or paste; characters that turn the direction of the text; line ends that
 make one event look like two. Files on disk are not changed. Text is made safe where it is shown to a person: `readable`
-for events, `visible` for text, `guarded_output` for all that the command line prints, `LogText` for logs.
+for events, `visible` for text, `guarded_output` for all that the command line prints, `log_text` for logs.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,7 @@ from typing import IO, Any
 _HARMFUL = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_TEXT = re.compile(f"[{_HARMFUL}]")
 _IN_LINE = re.compile(f"[\n{_HARMFUL}]")
-_IN_LOG = re.compile(f"(\x1b\\[[0-9;:]{{0,64}}m)|[{_HARMFUL}]")
-_UNFINISHED = re.compile(r"(?:\r+|\x1b(?:\[[0-9;:]{0,64})?)\Z")
+_BUT_COLOURS = re.compile(rf"(?!\x1b\[[0-9;:]{{0,64}}m)[{_HARMFUL}]")
 _SUSPECT = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f-\xff]")
 _MANY_LINES = ("traceback", "last_traceback")  # fields of an event, or of a status, that have them
 
@@ -57,31 +55,18 @@ def _written_out(found: re.Match[str]) -> str:
     return f"\\x{ord(sign):02x}" if ord(sign) < 0x100 else f"\\u{ord(sign):04x}"
 
 
-class LogText:
-    """The text of logs for people, piece by piece.
+def log_text(data: bytes, colours: bool = False) -> bytes:
+    """Return whole lines of a log for people, made safe.
 
     A carriage return ends a line, so a progress bar is shown as one line for each of its states.
+
+    Args:
+        colours: pass on colour sequences (ESC [ ... m); all others are always written out.
     """
-
-    def __init__(self, colours: bool) -> None:
-        """Start a text. `colours`: pass on colour sequences (ESC [ ... m); all others are always written out."""
-        self.colours = colours
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self._rest = ""  # the beginning of an incomplete sequence
-
-    def feed(self, data: bytes, final: bool = False) -> bytes:
-        """Return the next piece made safe. An incomplete sequence waits for the next one, unless this is final."""
-        if not (self._rest or self._decoder.getstate()[0] or _SUSPECT.search(data)):
-            return data
-        text, self._rest = self._rest + self._decoder.decode(data, final), ""
-        if not final and (unfinished := _UNFINISHED.search(text)):
-            text, self._rest = text[: unfinished.start()], unfinished[0]
-        return _IN_LOG.sub(self._shown, re.sub("\r+\n?", "\n", text)).encode()
-
-    def _shown(self, found: re.Match[str]) -> str:
-        if found[1] and self.colours:
-            return found[1]
-        return _written_out(found) if not found[1] else visible(found[1])
+    if not _SUSPECT.search(data):
+        return data
+    text = re.sub("\r+\n?", "\n", data.decode(errors="backslashreplace"))
+    return (_BUT_COLOURS if colours else _IN_TEXT).sub(_written_out, text).encode()
 
 
 class _Guarded:

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftslurm.guard import processes
@@ -39,12 +40,12 @@ class Failed(NamedTuple):
 
 
 def run(
-    commands: Sequence[Sequence[str]], environ: Mapping[str, str], log: str, file: int, max_mb: int
+    commands: Sequence[Sequence[str]], environ: Mapping[str, str], log: Path, file: int, max_mb: int
 ) -> Failed | None:
     """Run the commands one after the other. Return why the check has failed, or None: it has not.
 
     Args:
-        log: the path of their log; "": there is none.
+        log: their log, which may be missing.
         file: where their output goes.
         max_mb: the log's limit (logs.max_mb).
     """
@@ -93,10 +94,12 @@ def pass_or_end(task: Task, say: Callable[[messages.Report], None]) -> None:
     if task.local_index or task.node not in wanted.get("nodes", ()):
         return
     begun = time.monotonic()
-    log, file = "", 2  # without a log their output goes to that of the step
-    with contextlib.suppress(OSError):
-        folder = os.path.join(os.environ["FTSLURM_RUN_DIR"], "logs")
-        log, file = owned_files.open_next(folder, f"preflight-{task.node}-{{}}.log")
+    log = f"logs/preflight-{task.node}-{os.environ['FTSLURM_STEP'].replace('/', '-')}.log"
+    path = Path(os.environ["FTSLURM_RUN_DIR"], log)
+    try:
+        file = owned_files.open_fd(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError:
+        log, file = "", 2  # their output goes to that of the step
     environ = secret_variables.without(os.environ.get(secret_variables.NAMES, "").split(","), os.environ)
     environ |= {"FTSLURM_NODE": task.node, "FTSLURM_PREFLIGHT_GPUS": str(wanted["gpus"])}
     commands = [
@@ -104,10 +107,9 @@ def pass_or_end(task: Task, say: Callable[[messages.Report], None]) -> None:
         for words in wanted["commands"]
     ]
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-    failed = run(commands, environ, log, file, task.options.log_max_mb)
+    failed = run(commands, environ, path, file, task.options.log_max_mb)
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 0)
-    name = log and f"logs/{os.path.basename(log)}"
     how, unstarted = failed or (None, False)
-    say(messages.NodeCheck(task.node, round(time.monotonic() - begun, 3), name, how, unstarted))
+    say(messages.NodeCheck(task.node, round(time.monotonic() - begun, 3), log, how, unstarted))
     if failed is not None:
         os._exit(1)  # a process that even SIGKILL does not end must not hold the step

@@ -14,8 +14,6 @@ import pwd
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -68,22 +66,6 @@ def open_fd(path: Path, flags: int = _READ) -> int:
     if flags & os.O_CREAT:
         sharing.follow(number, path)
     return number
-
-
-def open_next(folder: str, name: str) -> tuple[str, int]:
-    """Make the first of the files that is not there yet, for appending; return its path and its descriptor.
-
-    Args:
-        name: with {} where the number is, from 0 on.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    for number in count():
-        path = os.path.join(folder, name.format(number))
-        with suppress(FileExistsError):
-            return path, open_fd(Path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
-    raise AssertionError("numbers do not end")
 
 
 def open_file(path: Path) -> IO[bytes]:

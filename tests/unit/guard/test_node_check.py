@@ -27,6 +27,7 @@ def told(
 ) -> list[str]:
     """Run the checks as a worker of n1 does, in a run directory; return the lines that it prints."""
     env = os.environ | {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_SECRETS": "API_KEY", "API_KEY": "hidden"}
+    env["FTSLURM_STEP"] = "group-0001/0"
     check = {"nodes": [nodes], "gpus": 2, "commands": commands}
     words = [f"--check={json.dumps(check)}", "--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=60"]
     words.append(f"--log-max-mb={max_mb}")
@@ -54,12 +55,13 @@ def shell(text: str) -> list[str]:
 def test_all_commands_run_and_their_output_is_kept(tmp_path: Path) -> None:
     says = shell("echo $FTSLURM_NODE $FTSLURM_PREFLIGHT_GPUS key=$API_KEY")
     answer = check(tmp_path, says, shell("echo second >&2"))
-    assert (answer["node"], answer["error"], answer["log"]) == ("n1", None, "logs/preflight-n1-0.log")
-    lines = (tmp_path / "logs/preflight-n1-0.log").read_text().splitlines()
+    assert (answer["node"], answer["error"], answer["log"]) == ("n1", None, "logs/preflight-n1-group-0001-0.log")
+    lines = (tmp_path / "logs/preflight-n1-group-0001-0.log").read_text().splitlines()
     assert lines[1] == "n1 2 key="
     assert lines[2:] == ["$ sh -c 'echo second >&2'", "second"]
-    assert check(tmp_path, ["true"])["log"] == "logs/preflight-n1-1.log"  # the earlier one stays
-    assert (tmp_path / "logs/preflight-n1-0.log").stat().st_mode & 0o777 == 0o600
+    check(tmp_path, ["true"])
+    assert (tmp_path / "logs/preflight-n1-group-0001-0.log").read_text().splitlines()[:4] == lines  # it stays
+    assert (tmp_path / "logs/preflight-n1-group-0001-0.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_first_failure_ends_the_check_and_its_last_line_is_the_reason(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args, get_origin
 from argcomplete.finders import CompletionFinder
 
 from ftslurm.cli.verbs import VERBS, parser_of
-from ftslurm.protocol.run_states import FAULTS
 
 
 class Finder(CompletionFinder):
@@ -52,8 +51,6 @@ def complete(prefix: str, action: argparse.Action, parsed_args: argparse.Namespa
         yield from paths(prefix)
     elif action.metavar == "RUN":
         yield from (config.parent.name for config in Path(parsed_args.root).glob("*/config.yaml"))
-    elif action.metavar == "FAULT":
-        yield from FAULTS
     elif action.dest == "overrides":
         yield from VERBS if parsed_args.first else ()
         yield from settings(prefix, getattr(parsed_args, "config_dir", None))

@@ -6,18 +6,12 @@ import argparse
 import sys
 
 from ftslurm.cli.run_argument import agreed, find_run
-from ftslurm.errors import NotDone, RunNotFound
-from ftslurm.protocol.run_states import FAULTS
+from ftslurm.errors import NotDone
 
 
 def main(args: argparse.Namespace) -> int:
     """Inject one fault."""
-    try:
-        run = find_run(args)
-    except RunNotFound as error:
-        if args.run not in FAULTS:
-            raise
-        raise RunNotFound(f"RUN comes before FAULT: ftslurm inject RUN {args.run}. {error}") from error
+    run = find_run(args)
     if not args.yes and sys.stdin.isatty():
         whom = "the lowest group that runs" if args.group is None else f"group {args.group}"
         if not agreed(f"{args.fault} for rank {args.rank or 0} of {whom} of {run.dir}?"):

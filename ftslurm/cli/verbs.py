@@ -441,7 +441,7 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
         "Do one real fault to a running run, to see it recover. On a terminal you are asked first.",
         "faults\n" + "\n".join(f"  {name:<11} {harm}" for name, harm in FAULTS.items()),
         args=(
-            arg("fault", metavar="FAULT", help="one of those below"),
+            arg("fault", choices=FAULTS, metavar="FAULT", help="one of those below"),
             number("--group", help="of this group (default: the lowest one that runs)"),
             number("--rank", metavar="R", help="this rank of the group, or its node (default: 0)"),
             YES,

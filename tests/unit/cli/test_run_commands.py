@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,9 +16,11 @@ import pytest
 from json_schema import check_status
 
 from ftslurm.api import answers
+from ftslurm.api.run import Run
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir
 
@@ -116,8 +119,6 @@ def test_silence_is_told_with_the_log_to_look_into(
         (["inject", "kill", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
         (["inject", "lighthouse", "--group", "0"], ["belongs to no group"]),
         (["inject", "cancel", "--rank", "0"], ["whole step", "rank"]),
-        (["inject", "kill9"], ["'kill9' is no fault; did you mean kill? There are: kill, term"]),
-        (["inject", "explode"], ["'explode' is no fault; there are: kill, term"]),
         (["restart", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["stacks", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["stacks", "--group", "0", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
@@ -133,9 +134,14 @@ def test_what_the_run_does_not_have_is_refused(
     assert list(run.inbox.iterdir()) == []
 
 
-def test_the_right_order_of_words_is_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inject", "kill", str(run.root)]) == 2
-    assert "RUN comes before FAULT: ftslurm inject RUN kill." in capsys.readouterr().err
+@pytest.mark.parametrize("words", [["kill", "RUN"], ["RUN", "kill9"], ["explode"]])
+def test_what_is_no_fault_is_refused(words: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["inject", *(str(run.root) if word == "RUN" else word for word in words)])
+    assert ended.value.code == 2
+    assert re.match(r"ftslurm: FAULT: invalid choice: .+ \(choose from '?kill'?, ", capsys.readouterr().err)
+    with pytest.raises(EnvironmentProblem, match="'kill9' is no fault; did you mean kill"):
+        Run(run.root).inject("kill9")
 
 
 def test_a_run_that_is_over_or_gone_is_refused(

@@ -13,12 +13,9 @@ from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
 from ftslurm.monitor.status import RunStatus, lose_controller
 from ftslurm.monitor.story import Story
-from ftslurm.protocol.records import RunFinished
-from ftslurm.protocol.run_states import State
 from ftslurm.report.run_report import Report, read_report
 from ftslurm.run import deliveries, facts, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.standing import Facts, standing
 
 END_S = 5.0  # how long a local controller may take to exit after it has written the outcome
 POLL_S = 0.2
@@ -29,7 +26,7 @@ class Look:
     """A run, as seen once."""
 
     status: RunStatus
-    state: State  # as in a list of runs
+    state: str  # as in a list of runs
     moment: float  # up to which time that is known, in unix seconds
     note: str | None  # why the run has not started, or its controller is not heard, for a person
 
@@ -47,12 +44,10 @@ def look(config: Config, run: RunDir, raw: bool = False) -> Look:
     status = Story(run, raw).status
     status.run_id, status.hooks = status.run_id or run.root.name, deliveries.read(run)
     if status.outcome != "running":
-        end = RunFinished(outcome=status.outcome, reason=status.reason, steps=None, restarts=None)
-        found = standing(Facts(begun=True, end=end))
-    elif not found.going:
+        return Look(status, status.outcome, time.time(), None)
+    if not found.going:
         lose_controller(status, found.state, found.why or "")
-    moment = time.time() if found.over else liveness.moment(config, run)
-    return Look(status, found.state, moment, None if found.over else found.note)
+    return Look(status, found.state, liveness.moment(config, run), found.note)
 
 
 def report(config: Config, run: RunDir) -> Report:

@@ -16,7 +16,6 @@ from programs import Programs
 from ftslurm.api import listing
 from ftslurm.api.run import Run
 from ftslurm.api.state import no_verdict
-from ftslurm.cli import status_verb
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
@@ -80,8 +79,7 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
         0,
         f"wait-1: {note}\ncontinue with: ftslurm resume {name} (--from-scratch if it has saved no checkpoint)\n",
     )
-    status_verb.show_live(compose.load(run.config), run)
-    assert capsys.readouterr().out.startswith(f"wait-1: {note}\n")
+    assert said(capsys, "status", "-w", name)[1].startswith(f"wait-1: {note}\n")
     status = json.loads(said(capsys, "status", name, "--json")[1])
     check_status(status)
     assert (status["outcome"], status["reason"], status["note"]) == ("stopped", why, note)

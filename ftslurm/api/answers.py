@@ -15,7 +15,7 @@ from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.story import Story
-from ftslurm.protocol.records import Command, CommandRefused, JournalRecord, StacksTaken
+from ftslurm.protocol.records import CommandRefused, JournalRecord, StacksTaken
 from ftslurm.run import configuration, facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
@@ -115,11 +115,6 @@ class Conversation:
 
         self._next(is_last, timeout_s)
         return found
-
-    def stops(self) -> bool:
-        """Wait until the controller has read the command to stop. Return whether it has, or the run has ended."""
-        read_it = self._next(lambda one: isinstance(one, Command) and one.what == "stop", ANSWER_S)
-        return read_it is not None or self.status.outcome != "running"
 
     def _next(self, is_wanted: Callable[[JournalRecord], bool], wait_s: float) -> Event | None:
         """Wait for a line of the journal, until the run has ended or is heard no more, or `wait_s` seconds have passed.

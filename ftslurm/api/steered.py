@@ -14,6 +14,7 @@ from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.protocol.records import (
+    Command,
     CommandDone,
     FaultInjected,
     FaultRefused,
@@ -78,22 +79,16 @@ class Steered:
         config = talk.config
         if (done := ending.without_controller(config, run, facts.look(config, run, ended=True))) is not None:
             return done
-        by_hand = f"End it with: {ending.by_hand(config, run)}"
         try:
-            inbox.put(run.inbox, "stop")
+            if talk.status.started is None or last_event(run.events) == RunRequeued.event:
+                inbox.put(run.inbox, "stop")
+                return f"{name} does not run now: it stops as soon as its controller starts"
+            talk.ask("stop", Command)
         except EnvironmentProblem as error:
-            raise EnvironmentProblem(f"{error}. {by_hand}") from error
-        waits = talk.status.started is None and not config.local
-        if waits or last_event(run.events) == RunRequeued.event:
-            return f"{name} does not run now: it stops as soon as its Slurm job {run.job()} starts"
-        if talk.status.started is not None and not talk.stops():
-            found = facts.look(config, run)  # the controller may have ended meanwhile
-            if found.state == "lost":
-                return f"{name} cannot be stopped: {found.why}"
-            raise NotDone(
-                f"the controller of {name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
-                f"{run.inbox}; what it does is in {run.controller_log}. {by_hand}"
-            )
+            raise EnvironmentProblem(f"{error}. End it with: {ending.by_hand(config, run)}") from error
+        except NotDone:
+            if talk.status.outcome == "running":
+                raise
         return f"{name} is stopping{saved}"
 
     def scale(self, groups: int) -> Answer[Scaled]:

@@ -133,7 +133,7 @@ def test_between_two_jobs_status_says_what_it_waits_for_and_the_next_hears_stop(
     assert "the run goes on in its next job: Slurm job 77 is waiting in the queue" in said
     monkeypatch.setenv("STATE", "COMPLETING")
     assert main(["stop", str(run.root)]) == 0
-    assert "does not run now: it stops as soon as its Slurm job" in capsys.readouterr().out
+    assert "does not run now: it stops as soon as its controller starts" in capsys.readouterr().out
     assert len(list(run.inbox.iterdir())) == 1
     assert not slurm.calls("scancel")
 

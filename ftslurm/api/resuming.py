@@ -18,7 +18,6 @@ from ftslurm.run import configuration, facts, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
-from ftslurm.run.replay import newest_checkpoint
 from ftslurm.submission import code_of_run, submit
 
 
@@ -68,7 +67,7 @@ def resume(
     """
     before = configuration.of_run(parent)
     _check_over(before, parent)
-    saved, source = newest_checkpoint(before, parent), before.checkpoint.dir or str(parent.checkpoints)
+    saved, source = stored_checkpoints.newest(before, parent), before.checkpoint.dir or str(parent.checkpoints)
     if not from_scratch:
         command = ["ftslurm", "resume", str(parent.root), "--from-scratch", *["--new-code"] * new_code, *overrides]
         _check_saved(before, parent, saved, shlex.join(command))
@@ -90,7 +89,7 @@ def resume(
             f"checkpoint.dir={config.checkpoint.dir}, and the checkpoints are in {source}: they are not copied to or "
             f"from an object store; leave checkpoint.dir out, or copy them and start a new run"
         )
-    if config.checkpoint.dir is not None and (there := newest_checkpoint(config, parent)) is not None:
+    if config.checkpoint.dir is not None and (there := stored_checkpoints.newest(config, parent)) is not None:
         raise EnvironmentProblem(
             f"checkpoint.dir={config.checkpoint.dir} has checkpoints already ({there.path}): name an empty folder"
         )

@@ -59,7 +59,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event as Line
 from ftslurm.run.journal_writer import Journal
 from ftslurm.run.metadata import run_started
-from ftslurm.run.replay import begin_with, home, newest_checkpoint
+from ftslurm.run.replay import home
 from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm.commands import is_batch
@@ -112,7 +112,7 @@ class Controller:
 
         self.state = begin(config)
         homes = frozenset({home(allocation.name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
-        self.saved, refused = begin_with(config, run)
+        self.saved, refused = stored_checkpoints.begin_with(config, run)
         self.events: list[Event] = [Granted(allocation, self.saved, past, refused, homes, Map(scheduler.leaves()))]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
         self.start = run_started(config, run, allocation.name, number, past, after=after or None)
@@ -294,7 +294,7 @@ class Controller:
     def _newest_checkpoint(self) -> Saved | None:
         """Return the newest checkpoint. An object store is not asked again: only this run saves there, and tells."""
         if stored_checkpoints.url(self.config) is None:
-            self.saved = newest_checkpoint(self.config, self.run_dir)
+            self.saved = stored_checkpoints.newest(self.config, self.run_dir)
         return self.saved
 
     def _received(self, news: Received) -> None:

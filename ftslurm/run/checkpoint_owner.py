@@ -40,27 +40,16 @@ def goes_on_from(config: Config) -> str | None:
     )
 
 
-def claim(config: Config, run: RunDir) -> str | None:
-    """Take checkpoint.dir for this run. Two live runs would use each other's checkpoints.
-
-    Returns:
-        None if it is ours; else why not.
-    """
-    if config.checkpoint.dir is None:
-        return None
-    used = used_by(config, run, owner(config.checkpoint.dir))
-    with suppress(OSError):  # saving a checkpoint there reports what is wrong
-        if used is None:
-            Store(config.checkpoint.dir).take(str(run.root))
-    return used
-
-
 def owner(folder: str | Path) -> RunDir | None:
     """Return the run of this user that has saved in a checkpoint folder last, or None."""
-    with suppress(OSError, ValueError, EnvironmentProblem):
-        text = Store(str(folder)).owner()
-        return RunDir(Path(text)) if text and "\0" not in text else None  # a crash of the node may leave zero bytes
+    with suppress(OSError, EnvironmentProblem):
+        return run_at(Store(str(folder)).owner())
     return None
+
+
+def run_at(path: str) -> RunDir | None:
+    """Return the run at a path that was written where it saves; None: it is none, as after a crash of a node."""
+    return RunDir(Path(path)) if path.startswith("/") and "\0" not in path else None
 
 
 def used_by(config: Config, run: RunDir | None, other: RunDir | None) -> str | None:
@@ -73,7 +62,7 @@ def used_by(config: Config, run: RunDir | None, other: RunDir | None) -> str | N
         run: this run; None: it has no directory yet.
     """
     mine = run.root if run is not None else Path(config.internal.parent or "/")  # it may follow the run that it resumes
-    if other is None or other.root == mine:
+    if config.checkpoint.dir is None or other is None or other.root == mine:
         return None
     from ftslurm.run.replay import read_past  # only where two runs meet: a submission is faster without the core
 

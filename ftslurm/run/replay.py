@@ -1,4 +1,4 @@
-"""What earlier controllers of a run have left: their state, read from the journal, and the newest checkpoint.
+"""What earlier controllers of a run have left: their state, read from the journal.
 
 `read_past` folds the journal into a Past, from which the core goes on.
 """
@@ -6,52 +6,20 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftslurm.checkpoint.store import Store
-from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Evidence, Exit, Out, Place, Saved, StepId
+from ftslurm.core.state.model import Evidence, Exit, Out, Place, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
-from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause, Says, cause_of, is_failure
-from ftslurm.run import checkpoint_owner, log_signs, stored_checkpoints
+from ftslurm.run import log_signs
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_lines import Fold
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.names import is_step
-
-
-def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
-    """Return the newest complete checkpoint; else why what is in checkpoint.dir cannot be used; None: it is empty.
-
-    Raises:
-        EnvironmentProblem: an object store cannot be read.
-    """
-    if stored_checkpoints.url(config) is not None:
-        return stored_checkpoints.newest_and_owner(config)[0]
-    with suppress(OSError):
-        found = Store(config.checkpoint.dir or str(run.checkpoints)).summary()
-        return None if found is None else Saved(*found)
-    return None
-
-
-def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
-    """Return the newest checkpoint, and why checkpoint.dir cannot be used; None: it is this run's now."""
-    if stored_checkpoints.url(config) is None:
-        return newest_checkpoint(config, run), checkpoint_owner.claim(config, run)
-    try:
-        saved, other = stored_checkpoints.newest_and_owner(config)
-        refused = checkpoint_owner.used_by(config, run, other)
-        if refused is None:
-            stored_checkpoints.take(config, run)
-        return saved, refused
-    except EnvironmentProblem as error:
-        return None, str(error)
 
 
 def read_past(run: RunDir) -> tuple[Past | None, str | None]:

@@ -1,4 +1,7 @@
-"""Asks an object store for a run's checkpoints, in a process of its own: a store may be slow, or never answer."""
+"""The newest checkpoint of a run, and the run that saves there: in a folder, or in an object store.
+
+An object store is asked by a process of its own: it may be slow, or never answer.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import logging
 import os
 import subprocess
-from pathlib import Path
+from contextlib import suppress
 from threading import Thread
 
 from ftslurm.checkpoint.layout import Writer
@@ -15,6 +18,7 @@ from ftslurm.config.schema import Config
 from ftslurm.config.store_url import is_url
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files, programs
 
@@ -27,32 +31,32 @@ def url(config: Config) -> str | None:
     return config.checkpoint.dir if is_url(config.checkpoint.dir or "") else None
 
 
-def newest_and_owner(config: Config) -> tuple[Saved | None, RunDir | None]:
-    """Return the newest complete checkpoint, and the run of this user that has saved there last.
+def _folder(config: Config, run: RunDir) -> str:
+    return config.checkpoint.dir or str(run.checkpoints)
 
-    Without one: what is wrong with those that are there; None: there are none.
+
+def newest(config: Config, run: RunDir) -> Saved | None:
+    """Return the newest complete checkpoint; else why what is in checkpoint.dir cannot be used; None: it is empty.
 
     Raises:
-        EnvironmentProblem: the store cannot be read.
+        EnvironmentProblem: an object store cannot be read.
     """
+    return _look(config, run)[0]
+
+
+def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
+    """Return the newest checkpoint, and why checkpoint.dir cannot be used; None: it is this run's now."""
     try:
-        found, owner = json.loads(_ask(config, "look"))
-        saved = None if found is None else Saved(*found)
-        known = owner.startswith("/") and "\0" not in owner and owned_files.is_own(Path(owner))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise EnvironmentProblem(
-            f"checkpoint.dir={url(config)} cannot be used: its program printed no answer"
-        ) from error
-    return saved, RunDir(Path(owner)) if known else None
-
-
-def take(config: Config, run: RunDir) -> None:
-    """Note this run as the one that saves there.
-
-    Raises:
-        EnvironmentProblem: the store cannot be written.
-    """
-    _ask(config, "take", str(run.root))
+        saved, other = _look(config, run)
+        refused = checkpoint_owner.used_by(config, run, other)
+        if refused is None and url(config) is not None:
+            _ask(config, "take", str(run.root))
+        elif refused is None and config.checkpoint.dir is not None:
+            with suppress(OSError):  # saving a checkpoint there reports what is wrong
+                Store(config.checkpoint.dir).take(str(run.root))
+    except EnvironmentProblem as error:
+        return None, str(error)
+    return saved, refused
 
 
 def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) -> None:
@@ -64,8 +68,7 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
     def mark() -> None:
         try:
             if url(config) is None:
-                folder = config.checkpoint.dir or str(run.checkpoints)
-                Store(folder).distrust(Writer(run.root.name, group, attempt), after)
+                Store(_folder(config, run)).distrust(Writer(run.root.name, group, attempt), after)
             else:
                 _ask(config, "distrust", run.root.name, str(group), str(attempt), str(after))
         except (OSError, EnvironmentProblem) as error:
@@ -75,6 +78,24 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
         mark()
     else:
         Thread(target=mark).start()
+
+
+def _look(config: Config, run: RunDir) -> tuple[Saved | None, RunDir | None]:
+    """Return the newest checkpoint, as `newest`, and the run of this user that has saved there last."""
+    if url(config) is None:
+        folder, found = _folder(config, run), None
+        with suppress(OSError):
+            found = Store(folder).summary()
+        return found and Saved(*found), checkpoint_owner.owner(folder)
+    answer = _ask(config, "look")
+    try:
+        found, owner = json.loads(answer)
+        other = checkpoint_owner.run_at(owner)
+        return found and Saved(*found), other if other is not None and owned_files.is_own(other.root) else None
+    except (ValueError, TypeError) as error:
+        raise EnvironmentProblem(
+            f"checkpoint.dir={url(config)} cannot be used: its program printed no answer"
+        ) from error
 
 
 def _ask(config: Config, what: str, *words: str) -> str:

@@ -12,8 +12,8 @@ from ftslurm.api import submitting
 from ftslurm.checkpoint.layout import Writer
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.run.checkpoint_owner import claim
 from ftslurm.run.directory import RunDir
+from ftslurm.run.stored_checkpoints import begin_with
 
 
 def beside_another(tmp_path: Path, kind: str) -> Config:
@@ -22,7 +22,7 @@ def beside_another(tmp_path: Path, kind: str) -> Config:
     config.cluster.kind, config.checkpoint.dir = kind, str(tmp_path / "checkpoints")
     other.create()
     other.alive.touch()
-    assert claim(config, other) is None
+    assert begin_with(config, other)[1] is None
     return config
 
 
@@ -44,7 +44,7 @@ def test_a_run_that_goes_on_from_the_checkpoint_of_another_is_told(tmp_path: Pat
     config.cluster.kind, config.job.script = "local", __file__
     other.create()
     config.checkpoint.dir = str(tmp_path / "checkpoints")
-    assert claim(config, other) is None
+    assert begin_with(config, other)[1] is None
     assert submitting.settle(config, preview=True) == []
     save(tmp_path / "checkpoints", 140, Writer("other", 0, 0))
     note = (
@@ -64,10 +64,10 @@ def test_a_damaged_owner_of_a_checkpoint_folder_is_none(text: str, tmp_path: Pat
     config.cluster.kind, config.job.script = "local", __file__
     config.checkpoint.dir = str(tmp_path / "checkpoints")
     run.create()
-    assert claim(config, run) is None
+    assert begin_with(config, run)[1] is None
     (tmp_path / "checkpoints" / ".owner").write_text(text)
     assert submitting.settle(config, preview=True) == []
-    assert claim(config, run) is None
+    assert begin_with(config, run)[1] is None
 
 
 def test_a_process_in_an_allocation_may_be_a_part_of_the_run_that_uses_them(

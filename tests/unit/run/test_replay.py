@@ -15,9 +15,9 @@ from ftslurm.controller.loop import UNSYNCED
 from ftslurm.core.state.model import Evidence, Exit, Node, Out, Place, StepId
 from ftslurm.core.state.past import Live, Scheduled
 from ftslurm.protocol.causes import Cause
-from ftslurm.run.checkpoint_owner import claim
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import read_past
+from ftslurm.run.stored_checkpoints import begin_with
 
 
 def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) -> None:
@@ -243,33 +243,33 @@ def test_two_live_runs_do_not_share_their_checkpoints(tmp_path: Path) -> None:
     lines = [line for line in ex.one_kill() if line["time"] < ex.START + 20]
     first, second = ex.new_run(tmp_path / "a", lines), ex.new_run(tmp_path / "b", lines)
     config = Config()
-    assert claim(config, first) is None
+    assert begin_with(config, first)[1] is None
     config.checkpoint.dir = str(tmp_path / "ckpt")
-    assert claim(config, first) is None
-    assert claim(config, second) is None  # the first has never sent a message
-    assert claim(config, first) is None
+    assert begin_with(config, first)[1] is None
+    assert begin_with(config, second)[1] is None  # the first has never sent a message
+    assert begin_with(config, first)[1] is None
     for run in (first, second):
         run.alive.touch()
-    assert claim(config, first) is None  # its own, when it was requeued
-    why = claim(config, second)
+    assert begin_with(config, first)[1] is None  # its own, when it was requeued
+    why = begin_with(config, second)[1]
     assert why is not None
     assert first.root.name in why
     server = time.time() - 3600.0  # its clock; we touch a file there, and compare
     os.utime(first.alive, (server, server))
     os.utime(second.alive, (server + 20, server + 20))
-    assert claim(config, second) == why
+    assert begin_with(config, second)[1] == why
     os.utime(second.alive, (server + 40, server + 40))
-    assert claim(config, second) is None
+    assert begin_with(config, second)[1] is None
 
 
 def test_the_checkpoints_of_a_run_that_is_over_may_be_used_at_once(tmp_path: Path) -> None:
     first, second = ex.new_run(tmp_path / "a", ex.one_kill()), ex.new_run(tmp_path / "b", [])
     config = Config()
     config.checkpoint.dir = str(tmp_path / "ckpt")
-    assert claim(config, first) is None
+    assert begin_with(config, first)[1] is None
     for run in (first, second):
         run.alive.touch()
-    assert claim(config, second) is None
+    assert begin_with(config, second)[1] is None
 
 
 def test_a_refused_launch_was_no_attempt(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import Distrusted
 from ftslurm.run import configuration, leadership, liveness
-from ftslurm.run.checkpoint_owner import claim, in_use
+from ftslurm.run.checkpoint_owner import in_use
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.find import find, newest
+from ftslurm.run.stored_checkpoints import begin_with
 from ftslurm.submission import array_task, requeue, submit
 
 STRANGE = 54321
@@ -252,7 +253,7 @@ def test_a_pipe_for_the_owner_of_a_checkpoint_folder_is_replaced(tmp_path: Path)
     os.mkfifo(tmp_path / "checkpoints" / OWNER)
     os.mkfifo(tmp_path / "checkpoints" / f".{OWNER}.{os.getpid()}.part")  # the name that earlier versions used
     assert in_use(config) is None
-    assert claim(config, run) is None
+    assert begin_with(config, run)[1] is None
     assert (tmp_path / "checkpoints" / OWNER).read_text() == str(run.root)
 
 
@@ -261,10 +262,10 @@ def test_what_another_user_says_of_a_checkpoint_folder_does_not_count(tmp_path: 
     run, other, config = planted(tmp_path / "a"), planted(tmp_path / "b"), Config()
     config.checkpoint.dir = str(tmp_path / "checkpoints")
     other.alive.touch()
-    assert claim(config, other) is None
-    assert "is in use by" in str(claim(config, run))
+    assert begin_with(config, other)[1] is None
+    assert "is in use by" in str(begin_with(config, run)[1])
     assert "is in use by" in str(in_use(config))
     config.internal.parent = str(other.root)  # resumed after it was killed: its last sign of life is young
     assert in_use(config) is None
     os.chown(tmp_path / "checkpoints" / OWNER, STRANGE, STRANGE)
-    assert claim(config, run) is None
+    assert begin_with(config, run)[1] is None

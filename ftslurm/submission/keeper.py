@@ -18,7 +18,6 @@ from ftslurm.protocol.readiness import readable
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.security import process_title
-from ftslurm.slurm.commands import job_name
 from ftslurm.submission.lead import BAD_INPUT, LAST, MOST, WITHIN_S, Lead
 
 INTERRUPTED = 130  # exit code of the keeper after Ctrl-C
@@ -39,8 +38,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
     process_title.of_run("keeper", run.root.name)
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
-    job = job_name(os.environ) if "SLURM_JOB_ID" in os.environ else None
-    lead = Lead(run, job, read_end)
+    lead = Lead(run, read_end)
     if not (_patiently(lead, None) if array is None else lead.follow(array)):
         return _exit_code(run)
     wakeup, interrupted = Wakeup(SIGNALS), False

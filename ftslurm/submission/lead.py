@@ -47,14 +47,13 @@ CRASHED_S = 20.0  # head start of all others after several crashes here
 class Lead:
     """The lead of a run as this process has it, or seeks it, and the controller, its child."""
 
-    def __init__(self, run: RunDir, job: str | None, signals: int | None = None) -> None:
+    def __init__(self, run: RunDir, signals: int | None = None) -> None:
         """Seek the lead.
 
         Args:
-            job: name of this process's Slurm job.
             signals: as for controller_process.main.
         """
-        self.run, self.job, self.signals = run, job, signals
+        self.run, self.signals = run, signals
         self.pilot = False  # whether the controller may tell this process to requeue its job
         self.number = 0  # leader number of the last controller here
         self.process: subprocess.Popen[bytes] | None = None
@@ -85,7 +84,7 @@ class Lead:
         Raises:
             OSError: the run directory cannot be written.
         """
-        number = leadership.take(self.run, after, self.job)
+        number = leadership.take(self.run, after)
         if number is None:
             return False
         told = {"root": str(self.run.root), "number": number, "pid": os.getpid(), "signals": self.signals}
@@ -123,7 +122,7 @@ class Lead:
         """Wait until nobody leads, then take the lead. Return False if the run is over."""
         watch = liveness.Watch()
         while not leadership.is_over(self.run):
-            last = leadership.vacant(self.run, config, watch, self.job, self.number)
+            last = leadership.vacant(self.run, config, watch, self.number)
             if last is not None and self.take(last):
                 return True
             time.sleep(config.heartbeat_s)
@@ -156,8 +155,8 @@ class Candidate(Lead):
 
     def __init__(self, config: Config, run: RunDir, job: str) -> None:
         """Start to watch the lead."""
-        super().__init__(run, job)
-        self.config = config
+        super().__init__(run)
+        self.config, self.job = config, job
         self.by_hand = config.internal.pilots is not None  # else the controller's own job comes first
         self.may_lead = config.array and (config.cluster.controller == "job" or self.by_hand)
         self.tasks = config.groups.count + fixed_standbys(config)
@@ -205,7 +204,7 @@ class Candidate(Lead):
 
     def _check(self, now: float) -> None:
         jitter_s = random.uniform(0, self.every_s)  # noqa: S311
-        last = leadership.vacant(self.run, self.config, self.watch, self.job, self.number, jitter_s)
+        last = leadership.vacant(self.run, self.config, self.watch, self.number, jitter_s)
         if last is None:
             return
         if (self.making_way or not self.by_hand) and last != self.stood_back:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -36,44 +34,24 @@ def config() -> Config:
 class Looks:
     """An observer of the leader with its own clock."""
 
-    def __init__(self, run: RunDir, ended: bool = False, jitter_s: float = 0.0, job: str | None = None) -> None:
-        self.run, self.ended, self.jitter_s, self.job = run, ended, jitter_s, job
+    def __init__(self, run: RunDir, ended: bool = False, jitter_s: float = 0.0) -> None:
+        self.run, self.ended, self.jitter_s = run, ended, jitter_s
         self.now = 1000.0
         self.watch = liveness.Watch(lambda: self.now)
 
     def vacant(self, after_s: float = 0.0) -> int | None:
         self.now += after_s
         own = leadership.newest(self.run) if self.ended else 0
-        return leadership.vacant(self.run, config(), self.watch, self.job, own, self.jitter_s)
+        return leadership.vacant(self.run, config(), self.watch, own, self.jitter_s)
 
 
 def test_leaders_are_numbered_and_the_highest_leads(run: RunDir) -> None:
     assert leadership.newest(run) == 0
-    assert leadership.take(run, job="77") == 1
+    assert leadership.take(run) == 1
     assert leadership.held(run, 1)
-    first = leadership.leader(run)
-    assert first is not None
-    assert (first.job, first.host, first.pid) == ("77", platform.node(), os.getpid())
     assert leadership.take(run) == 2
     assert not leadership.held(run, 1)
     assert leadership.held(run, 2)
-
-
-def test_a_claim_on_a_full_disk_deposes_nobody_in_favour_of_nobody(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert leadership.take(run) == 1
-
-    def full(path: Path, data: bytes) -> None:
-        path.touch()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(owned_files, "write_file", full)
-    assert leadership.take(run) == 2  # the name is the claim
-    monkeypatch.undo()
-    assert leadership.held(run, 2)
-    assert not leadership.held(run, 1)
-    assert leadership.leader(run) is None  # the leader is unknown: its silence shows that it is gone
 
 
 def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:
@@ -197,28 +175,6 @@ def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:
     looks = Looks(run)
     assert [looks.vacant(), looks.vacant(after_s=100.0)] == [None, None]
     assert leadership.is_over(run)
-
-
-def test_the_same_job_again_or_a_process_that_is_gone_needs_no_silence(run: RunDir) -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    run.leaders.mkdir(exist_ok=True)
-    for number, (job, host, pid, patience_s) in enumerate(
-        [
-            ("77", "elsewhere", gone.pid, config().heartbeat_s),
-            ("70", platform.node(), gone.pid, config().heartbeat_s),
-            ("70", platform.node(), os.getppid(), config().health.lost_after_s),
-            ("70", "elsewhere", gone.pid, config().health.lost_after_s),
-        ],
-        start=1,
-    ):
-        who = {"job": job, "host": host, "pid": pid}
-        (run.leaders / f"{number:04d}").write_text(json.dumps(who))
-        journal(run, "run_started")
-        looks = Looks(run, job="77")
-        assert looks.vacant() is None
-        assert looks.vacant(after_s=patience_s - 0.1) is None
-        assert looks.vacant(after_s=0.2) == number
 
 
 def test_while_the_run_directory_cannot_be_read_nobody_gives_up_or_takes_the_lead(run: RunDir) -> None:

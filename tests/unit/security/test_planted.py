@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -221,15 +220,6 @@ def test_pipes_in_the_place_of_small_files_are_passed_over(tmp_path: Path) -> No
     assert run.pools() == {}
     assert liveness.age_s(run.alive) is None
     assert leadership.newest(run) == 1
-    assert leadership.leader(run) is None
-
-
-def test_a_leader_that_is_none_is_nobody(tmp_path: Path) -> None:
-    run = planted(tmp_path)
-    run.leaders.mkdir()
-    for pid in ("1", -1, 0, None):
-        (run.leaders / "0001").write_text(json.dumps({"job": "1", "host": "n1", "pid": pid}))
-        assert leadership.leader(run) is None
 
 
 def test_files_that_are_named_like_no_job_name_none(tmp_path: Path) -> None:

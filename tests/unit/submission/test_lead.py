@@ -49,7 +49,7 @@ def test_what_is_a_crash(run: RunDir, code: int, event: str, how: str) -> None:
 def test_three_crashes_within_a_minute_are_too_many(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 50.0, 100.0, 105.0])
     monkeypatch.setattr(lead, "COMMAND", ["sh", "-c", "kill -9 $$"])
-    leads = Lead(run, None)
+    leads = Lead(run)
     too_many = []
     for _ in range(4):
         assert leads.take(leads.number)
@@ -65,17 +65,17 @@ def test_three_crashes_within_a_minute_are_too_many(run: RunDir, monkeypatch: py
 def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:
     leadership.take(run)
     journal(run, "run_finished", outcome="succeeded")
-    assert not Lead(run, None).follow(Config())
+    assert not Lead(run).follow(Config())
 
 
 def test_a_leader_that_is_asked_makes_way_and_only_the_one_that_was_asked(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lead, "COMMAND", ["true"])
-    leadership.take(run, job="77")
+    leadership.take(run)
     journal(run, "run_started")
     run.alive.touch()
-    next_one, got = Lead(run, "78"), list[bool]()
+    next_one, got = Lead(run), list[bool]()
     follower = threading.Thread(target=lambda: got.append(next_one.follow(Config())))
     follower.start()
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_a_signal_that_comes_before_a_controller_can_handle_it_waits(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lead, "COMMAND", [sys.executable, "-c", SLOW])
-    leads = Lead(run, None)
+    leads = Lead(run)
     assert leads.take(None)
     process = leads.process
     assert process is not None

@@ -92,7 +92,7 @@ def _look(config: Config, run: RunDir) -> tuple[Saved | None, RunDir | None]:
         found, owner = json.loads(answer)
         other = checkpoint_owner.run_at(owner)
         return found and Saved(*found), other if other is not None and owned_files.is_own(other.root) else None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise EnvironmentProblem(
             f"checkpoint.dir={url(config)} cannot be used: its program printed no answer"
         ) from error

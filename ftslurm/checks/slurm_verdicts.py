@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ftslurm.checks.finding import Finding, fail, ok, warn
-from ftslurm.slurm.parse import Partition, partition_names
+from ftslurm.slurm.parse import Partition, partition_names, read_rows
 
 OLDEST = (22, 5)
 ADMIN = "ask your Slurm administrator"

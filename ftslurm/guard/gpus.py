@@ -58,7 +58,7 @@ def _gpu(root: Path, device: Path, name: str) -> Gpu:
 
 
 def visible(environ: Mapping[str, str], there: Sequence[Gpu]) -> list[Gpu | None]:
-    """Return the GPUs that CUDA shows, in its order; None for what is named otherwise, as by a UUID or a MIG instance."""
+    """Return the GPUs that CUDA shows, in its order; None for what has another name, as a UUID or a MIG instance."""
     gpus = [gpu for gpu in there if gpu.usable]
     name = next((name for name in reversed(VARIABLES) if name in environ), None)
     if name is None:

@@ -65,7 +65,7 @@ def run(
 
 
 def _run(
-    command: Sequence[str], environ: Mapping[str, str], log: str, file: int, max_mb: int, until: float
+    command: Sequence[str], environ: Mapping[str, str], log: Path, file: int, max_mb: int, until: float
 ) -> Failed | None:
     """Run one command. Return how it has failed, or None."""
     try:

@@ -18,7 +18,7 @@ from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.protocol import traces
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import StepExited
-from ftslurm.run import deliveries, stored_checkpoints
+from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
 from ftslurm.words import few, rest, seconds
 

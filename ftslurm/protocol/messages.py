@@ -278,7 +278,7 @@ class Adopted(Report, kind="adopted"):
 
 
 class Dumped(Report, kind="dumped"):
-    """Guard: the answer to `dump`, within two seconds; `size`: of the stacks in the log, in bytes, null: there are none."""
+    """Guard: the answer to `dump`, within two seconds. size: bytes of stacks in the log; null: there are none."""
 
     command: Text = ""
     size: AnyCount = None

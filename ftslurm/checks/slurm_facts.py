@@ -37,8 +37,8 @@ def srun(slurm: SlurmFacts, node: str, extra: Sequence[str]) -> list[str]:
         extra: further options.
     """
     name = (slurm.chosen or {}).get("PartitionName", "")
-    gpus = int(any(0 < row.gpus < UNKNOWN for row in slurm.rows if row.name == name))
-    return commands.srun_alone("ftslurm-doctor", name, node, gpus, extra)
+    gpu = any(0 < row.gpus < UNKNOWN for row in slurm.rows if row.name == name)
+    return commands.srun_alone(name, node, gpu, extra)
 
 
 def _answer(*command: str) -> str:

@@ -61,8 +61,7 @@ def call(
     Args:
         environ: its whole environment; None: that of this process, without the user's defaults.
     """
-    if environ is None:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(DEFAULTS)}
+    environ = environ or {name: value for name, value in os.environ.items() if not name.startswith(DEFAULTS)}
     try:
         done = subprocess.run(
             command,

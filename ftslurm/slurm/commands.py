@@ -111,30 +111,27 @@ def memory_of(extra: Sequence[str]) -> list[str]:
     return [word for word in extra if word.startswith("--mem")]
 
 
-def srun_alone(name: str, partition: str, node: str, gpus: int, extra: Sequence[str]) -> list[str]:
-    """Return the srun command line of a job of its own with one short task, without the program it runs.
+def srun_alone(partition: str, node: str, gpu: bool, extra: Sequence[str]) -> list[str]:
+    """Return the srun command line of doctor's job, with one short task, without the program it runs.
 
     Args:
         partition, node: "": any.
+        gpu: ask for one, unless `extra` asks: Slurm 26.05 refuses --gres and --gpus-per-node together.
         extra: further arguments.
     """
+    asks = any(word.startswith(("--gres", "--gpus", "--tres-per-", "-G")) for word in extra)
     return [
         "srun",
-        f"--job-name={name}",
+        "--job-name=ftslurm-doctor",
         "--nodes=1",
         "--ntasks=1",
         "--time=5",
         "--unbuffered",
         *([f"--partition={partition}"] if partition else []),
         *([f"--nodelist={node}"] if node else []),
-        *([f"--gpus-per-node={gpus}"] if gpus and not any(map(_asks_for_gpus, extra)) else []),
+        *(["--gpus-per-node=1"] if gpu and not asks else []),
         *extra,
     ]
-
-
-def _asks_for_gpus(word: str) -> bool:
-    """Return whether an option asks for GPUs: Slurm 26.05 refuses --gres and --gpus-per-node together."""
-    return word.startswith(("--gres", "--gpus", "--tres-per-", "-G"))
 
 
 # --- questions -------------------------------------------------------------------------------------------------------

@@ -390,9 +390,9 @@ def test_the_heading_of_a_cluster_is_no_row(programs: Programs) -> None:
     "word", ["--gres=gpu:a100:1", "--gpus=2", "--gpus-per-task=1", "-G1", "--tres-per-node=gres/gpu:1"]
 )
 def test_a_job_of_doctors_asks_for_gpus_once(word: str) -> None:
-    asked = commands.srun_alone("doctor", "", "", 1, ["--account=physics", word])
+    asked = commands.srun_alone("", "", True, ["--account=physics", word])
     assert not any(other.startswith("--gpus-per-node") for other in asked)
-    assert "--gpus-per-node=1" in commands.srun_alone("doctor", "", "", 1, ["--account=physics"])
+    assert "--gpus-per-node=1" in commands.srun_alone("", "", True, ["--account=physics"])
 
 
 @pytest.mark.parametrize(("step", "batch"), [(None, True), ("-5", True), ("0", False), ("7", False), ("-6", False)])

@@ -13,6 +13,7 @@ from ftslurm.core.lineage import rollover
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
+from ftslurm.monitor.stack_text import read_stacks
 from ftslurm.protocol.records import (
     Command,
     CommandDone,
@@ -26,14 +27,12 @@ from ftslurm.protocol.run_states import FAULTS
 from ftslurm.run import facts, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
-from ftslurm.run.last_words import STACKS, end_of
 from ftslurm.run.replay import read_past
 from ftslurm.security import programs
 from ftslurm.slurm import commands
 from ftslurm.words import listed, offer
 
 STACKS_S = 30.0  # longest wait for the stacks: faulthandler takes a second at most
-END = 8 << 20  # bytes of a log, in which the stacks at its end are looked for
 
 
 @dataclass(frozen=True)
@@ -171,9 +170,6 @@ class Steered:
 
 def _read(run: RunDir, taken: StacksTaken) -> Stacks:
     log = run.rank_log(group_unit(taken.group), taken.attempt, taken.rank)
-    if taken.size is None:
-        raise NotDone(f"the stacks of rank {taken.rank} could not be written into {log}")
-    _, heading, stacks = end_of(log, END).rpartition(STACKS.encode())
-    if not heading:
-        raise NotDone(f"the stacks of rank {taken.rank} cannot be read: they are not at the end of {log}")
-    return Stacks(taken.rank, taken.node, log, (heading + stacks)[: taken.size].decode(errors="replace"))
+    if not (text := read_stacks(log, taken.size or 0)):
+        raise NotDone(f"the stacks of rank {taken.rank} are not at the end of {log}: it cannot be written, or read")
+    return Stacks(taken.rank, taken.node, log, text)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ftslurm.guard import processes
 from ftslurm.protocol.position import Position
-from ftslurm.run.last_words import STACKS
+from ftslurm.protocol.traces import STACKS
 from ftslurm.security import owned_files
 
 SIGNAL = signal.SIGRTMIN + 7

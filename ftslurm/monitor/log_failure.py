@@ -17,7 +17,7 @@ from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, number
 from ftslurm.run.journal_lines import read
-from ftslurm.run.last_words import STACKS, end_of
+from ftslurm.run.last_words import end_of
 from ftslurm.run.log_noise import is_noise
 from ftslurm.security.terminal import visible
 
@@ -75,8 +75,12 @@ def _show_log(log: Path, trace: Sequence[str], out: BinaryIO, view: View) -> int
     if not log.is_file():
         _print(out, f"\nthere is no {log}")
         return 0
+    stacks = stack_text.last_stacks("\n".join(end))
+    if stacks and not view.raw and view.tail is None:
+        _print(out, f"\nat the end of {log} (--raw prints all of it):", stack_text.users_first(stacks))
+        return 0
     _print(out, f"\nthe end of {log}:")
-    tail = max(LINES, _stacks(end)) if view.tail is None else view.tail
+    tail = max(LINES, min(_MOST_STACKS, len(stacks.splitlines()))) if view.tail is None else view.tail
     return show_end(LogFile(log, log.stem), out, replace(view, tail=tail))
 
 
@@ -88,9 +92,3 @@ def _print(out: BinaryIO, heading: str, lines: Sequence[str] = ()) -> None:
 def _end(log: Path) -> list[str]:
     """Return the last lines of a log; none if it cannot be read."""
     return end_of(log, _READ).decode(errors="replace").splitlines()
-
-
-def _stacks(end: list[str]) -> int:
-    """Return how many lines there are from the last stacks on; 0: none."""
-    at = next((n for n, line in enumerate(reversed(end), 1) if line.startswith(STACKS)), 0)
-    return min(at, _MOST_STACKS)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from ftslurm.protocol.traces import frames
+from ftslurm.protocol.traces import STACKS, frames
+from ftslurm.run.last_words import end_of
 
+_END = 8 << 20  # bytes of a log, in which the last stacks are looked for
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x[0-9a-f]+ )", re.MULTILINE)
 
 
@@ -18,6 +21,17 @@ def told_lines(traceback: str) -> list[str]:
         if not ours and line.strip(" ^~|"):
             lines.append(line)
     return lines
+
+
+def last_stacks(text: str) -> str:
+    """Return the text of a log from its last stacks on; empty: it has none."""
+    _, heading, stacks = text.rpartition(STACKS)
+    return heading and heading + stacks
+
+
+def read_stacks(log: Path, size: int) -> str:
+    """Return the stacks at the end of a log, of at most so many characters; empty: there are none."""
+    return last_stacks(end_of(log, _END).decode(errors="replace"))[:size]
 
 
 def users_first(stacks: str) -> list[str]:

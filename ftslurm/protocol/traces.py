@@ -9,6 +9,7 @@ Traces: TypeAlias = tuple[tuple[int, str], ...]  # the rank, and the end of its 
 LONGEST = 4000  # characters that are kept of a rank
 MOST_RANKS = 4  # the later ones mostly raise because these have failed
 LINES = 20  # lines that are told
+STACKS = "ftslurm: stacks of "  # the beginning of stacks in a log (guard/stacks.py)
 # As Python prints it in a traceback (a SyntaxError's names no function), and faulthandler in a stack.
 _FRAME = re.compile(r'^[ |+]*File "([^"\n]+)", line (\d{1,9})(?:,? in (.+))?$', re.MULTILINE)
 _OURS = re.compile(

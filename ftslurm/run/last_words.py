@@ -18,7 +18,6 @@ from ftslurm.run import log_noise
 from ftslurm.security import owned_files
 from ftslurm.security.terminal import visible
 
-STACKS = "ftslurm: stacks of "  # the beginning of stacks in a log (guard/stacks.py)
 LONGEST = 120  # characters of a line that is quoted
 _TAIL = 16_384  # bytes of a log that are looked at
 _STACKS = 1 << 20  # bytes that are read for it: a crash leaves the stacks of all threads

@@ -16,8 +16,8 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem, NotDone, RunNotFound
 from ftslurm.protocol.records import RunFinished, RunStarted, StacksTaken
+from ftslurm.protocol.traces import STACKS
 from ftslurm.run.directory import RunDir
-from ftslurm.run.last_words import STACKS
 
 
 @pytest.fixture
@@ -72,5 +72,5 @@ def test_stacks_are_the_last_ones_in_the_log_without_what_follows(tmp_path: Path
         _read(run, taken)
     log.write_text(f"{STACKS}rank 3, older\n{said}a later line\n")
     assert _read(run, taken).text == said
-    with pytest.raises(NotDone, match="could not be written"):
+    with pytest.raises(NotDone, match="not at the end of"):
         _read(run, replace(taken, size=None))

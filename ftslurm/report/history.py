@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from ftslurm.protocol.value_class import Value
@@ -73,6 +74,24 @@ class Failure:
     phases: Mapping[str, float | None] | None = None  # seconds of each phase of the recovery
 
 
+@dataclass(eq=False)
+class Slow:
+    """A time in which all groups waited for one that was slow by itself. Times of steps are medians of 50."""
+
+    group: int
+    nodes: tuple[str, ...]
+    begin: float
+    own_s: float  # its own part of a step
+    others_s: float  # that of the other groups
+    step_s: float  # a whole step
+    end: float = inf  # until the end of the history it stays slow
+
+    @property
+    def lost_s(self) -> float:
+        """How long the run waited for it in all."""
+        return (self.own_s - self.others_s) / self.step_s * (self.end - self.begin) if self.step_s else 0.0
+
+
 class History(Value):
     """What the groups of a run have done."""
 
@@ -81,3 +100,4 @@ class History(Value):
     undone_steps: int
     groups: tuple[GroupHistory, ...]  # none: it has not started
     failures: tuple[Failure, ...]  # in the order of time, with moves
+    slow: tuple[Slow, ...]  # in the order of time

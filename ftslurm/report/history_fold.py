@@ -25,6 +25,7 @@ from ftslurm.report.history import (
     Failure,
     GroupHistory,
     History,
+    Slow,
     Span,
 )
 from ftslurm.report.timeline import Timeline, not_trained
@@ -47,6 +48,7 @@ class HistoryFold(Fold):
         self._open: dict[str, list[Failure]] = {}  # unit -> those from which it is not back
         self._final: dict[str, Failure] = {}  # unit -> its last end, if no other attempt was to follow
         self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
+        self._slow: list[Slow] = []
         self._reached: list[tuple[float, int]] = []  # (when, step): at most two a second
         self._step = self._undone_steps = 0
         self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
@@ -63,8 +65,10 @@ class HistoryFold(Fold):
         )
         kept = (failure for failure in self._failures if not failure.moved or failure not in self._final.values())
         failures = tuple(sorted(kept, key=lambda failure: failure.time))
+        for slow in self._slow:
+            slow.end = min(slow.end, end)
         begin = self._begin or self._submitted or end
-        return History(begin, end, self._undone_steps, groups, failures)
+        return History(begin, end, self._undone_steps, groups, failures, tuple(self._slow))
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -153,6 +157,7 @@ class HistoryFold(Fold):
             self._failures.append(failure)
         if line is None:
             return
+        self._not_slow(record.group)
         if cause == "ok":
             line.succeeded(self.now)
             return
@@ -247,6 +252,17 @@ class HistoryFold(Fold):
                     cause, node = self._failures[n].cause, self._failures[n].node
             found[group].append(Span(time - gap + typical, time, STALLED, cause, node))
         return found
+
+    def group_slow(self, record: records.GroupSlow) -> None:
+        self._not_slow(record.group)
+        if record.slow:
+            times = (record.own_s or 0.0, record.others_s or 0.0, record.step_s or 0.0)
+            self._slow.append(Slow(record.group, record.nodes, self.now, *times))
+
+    def _not_slow(self, group: int | None) -> None:
+        for slow in self._slow:
+            if slow.group == group:
+                slow.end = min(slow.end, self.now)
 
     def _back(self, unit: str, phases: dict[str, float | None] | None) -> None:
         """Note that a unit has recovered from its failures."""

@@ -57,6 +57,19 @@ class GroupReportJson(TypedDict):
     finished_s: float
 
 
+class SlowJson(TypedDict):
+    """A time in which all groups waited for one that was slow by itself."""
+
+    group: int
+    nodes: list[str]
+    begin: float
+    end: float
+    own_s: float  # its own part of a step, a median of 50
+    others_s: float  # that of the other groups
+    step_s: float  # a whole step
+    lost_s: float  # how long the run waited for it in all
+
+
 class ReportJson(TypedDict):
     """The report of a run."""
 
@@ -89,6 +102,7 @@ class ReportJson(TypedDict):
     by_group: list[AccountJson]
     failures: list[FailureJson]
     groups: list[GroupReportJson]
+    slow: list[SlowJson]
     warnings: list[str]  # warnings, for a person
 
 

@@ -13,11 +13,12 @@ from ftslurm.monitor.sentences import ended, parent, short_log
 from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol.causes import Cause
 from ftslurm.report.accounting import Account, Accounts
-from ftslurm.report.history import Failure, History
-from ftslurm.words import plural, seconds
+from ftslurm.report.history import Failure, History, Slow
+from ftslurm.words import few, plural, seconds
 
 WIDTH = 80  # columns of a terminal that it needs
-_NUMBERS = ("seconds", "share", "failures", "back after")  # columns that are aligned at the right
+_OF_SLOW = ("own part of a step", "the others'", "a step", "the run waited")
+_NUMBERS = ("seconds", "share", "failures", "back after", *_OF_SLOW)  # columns that are aligned at the right
 WORDS = {cause.value: cause.row.words for cause in Cause} | {
     # Causes of lost time that no exit has caused.
     "stopped": "the run was stopped",
@@ -67,6 +68,7 @@ def render(status: RunStatus, history: History, accounts: Accounts, most: int | 
         *_lost("node", accounts.by_node, lambda name: name or "no node", most or 8),
         *_lost("group", groups, lambda name: f"group {name}", most or 8),
         *_failures(history.failures, most or 20),
+        *_slow(history.slow, most or 8),
     )
 
 
@@ -148,6 +150,14 @@ def _failures(failures: Sequence[Failure], most: int) -> list[RenderableType]:
             what.append(f"\n{note}" if note else "", "dim")
         table.add_row(moment(failure.time), who(failure), back(failure), what)
     return _shown(table, len(failures))
+
+
+def _slow(times: Sequence[Slow], most: int) -> list[RenderableType]:
+    table = _table("Slow groups, newest first", "from", "who", "nodes", *_OF_SLOW)
+    for one in times[: -most - 1 : -1]:
+        took = map(seconds, (one.own_s, one.others_s, one.step_s, one.lost_s))
+        table.add_row(moment(one.begin), f"group {one.group}", few(one.nodes), *took)
+    return _shown(table, len(times))
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -263,3 +263,15 @@ def test_the_report_warns_of_groups_that_differ_without_a_majority() -> None:
 
     text = text_of([*ex.one_kill(), differ(0), differ(2)])
     assert [line for line in text if line.startswith("warning")] == ["warning: of 0"]
+
+
+def test_what_a_slow_group_cost_the_run_is_told_with_its_node_until_its_attempt_ends() -> None:
+    def slow(time: float, group: int, slow: bool = True) -> ex.Line:
+        times = {"own_s": 0.15, "others_s": 0.1, "step_s": 0.2}
+        return ex.event(time, "group_slow", group=group, attempt=0, nodes=[f"n{group + 1}"], slow=slow, step=9, **times)
+
+    lines = [*ex.one_kill(), slow(5.3, 1), slow(8, 2), slow(12, 2, slow=False), slow(20, 2)]
+    found = fold_history(sorted(lines, key=lambda line: line["time"])).slow
+    assert [(one.group, *one.nodes) for one in found] == [(1, "n2"), (2, "n3"), (2, "n3")]
+    assert [one.end - ex.START for one in found] == pytest.approx([15.3, 12, 27.5])
+    assert [one.lost_s for one in found] == pytest.approx([2.5, 1.0, 1.875])

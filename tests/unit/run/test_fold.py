@@ -34,7 +34,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
         *(records.GroupWaits, records.StandbyGivenUp, records.GroupSetAside),
-        *(records.GroupHeardAgain, records.GroupSlow, records.HangLimit, records.QuorumRefused),
+        *(records.GroupHeardAgain, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.CheckpointsDistrusted),
         *(records.CheckpointSaved, records.ReplicasDiffer),
     },

@@ -52,7 +52,8 @@ STATES = {
 _SHARES_HIGH = 26
 _MARK = 0.25  # width of a failure
 _LEAST = 0.1  # width of a lost time that would not be seen
-_TICKS = range(0, 101, 20)
+_TICKS = 6
+_EVERY_S = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400, 604800)
 
 
 class Bar(NamedTuple):
@@ -110,7 +111,7 @@ def picture(history: History) -> Picture:
         count * row,
         tuple(Label(n * row + high / 2, str(n)) for n in range(0, count, every)),
         tuple(bars),
-        tuple(Label(place, clock(place / 100 * (history.end - history.begin))) for place in _TICKS),
+        tuple(_ticks(history.end - history.begin)),
     )
 
 
@@ -128,6 +129,13 @@ def _shares(sums: dict[str, float]) -> Iterator[Bar]:
             title = state.words + (f" {percent(part / whole)}, {seconds(part)}" if part else "")
             yield Bar(100 * x, 0, 100 * part / whole, _SHARES_HIGH, state.colour, title)
             x += part / whole
+
+
+def _ticks(span: float) -> Iterator[Label]:
+    step = next((every for every in _EVERY_S if span / every <= _TICKS), span / 4)
+    for n in range(int(span / step) + 1 if span > 0 else 1):
+        after = n * step
+        yield Label(100 * after / span if span else 0.0, clock(after))
 
 
 def _lane(group: GroupHistory, y: float, high: float, at: Callable[[float], float]) -> list[Bar]:

@@ -14,18 +14,20 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from rich.console import RenderableType
 
+from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.table import SafeConsole
+from ftslurm.report.accounting import Accounts
 from ftslurm.report.history import History
 from ftslurm.report.picture import picture
+from ftslurm.report.tables import facts, lines, moment, outcome, tables
 from ftslurm.security.terminal import visible
 
 MOST_ROWS = 300  # of a table; --json has all
 _WIDTH = 140  # columns
 
 
-def page(run_id: str, history: History, report: RenderableType) -> str:
+def page(status: RunStatus, history: History, accounts: Accounts) -> str:
     """Return the text of report.html."""
     folder = Path(__file__).parent
     pages = Environment(
@@ -37,12 +39,16 @@ def page(run_id: str, history: History, report: RenderableType) -> str:
         lstrip_blocks=True,
     )
     console = SafeConsole(file=io.StringIO(), record=True, width=_WIDTH, markup=False, emoji=False, highlight=False)
-    console.print(report)
+    console.print(tables(history, accounts, MOST_ROWS))
     style = (folder / "page.css").read_text() + console.export_html(clear=False, code_format="{stylesheet}")
     return pages.get_template("page.html").render(
-        run_id=run_id,
+        run_id=status.run_id,
+        outcome=outcome(status, history),
+        lines=lines(status, history) if history.groups else (),
+        times=f"{moment(history.begin)} to {moment(history.end)}",
+        facts=facts(accounts),
         picture=picture(history) if history.groups else None,
-        report=Markup(console.export_html(code_format="{code}")),  # noqa: S704 (rich has escaped it)
+        tables=Markup(console.export_html(code_format="{code}")),  # noqa: S704 (rich has escaped it)
         style=Markup(style),  # noqa: S704 (our own file)
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )

@@ -32,9 +32,9 @@ class Report:
         """The report as `ftslurm report --json` prints it."""
         return to_json(self.status, self.history, self.accounts)
 
-    def text(self, most: int | None = None) -> RenderableType:
-        """Return the report for a person. `most`: rows of a table, else as many as suit a terminal."""
-        return render(self.status, self.history, self.accounts, most)
+    def text(self) -> RenderableType:
+        """Return the report for a terminal."""
+        return render(self.status, self.history, self.accounts)
 
     def write_page(self, path: Path) -> None:
         """Write report.html: only this user may read it, and a reader sees the old page or the new one.
@@ -42,10 +42,10 @@ class Report:
         Raises:
             EnvironmentProblem: it cannot be written.
         """
-        from ftslurm.report.report_page import MOST_ROWS, page  # every verb imports this, and jinja2 takes 0.1 s
+        from ftslurm.report.report_page import page  # every verb imports this, and jinja2 takes 0.1 s
 
         try:
-            replace_text(path, page(self.status.run_id, self.history, self.text(MOST_ROWS)))
+            replace_text(path, page(self.status, self.history, self.accounts))
         except OSError as error:
             raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}") from error
 

@@ -41,28 +41,36 @@ WORDS = {cause.value: cause.row.words for cause in Cause} | {
 }
 
 
-def render(status: RunStatus, history: History, accounts: Accounts, most: int | None = None) -> RenderableType:
-    """Return the report.
+def render(status: RunStatus, history: History, accounts: Accounts) -> RenderableType:
+    """Return the report for a terminal."""
+    head = Text.assemble("run ", (status.run_id, "bold"), " ", (outcome(status, history), "bold"))
+    if not history.groups:
+        return head
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    for fact in facts(accounts):
+        table.add_row(*map(Text, fact))
+    return Group(Text("\n").join((head, *map(Text, lines(status, history)))), Text(), table, tables(history, accounts))
+
+
+def outcome(status: RunStatus, history: History) -> str:
+    """Return how the run has ended, or that it goes on."""
+    words = ended(status.outcome)
+    if not history.groups:
+        words = "has not started yet" if status.outcome == "running" else "never started"
+    return words + (f": {status.reason}" if status.reason else "")
+
+
+def tables(history: History, accounts: Accounts, most: int | None = None) -> RenderableType:
+    """Return where the time went, and what has failed.
 
     Args:
         most: rows of a table; None: so many that they say enough on a terminal.
     """
-    reason = f": {status.reason}" if status.reason else ""
-    if not history.groups:
-        words = "has not started yet" if status.outcome == "running" else "never started"
-        return Text(f"run {status.run_id} {words}{reason}")
-    head = Text.assemble("run ", (status.run_id, "bold"), " ", (ended(status.outcome) + reason, "bold"))
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold")
-    facts.add_column(justify="right", no_wrap=True)
-    facts.add_column(style="dim")
-    for fact in _facts(accounts):
-        facts.add_row(*map(Text, fact))
     groups = sorted(accounts.by_group, key=lambda one: -one.seconds)
     return Group(
-        Text("\n").join((head, *map(Text, _lines(status, history)))),
-        Text(),
-        facts,
         *_lost("cause", accounts.by_cause, words_of),
         *_lost("phase", accounts.by_phase, words_of),
         *_lost("node", accounts.by_node, lambda name: name or "no node", most or 8),
@@ -97,7 +105,8 @@ def back(failure: Failure) -> str:
     return "not back" if failure.back is None else seconds(failure.recovery_s)
 
 
-def _lines(status: RunStatus, history: History) -> list[str]:
+def lines(status: RunStatus, history: History) -> list[str]:
+    """Return how far the run has come, and what to know about it."""
     total = "" if status.total_steps is None else f" of {status.total_steps}"
     steps = f"step {status.step}{total} in {seconds(history.end - (status.started or history.begin))}"
     if status.starts > 1:
@@ -107,23 +116,23 @@ def _lines(status: RunStatus, history: History) -> list[str]:
     return [*filter(None, (parent(status), steps)), *(f"warning: {words}" for words in status.warnings)]
 
 
-def _facts(accounts: Accounts) -> list[tuple[str, str, str]]:
+def facts(accounts: Accounts) -> list[tuple[str, str, str]]:
     """Return the numbers about the whole run: name, value and meaning."""
     up = seconds(accounts.trained_s + accounts.lost_s)
-    facts = [("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
+    found = [("goodput", percent(accounts.goodput), f"trained, of the {up} with nodes")]
     if accounts.queued_s:
         waited = f"the same, with {seconds(accounts.queued_s)} of waiting for nodes"
-        facts.append(("with the queue", percent(accounts.effective), waited))
-    facts.append(("step efficiency", percent(accounts.step_efficiency), "committed, of the steps that were tried"))
+        found.append(("with the queue", percent(accounts.effective), waited))
+    found.append(("step efficiency", percent(accounts.step_efficiency), "committed, of the steps that were tried"))
     moves = f", {plural(accounts.moves, 'move')}" if accounts.moves else ""
     failures = f"mean time to failure; {plural(accounts.failures, 'failure')} of groups{moves}"
-    facts.append(("MTTF", seconds(accounts.mttf_s), failures))
+    found.append(("MTTF", seconds(accounts.mttf_s), failures))
     if accounts.recovery_median_s is not None:
         longest = f"median; the longest took {seconds(accounts.recovery_worst_s)}"
-        facts.append(("recovery", seconds(accounts.recovery_median_s), longest))
+        found.append(("recovery", seconds(accounts.recovery_median_s), longest))
     spent = seconds(accounts.total_s - accounts.finished_s)
-    facts.append(("lost", seconds(accounts.lost_s), f"of the groups' {spent}"))
-    return facts
+    found.append(("lost", seconds(accounts.lost_s), f"of the groups' {spent}"))
+    return found
 
 
 def _lost(

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,7 @@ class Observer:
         log_cap.log_to(log, run.observer_log, self.config.logs.max_mb)
         run.observer.mkdir(mode=0o700, exist_ok=True)
         self._changes = threading.Lock()
+        self._folded = threading.Lock()  # held while the status changes
         self.ahead: set[object] = set()  # numbers of the lines that were told before the journal had them
 
     def run(self) -> None:
@@ -83,8 +85,8 @@ class Observer:
             for pid, _ in processes.having(hook_command.MARK, str(self.run_dir.root)):  # a killed observer left them
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.status, self.folding, self.next_output = RunStatus(), StatusFold(), 0.0
-            collector = RunCollector(self.run_dir.root.name, lambda: self.status)
+            self.folding, self.next_output = StatusFold(), 0.0
+            collector = RunCollector(self.run_dir.root.name, self._status)
             self.outputs = list(outputs(self.config.metrics, self.run_dir, lambda: generate_latest(collector)))
             known = {one.name: one for one in deliveries.read(self.run_dir)}
             env = hook_command.environment(self.config, self.run_dir, os.environ)
@@ -104,7 +106,7 @@ class Observer:
             try:
                 for line in map(readable, new()):
                     if (name := text(line, "event")) == records.Progress.event:
-                        self.folding.apply(line)
+                        self._fold(line)
                     elif line.get("seq") not in self.ahead:
                         self._tell(line, reader.journal.offset)
                     last = last if name == records.Progress.event else name
@@ -128,13 +130,21 @@ class Observer:
         """Bring the metrics up to date; their outputs only if that is due."""
         if not self.outputs:
             return
-        self.status = replace(self.folding.status, hooks=self._deliveries())
         if not at_once and time.monotonic() < self.next_output:
             return
         self.next_output = time.monotonic() + METRICS_EVERY_S
         for output in self.outputs:
             output.update()
         self._save()
+
+    def _fold(self, line: Event) -> None:
+        with self._folded:
+            self.folding.apply(line)
+
+    def _status(self) -> RunStatus:
+        """Return the status for metrics, also in the thread that serves them."""
+        with self._folded:
+            return replace(deepcopy(self.folding.status), hooks=self._deliveries())
 
     def _deliveries(self) -> tuple[Delivery, ...]:
         return tuple(one.delivery for one in (*self.sinks, *self.outputs))
@@ -148,7 +158,7 @@ class Observer:
         Args:
             offset: in the journal, behind its line; inf: it is not there yet.
         """
-        self.folding.apply(line)
+        self._fold(line)
         record, name = read(line), text(line, "event") or ""
         kind = kinds.kind(record)
         names = frozenset({name} - {*kinds.KINDS} | ({kind} if kind else set()))

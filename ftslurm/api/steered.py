@@ -83,11 +83,9 @@ class Steered:
                 inbox.put(run.inbox, "stop")
                 return f"{name} does not run now: it stops as soon as its controller starts"
             talk.ask("stop", Command)
-        except EnvironmentProblem as error:
-            raise EnvironmentProblem(f"{error}. End it with: {ending.by_hand(config, run)}") from error
-        except NotDone:
-            if talk.status.outcome == "running":
-                raise
+        except (EnvironmentProblem, NotDone) as error:
+            if isinstance(error, EnvironmentProblem) or talk.status.outcome == "running":
+                raise type(error)(f"{error}. End it with: {ending.by_hand(config, run)}") from error
         return f"{name} is stopping{saved}"
 
     def scale(self, groups: int) -> Answer[Scaled]:

@@ -26,7 +26,7 @@ from ftslurm.cli import list_table
 from ftslurm.config import compose
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor import group_rows, table
-from ftslurm.monitor.group_rows import ORDERS
+from ftslurm.monitor.group_rows import ORDERS, Rows
 from ftslurm.monitor.log_tail import log_of, tail
 from ftslurm.monitor.sentences import short_log
 from ftslurm.monitor.status import RunStatus, aged
@@ -41,6 +41,7 @@ from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import readable, visible
 
 _AFTER_ERROR_S = 10.0
+_BLANKS = 10  # that the grid adds to the columns of a row
 Seen = TypeVar("Seen")
 
 
@@ -237,9 +238,9 @@ class Groups(Watching[_Run]):
         status, now, width = self.seen.status, time.time(), self.size.width
         self.query_one("#head", Static).update(Group(*table.head(status, now, width, self.seen.note, low=True)))
         self.query_one("#foot", Static).update(Group(*table.foot(status)))
-        (names, found), grid = group_rows.cells_of(status, now, width), self.query_one(Grid)
-        cells = {str(g.group): found[g.group] for g in sorted(status.groups, key=ORDERS[self.order])}
-        grid.fill(dict.fromkeys(names), cells, group_rows.NUMBERS)
+        rows, grid = Rows(status, now, width - _BLANKS), self.query_one(Grid)
+        cells = {str(g.group): rows.cells(g) for g in sorted(status.groups, key=ORDERS[self.order])}
+        grid.fill(rows.columns | {"node": rows.room}, cells, group_rows.NUMBERS)
         self._marked = grid.marked
         self.query_one("#reason", Static).update(cells[self._marked][-1] if self._marked is not None else "")
         self._draw_log(self.seen)

@@ -1,10 +1,11 @@
-"""The rows of the groups in the tables of `status` and `top`."""
+"""The rows of the groups in the tables of `status` and `top`: what does not fit is dropped, the dearest column last."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -28,9 +29,11 @@ ORDERS: dict[str, Callable[[GroupStatus], tuple[object, ...]]] = {
     "restarts": lambda g: (-g.restarts, g.group),
 }
 NUMBERS = frozenset(("group", "step", "groups", "attempt", "restarts", "steps/s"))
-WIDE = {"role": 60, "groups": 60, "restarts": 60, "attempt": 100, "steps/s": 100}  # columns of a screen that shows them
+_DROPPED = ("attempt", "steps/s", "restarts", "groups", "role")  # in this order
+_ROOM = 40  # columns of a screen that nodes and reasons get before others are dropped
+_REASON_LINES = 5  # of one group
+_CONSOLE = Console()  # measures tables
 SHEET = 1000  # the width of output that is no terminal: nothing is wrapped or left out
-_CONSOLE = Console()  # measures
 
 
 def height_of(what: RenderableType, width: int) -> int:
@@ -38,46 +41,63 @@ def height_of(what: RenderableType, width: int) -> int:
     return len(_CONSOLE.render_lines(what, _CONSOLE.options.update(width=width)))
 
 
+class Rows:
+    """The cells of the groups, in the columns that fit a width."""
+
+    def __init__(self, status: RunStatus, now: float, width: int) -> None:
+        self._cells = {group.group: _cells(group, status, now) for group in status.groups}
+        known = {"role": any(group.role for group in status.groups), "groups": status.lighthouse is not None}
+        self.columns = {
+            name: max([len(name), *(cell_len(cells[name].plain) for cells in self._cells.values())])
+            for name in ("group", "role", "phase", "step", "groups", "attempt", "restarts", "steps/s")
+            if known.get(name, True)
+        }
+        for name in _DROPPED:
+            if self._left(width) < _ROOM:
+                self.columns.pop(name, None)
+        self.room = max(10, self._left(width))  # of the last column: the nodes, and why a group does not step
+
+    def _left(self, width: int) -> int:
+        return width - sum(self.columns.values()) - len(self.columns)
+
+    def cells(self, group: GroupStatus) -> list[Text]:
+        """Return what stands in the columns, and in the last one."""
+        cells = self._cells[group.group]
+        return [*(cells[name] for name in self.columns), cells["node"]]
+
+    def table(self, groups: Iterable[GroupStatus], lines: int) -> Table:
+        """Return the table of these groups, with so many lines of each that are full."""
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+        for name, size in self.columns.items():
+            table.add_column(name, width=size, justify="right" if name in NUMBERS else "left", no_wrap=True)
+        table.add_column("node", max_width=self.room, overflow="fold")
+        for group in groups:
+            *cells, last = self.cells(group)
+            last.truncate(lines * self.room, overflow="ellipsis")
+            table.add_row(*cells, last)
+        return table
+
+
 def rows(status: RunStatus, now: float, width: int, height: int) -> RenderableType:
     """Return the table of the groups, at most `height` lines of it if that is at least 3.
 
-    Where not all fit, each has a line; those that do not step come first, the failed ones before all, and the others
-    are counted.
+    Where not all fit, those that do not step come first, the failed ones before all; the others are counted.
     """
-    names, cells = cells_of(status, now, width)
-    groups, most = sorted(status.groups, key=ORDERS["state"]), height - 2
-    if len(groups) < height:
-        groups, most, whole = status.groups, height, _table(names, cells.values())
-        if height_of(whole, width) <= height:
-            return whole
-    room = width - sum(max(map(len, column)) + 1 for column in [*zip(names, *cells.values(), strict=True)][:-1])
-    shown = [cells[group.group] for group in groups[:most]]
-    for *_, node in shown:
-        node.truncate(max(10, room), overflow="ellipsis")
-    counted = Counter(sentences.phase(group, status) for group in groups[most:]).most_common()
-    more = ", ".join(f"{count} more {phase}" for phase, count in counted)
-    rest = [Text(f"  ...  {more}", "dim", no_wrap=True, overflow="ellipsis")] if more else []
-    return Group(_table(names, shown), *rest)
+    fitting = Rows(status, now, width)
+    urgent = sorted(status.groups, key=ORDERS["state"])
+    for most in range(min(len(urgent), height - 1), -1, -1):
+        shown, rest = urgent[:most] if most < len(urgent) else status.groups, urgent[most:]
+        table = fitting.table(shown, max(1, min(_REASON_LINES, height - 3)))
+        if height_of(table, width) + bool(rest) <= height:
+            break
+    counted = Counter((sentences.phase(group, status), STYLES[group.phase]) for group in rest)
+    more = Text("  ...  ", "dim", no_wrap=True, overflow="ellipsis")
+    for n, ((phase, style), count) in enumerate(counted.most_common()):
+        more.append(", " if n else "").append(f"{count} more ").append(phase, style)
+    return Group(table, *([more] if counted else []))
 
 
-def cells_of(status: RunStatus, now: float, width: int) -> tuple[list[str], dict[int, list[Text]]]:
-    """Return the names of the columns for this width, and the cells of each group by its number."""
-    known = {"role": any(group.role for group in status.groups), "groups": status.lighthouse is not None}
-    texts = {group.group: _texts(group, status, now) for group in status.groups}
-    names = [name for name in next(iter(texts.values()), {}) if width >= WIDE.get(name, 0) and known.get(name, True)]
-    return names, {group: [cells[name] for name in names] for group, cells in texts.items()}
-
-
-def _table(names: Iterable[str], rows: Iterable[Iterable[Text]]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    for name in names:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=name != "node", overflow="fold")
-    for cells in rows:
-        table.add_row(*cells)
-    return table
-
-
-def _texts(group: GroupStatus, status: RunStatus, now: float) -> dict[str, Text]:
+def _cells(group: GroupStatus, status: RunStatus, now: float) -> dict[str, Text]:
     rate = group.steps_per_s
     return {
         "group": Text(str(group.group)),

@@ -127,7 +127,7 @@ def test_each_private_name_that_the_code_uses_is_in_the_table() -> None:
         part for patch in Patch for form in patch.forms for text in form.values() for part in re.findall(r"\w+", text)
     }
     assert private - ours - table == {"_ftslurm"}
-    assert private & table > {"_quorum_id", "_futures_lock", "_create_pg", "_pg"}  # that it looks at the right thing
+    assert private & table > {"_quorum_id", "_futures_lock", "_pg"}  # that it looks at the right thing
 
 
 @pytest.mark.parametrize(

@@ -196,14 +196,14 @@ def test_sixty_four_groups_fit_into_a_low_terminal_those_that_do_not_step_first(
     assert rows[:3] == [["9", "FAILED"], ["7", "PENDING"], ["60", "STARTING"]]
     assert [phase for _, phase in rows[3:]] == ["STARTING"] * 3 + ["RUNNING"] * (len(rows) - 6)
     told = " ".join(" ".join(lines).split())
-    assert "gpu-node-009 killed (signal 9) on n10; 4 f…" in told
+    assert "gpu-node-009 killed (signal 9) on n10; 4 failures in 600 s" in told
     assert f"... {64 - len(rows)} more RUNNING" in told
 
 
 def test_when_not_even_those_fit_they_are_counted() -> None:
     lines = drawn(render(many(), ex.START + 12, 80, 12))
     assert len(lines) <= 11
-    assert lines[-3] == "  ...  58 more RUNNING, 2 more STARTING"
+    assert lines[-3] == "  ...  58 more RUNNING, 3 more STARTING"
 
 
 def test_a_reason_that_does_not_fit_is_cut_and_the_most_urgent_group_is_still_there() -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.table import render
 from ftslurm.run.directory import RunDir
 from ftslurm.run.run_reader import RunReader
@@ -28,9 +28,10 @@ def main() -> None:
     until = back["time"] + 4.0
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     console.print("$ python -m ftslurm job=ddp cluster=local groups.count=3 faults=kill_one", highlight=False)
-    status = RunStatus(run_id=run.root.name)
+    folding = StatusFold(RunStatus(run_id=run.root.name))
+    status = folding.status
     for event in (e for e in events if e["time"] <= until):
-        status = fold(status, event)
+        folding.apply(event)
         if line := describe(event, status):
             line = line.split(" - log: ")[0]
             style = {"step_exited": "red", "group_joined": "green", "fault_injected": "magenta"}.get(event["event"], "")

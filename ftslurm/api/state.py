@@ -56,7 +56,7 @@ def report(config: Config, run: RunDir) -> Report:
     Raises:
         EnvironmentProblem: the journal cannot be read.
     """
-    seen = look(config, run)
+    seen = look(config, run, raw=True)
     seen.status.reason = seen.status.reason or seen.note or ""
     return read_report(run, seen.status, seen.moment)
 

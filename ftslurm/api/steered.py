@@ -83,9 +83,15 @@ class Steered:
                 inbox.put(run.inbox, "stop")
                 return f"{name} does not run now: it stops as soon as its controller starts"
             talk.ask("stop", Command)
-        except (EnvironmentProblem, NotDone) as error:
-            if isinstance(error, EnvironmentProblem) or talk.status.outcome == "running":
-                raise type(error)(f"{error}. End it with: {ending.by_hand(config, run)}") from error
+        except EnvironmentProblem as error:
+            raise EnvironmentProblem(f"{error}. End it with: {ending.by_hand(config, run)}") from error
+        except NotDone as error:
+            found = facts.look(config, run)  # the controller may have ended meanwhile
+            if found.state == "lost":
+                return f"{name} cannot be stopped: {found.why}"
+            if talk.status.outcome == "running":
+                later = f"It stops when its controller reads {run.inbox}"
+                raise NotDone(f"{error}. {later}. End it with: {ending.by_hand(config, run)}") from error
         return f"{name} is stopping{saved}"
 
     def scale(self, groups: int) -> Answer[Scaled]:

@@ -148,10 +148,11 @@ def network(address: str, interfaces: Mapping[str, str], fast: Sequence[str], ot
     shown = ", ".join(f"{name} {ip}" for name, ip in interfaces.items()) or "none but loopback"
     if fast:
         shown += f"; InfiniBand or RoCE: {', '.join(fast)}"
-    if not (others and interfaces) or (address and not is_loopback(address)):
+    if not others or (address and not is_loopback(address)):
         return ok("network", shown)
     what = f"its own name stands for {address or 'no address'}, so the route to the controller decides; {shown}"
-    return warn("network", what, f"set cluster.interface to one of: {', '.join(interfaces)}")
+    finding = warn if interfaces else fail
+    return finding("network", what, f"set cluster.interface to one of: {', '.join(interfaces) or 'none is up'}")
 
 
 def locked(limit_kb: int | None, fast: Sequence[str]) -> Iterator[Finding]:

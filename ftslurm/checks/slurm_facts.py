@@ -31,14 +31,14 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
 
 
 def srun(slurm: SlurmFacts, node: str, extra: Sequence[str]) -> list[str]:
-    """Return the command line of the job on one node ("": any), with one GPU where the partition has some.
+    """Return the command line of the job on one node ("": any), with one GPU where it is sure to have some.
 
     Args:
         extra: further options.
     """
     name = (slurm.chosen or {}).get("PartitionName", "")
-    gpu = any(0 < row.gpus < UNKNOWN for row in slurm.rows if row.name == name)
-    return commands.srun_alone(name, node, gpu, extra)
+    have = [0 < row.gpus < UNKNOWN for row in slurm.rows if row.name == name]
+    return commands.srun_alone(name, node, all(have) if node else any(have), extra)
 
 
 def _answer(*command: str) -> str:

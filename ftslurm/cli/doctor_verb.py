@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from ftslurm.checks import node_session, slurm_facts
 from ftslurm.checks.finding import Finding, Level, fail, ok, warn
 from ftslurm.checks.slurm_verdicts import check_slurm
+from ftslurm.cli.interrupts import Interrupts
 from ftslurm.errors import Distrusted, EnvironmentProblem
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
@@ -26,10 +27,12 @@ def main(args: argparse.Namespace) -> int:
         EnvironmentProblem: there is no such partition, or the folder cannot be written.
     """
     found = list[Finding]()
-    for finding in _findings(args):
-        found.append(finding)
-        if not args.json:
-            print(finding, flush=True)
+    with Interrupts() as interrupts:
+        interrupts.heed()  # so that the job and the folder go
+        for finding in _findings(args):
+            found.append(finding)
+            if not args.json:
+                print(finding, flush=True)
     counts = {level.value: sum(finding.level is level for finding in found) for level in Level}
     if args.json:
         print(json.dumps({"checks": [asdict(one) for one in found]} | counts, indent=2))

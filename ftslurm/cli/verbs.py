@@ -192,7 +192,7 @@ you may not read)""",
         "Print what the scripts printed, in time order. Without --group: rank 0 of every group.",
         """\
 Each line of several logs has a prefix: [g1.a0.r2] is rank 2 of group 1 in its attempt 0, that is, its first launch.
-With --time it is [09:12:25 g1.a0.r2]: the line was written in the second before. Logs are not changed by any option.
+With --time it is [11-27 09:12:25 g1.a0.r2]: the line was written in the second before. No option changes the logs.
 
   ftslurm logs --failure                    why the last failed attempt has ended
   ftslurm logs --group 1 --tail 50 -f       the last lines of all ranks of group 1, and what comes

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from ftslurm.code import git_tree, module_file
 from ftslurm.code.record import CodeRecord
 from ftslurm.code.selection import choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
+from ftslurm.run.directory import IGNORED
+from ftslurm.security import owned_files
 from ftslurm.words import plural
 
 MOST_SEEN = 50_000  # entries of folders that are looked at where there is no git
@@ -159,9 +162,12 @@ def _walk(root: str) -> dict[str, int] | None:
 
 
 def _holds_no_code(above: str, name: str) -> bool:
-    marks = ("pyvenv.cfg", "events.jsonl")  # of an environment, of a run directory
-    hidden = name.startswith(".") or name in _NO_CODE
-    return hidden or any(os.path.exists(os.path.join(above, name, mark)) for mark in marks)
+    folder = Path(above, name)
+    if name.startswith(".") or name in _NO_CODE or (folder / "pyvenv.cfg").exists():
+        return True
+    with suppress(OSError), owned_files.open_file(folder / ".gitignore") as file:
+        return file.read(len(IGNORED) + 1) == IGNORED  # a run directory, from its first moment
+    return False
 
 
 def _sizes(root: str, paths: list[str]) -> dict[str, int]:

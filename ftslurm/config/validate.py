@@ -194,7 +194,7 @@ def _check_store(config: Config, url: str) -> Iterator[str]:
         yield f"checkpoint.dir={url.partition('://')[0]}://...: must be SCHEME://BUCKET/FOLDER; keys: job.secrets"
     if why := refusal(url):
         yield f"checkpoint.dir={why}"
-    if (config.job.module or "").startswith("ftslurm.worker."):
+    if config.job.module == "torchtitan.train":
         yield f"checkpoint.dir={url} with job=torchtitan: torchtitan saves in a format of its own, to folders"
 
 

@@ -76,11 +76,12 @@ def _show_log(log: Path, trace: Sequence[str], out: BinaryIO, view: View) -> int
         _print(out, f"\nthere is no {log}")
         return 0
     stacks = stack_text.last_stacks("\n".join(end))
-    if stacks and not view.raw and view.tail is None:
+    lines = len(stacks.splitlines())
+    if 0 < lines <= _MOST_STACKS and not view.raw and view.tail is None:
         _print(out, f"\nat the end of {log} (--raw prints all of it):", stack_text.users_first(stacks))
         return 0
     _print(out, f"\nthe end of {log}:")
-    tail = max(LINES, min(_MOST_STACKS, len(stacks.splitlines()))) if view.tail is None else view.tail
+    tail = max(LINES, min(_MOST_STACKS, lines)) if view.tail is None else view.tail
     return show_end(LogFile(log, log.stem), out, replace(view, tail=tail))
 
 

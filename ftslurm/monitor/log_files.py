@@ -77,13 +77,15 @@ def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
     """Return the wanted log files that exist, ordered by group, attempt and rank.
 
     Raises:
-        RunNotFound: there is none.
+        RunNotFound: one of those that were asked for is not there.
     """
-    if logs := present(run, wanted):
+    logs = present(run, wanted)
+    missing = [log for log in _services(run, wanted) if log not in logs]
+    if not missing and (not wanted.workers or any(log.group >= 0 for log in logs)):
         return logs
     known = "no log of a worker; see `logs --controller` for why"
-    if services := _services(run, wanted):
-        known = f"no {services[0].path.name}"
+    if missing:
+        known = f"no {missing[0].path.name}"
     elif workers := _all_workers(run):
         groups, attempts, ranks = (
             spans(getattr(log, what) for log in workers) for what in ("group", "attempt", "rank")

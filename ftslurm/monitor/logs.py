@@ -46,7 +46,7 @@ def show(
     Raises:
         RunNotFound: no such group, attempt or rank; the message names the existing ones.
     """
-    page = Page(out, view, labels=wanted.workers)
+    page = Page(out, view, labels=wanted.workers or (wanted.lighthouse and wanted.controller))
     try:
         with closing(LogReader()) as files:
             if follow:
@@ -113,7 +113,7 @@ def _follow(
         last = until()
         if last or rounds % _SEARCH_EVERY == 0:
             logs = present(run, wanted)  # a new attempt has a new file
-            if not logs:
+            if wanted.workers and not any(log.group >= 0 for log in logs):
                 check(run, wanted)
         rounds += 1
         for log in logs:

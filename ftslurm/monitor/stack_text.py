@@ -30,8 +30,9 @@ def last_stacks(text: str) -> str:
 
 
 def read_stacks(log: Path, size: int) -> str:
-    """Return the stacks at the end of a log, of at most so many characters; empty: there are none."""
-    return last_stacks(end_of(log, _END).decode(errors="replace"))[:size]
+    """Return the stacks at the end of a log, of at most so many bytes; empty: there are none."""
+    text = last_stacks(end_of(log, _END).decode(errors="surrogateescape"))
+    return text.encode(errors="surrogateescape")[:size].decode(errors="replace")
 
 
 def users_first(stacks: str) -> list[str]:

@@ -48,6 +48,8 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     facts.add_row("restarts", str(status.restarts))
     known = {describe(group.last) for group in status.groups if group.down and group.last is not None}  # told above
     listed = [one for one in status.recoveries if one.seconds is not None or one.detail not in known]
+    if len(listed) > _RESTARTS_SHOWN:
+        facts.add_row("", f"{len(listed) - _RESTARTS_SHOWN} earlier ones, and")
     for one in listed[-_RESTARTS_SHOWN:]:
         back = "" if status.lighthouse is None else ", not back"  # without a quorum, a group need not report anything
         if one.seconds is not None:

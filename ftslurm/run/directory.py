@@ -12,6 +12,8 @@ from ftslurm.protocol.value_class import Value
 from ftslurm.security import owned_files, sharing
 from ftslurm.security.names import is_job
 
+IGNORED = b"*\n"  # the .gitignore of a run directory: git leaves it out of the tree in which it may lie
+
 
 class _Place:
     """The path of a file or folder below the root of a run directory."""
@@ -132,7 +134,7 @@ class RunDir(Value):
         self.root.mkdir(mode=0o700)
         if group is not None:
             sharing.share(self.root, group)
-        owned_files.write_file(self.root / ".gitignore", b"*\n", durable=False)  # of the tree in which it may lie
+        owned_files.write_file(self.root / ".gitignore", IGNORED, durable=False)
         for folder in (self.logs, self.submitit, self.results):
             sharing.make_folder(folder)
         for folder in (self.inbox, self.checkpoints):

@@ -213,6 +213,8 @@ def job_options(config: Config, run: RunDir, group: bool = False) -> dict[str, A
         for place in cluster.ranges:
             if place.groups == CONTROLLER:
                 more |= sbatch_options(place)
+    if group and str(more.get("segment")).isdecimal():
+        more["segment"] = min(int(more["segment"]), groups.nodes)
     return with_options(options, more)
 
 

@@ -57,18 +57,23 @@ class BrokenQuorums:
         self.joined = threading.local()  # its `quorum` is the one that a Manager has joined in this thread
 
     def install(self) -> None:
-        """Have clients of the store of a broken quorum give up."""
+        """Have clients of the store of a broken quorum give up, and cover all process groups, also within others."""
         module = group_end.module()
-        connect = module.create_store_client
+        connect, make = module.create_store_client, module.ProcessGroupWrapper.__init__
 
         @functools.wraps(connect)
         def create_store_client(*args: Any, **kwargs: Any) -> Any:
             return self.unless_broken(lambda: connect(*args, **kwargs))
 
-        module.create_store_client = create_store_client
+        @functools.wraps(make)
+        def init(group: Any, *args: Any, **kwargs: Any) -> None:
+            make(group, *args, **kwargs)
+            self.cover(group)
+
+        module.create_store_client, module.ProcessGroupWrapper.__init__ = create_store_client, init
 
     def cover(self, group: Any) -> None:
-        """Abort the set-up of a Manager's process group if its quorum breaks.
+        """Abort the set-up of a process group if the quorum breaks that a Manager has joined in this thread.
 
         What blocks is `_create_pg`, in which each kind connects to its peers, torchft's or the script's. One in a child
         process (baby) is set up there, and this process waits for its answer.

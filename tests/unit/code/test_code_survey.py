@@ -251,3 +251,12 @@ def test_of_the_shipped_examples_nobody_says_whether_they_are_in_a_git_tree() ->
     config = Config()
     config.job.script = str(shipped("examples") / "train_ddp.py")
     assert "git" not in survey(config).sentence()
+
+
+def test_outside_of_git_a_run_is_no_code_from_its_first_moment(tmp_path: Path) -> None:
+    write(tmp_path, "work/train.py", "work/lib/a.py")
+    for name in ("waits", "new"):
+        run = RunDir(tmp_path / "work/runs" / name)
+        run.create()
+        run.config.write_text("job: {}\n")
+    assert look(tmp_path / "work/train.py").files == {"train.py", "lib/a.py"}

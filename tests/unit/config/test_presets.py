@@ -12,6 +12,7 @@ import yaml
 
 from ftslurm.config.compose import compose, to_config
 from ftslurm.config.schema import AUTO, Config, RandomFaults, shipped
+from ftslurm.errors import ConfigError
 
 PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
 JOB = ("job.script=" + __file__, "job.total_steps=100")  # faults=kill_one needs to know how long the run is
@@ -101,3 +102,8 @@ def test_what_a_job_preset_sets_elsewhere_is_only_a_default(kind: str) -> None:
     held = dict(flat(yaml.safe_load(path.read_text())))
     config = composed(f"job={kind}", *others)  # none of them undoes what the job needs
     assert [attrgetter(key)(config) for key in elsewhere] == [held[key] for key in elsewhere]
+
+
+def test_torchtitan_saves_to_no_object_store() -> None:
+    with pytest.raises(ConfigError, match="torchtitan saves in a format of its own, to folders"):
+        composed("job=torchtitan", "checkpoint.dir=s3://bucket/run")

@@ -86,7 +86,7 @@ def test_the_network_is_asked_for_by_the_jobs_of_groups_alone() -> None:
     of_all = job_options(made, RUN)
     assert (of_all["switches"], of_all["segment"]) == ("1@10:00", 4)
     of_one = job_options(made, RUN, group=True)
-    assert (of_one["nodes"], of_one["switches"], of_one["segment"]) == (2, "1@10:00", 4)
+    assert (of_one["nodes"], of_one["switches"], of_one["segment"]) == (2, "1@10:00", 2)
     made.cluster.kind = "array"
     assert not {"switches", "segment"} & set(job_options(made, RUN))
 

@@ -106,7 +106,11 @@ def test_every_place_that_decides_refuses(decide: Callable[[], int], slurm: Prog
     assert slurm.calls("sbatch") == []
 
 
-def test_slurm_that_comes_back_within_seconds_is_used(slurm: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slurm_that_comes_back_within_seconds_is_used(
+    slurm: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PATIENCE_S", "PARTITIONS_S"):  # it answers at once, however long a busy machine takes for that
+        monkeypatch.setattr(client, name, 60.0)
     slurm.add("sinfo", body=f"[ -e {slurm.folder}/again ] || {{ touch {slurm.folder}/again; {SILENCES['refused']}; }}")
     with (slurm.folder / "sinfo").open("a") as file:
         file.write("echo 'gpu*|up|4|8|(null)'\n")

@@ -5,7 +5,6 @@ The cost of a line does not grow with the number of groups.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from math import inf
 
 from ftslurm.core.state.model import LIVE, Phase
@@ -18,14 +17,6 @@ from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import Fold
 from ftslurm.run.journal_writer import TOLD_EVERY_S
 from ftslurm.run.run_reader import RATE_WINDOW_S
-
-
-def fold(status: RunStatus, *events: Event) -> RunStatus:
-    """Return the status after further lines of the journal."""
-    folding = StatusFold(deepcopy(status))
-    for event in events:
-        folding.apply(event)
-    return folding.status
 
 
 class StatusFold(Fold):

@@ -128,9 +128,7 @@ class Observer:
 
     def _measure(self, at_once: bool) -> None:
         """Bring the metrics up to date; their outputs only if that is due."""
-        if not self.outputs:
-            return
-        if not at_once and time.monotonic() < self.next_output:
+        if not self.outputs or (not at_once and time.monotonic() < self.next_output):
             return
         self.next_output = time.monotonic() + METRICS_EVERY_S
         for output in self.outputs:

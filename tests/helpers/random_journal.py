@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import Any
 
 import example_journal as ex
+from folded import fold
 
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.story import Story
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event

@@ -9,6 +9,7 @@ import example_journal as example
 import histories
 import pytest
 import said
+from folded import fold
 from histories import RUNNING, play, stepped
 from steps import A0, B0
 
@@ -19,7 +20,6 @@ from ftslurm.core.state.events import Event
 from ftslurm.core.state.turn import Turn
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.leadership import Superseded
 

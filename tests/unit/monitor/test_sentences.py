@@ -7,10 +7,10 @@ from functools import reduce
 
 import example_journal as ex
 import pytest
+from folded import fold
 
 from ftslurm.monitor.sentences import checkpoint, describe
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol.records import EVENTS
 from ftslurm.protocol.run_states import FAULTS
 from ftslurm.words import clock, few, seconds

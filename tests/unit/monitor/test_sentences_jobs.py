@@ -8,11 +8,12 @@ from typing import Any
 
 import example_journal as ex
 import pytest
+from folded import fold
 from rich.console import Console
 
 from ftslurm.monitor.sentences import HINTS, describe, hint
 from ftslurm.monitor.status import JobStatus, RunStatus
-from ftslurm.monitor.status_fold import StatusFold, fold
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.table import render
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import example_journal as ex
 import pytest
+from folded import fold
 from random_journal import write
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.sentences import describe, standbys
 from ftslurm.monitor.starting import wait_of
 from ftslurm.monitor.status import Recovery, RunStatus, aged
-from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.story import Story
 from ftslurm.run.directory import RunDir

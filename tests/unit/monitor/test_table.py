@@ -11,10 +11,10 @@ from typing import Any
 
 import example_journal as ex
 import pytest
+from folded import fold
 from rich.console import Console, RenderableType
 
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.summary import failures, summary
 from ftslurm.monitor.table import follow, render

@@ -8,11 +8,11 @@ from typing import Any
 
 import example_journal as ex
 import pytest
+from folded import fold
 from rich.console import Console
 
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.table import follow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from folded import fold
 from rich.console import Console, RenderableType
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.starting import wait_of
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.summary import summary
 from ftslurm.monitor.table import render

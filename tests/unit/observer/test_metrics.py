@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 from example_journal import event, finished, lost_node, one_kill, started
+from folded import fold
 from observed import Observed, observed, until
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,7 +25,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from ftslurm.config.receivers import endpoint
 from ftslurm.errors import ConfigError
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.observer.metric_outputs import CLIENT_S, MOST_CLIENTS
 from ftslurm.observer.metrics import METRICS, RECOVERY, RunCollector
 from ftslurm.run.deliveries import Delivery

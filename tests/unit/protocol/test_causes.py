@@ -8,6 +8,7 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from folded import fold
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups.placement import suspect
@@ -18,7 +19,6 @@ from ftslurm.monitor.log_failure import last_failure
 from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol import kinds
 from ftslurm.protocol.causes import ROWS, Again, Blame, Cause, cause_of
 from ftslurm.report import tables

@@ -10,11 +10,11 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 import random_journal
+from folded import fold
 from fuzz import numbers
 from rich.console import Console
 
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.report.accounting import account
 from ftslurm.report.history import PHASES, QUEUED, History
 from ftslurm.report.history_fold import fold_history

@@ -19,13 +19,13 @@ from typing import Any
 import example_journal as ex
 import pytest
 import random_journal
+from folded import fold
 from rich.console import Console
 
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.report.accounting import account
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.picture import STATES, Bar, picture

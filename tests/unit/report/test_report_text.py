@@ -8,6 +8,7 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from folded import fold
 from json_schema import check_report
 from rich.console import Console
 
@@ -15,7 +16,6 @@ from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.report.accounting import account
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.run_report import Report

@@ -6,12 +6,13 @@ import json
 
 import example_journal as ex
 import pytest
+from folded import fold
 from histories import RUNNING, killed, play
 from json_schema import MADE, check_event, check_status
 from steps import B0
 
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import StatusFold, fold
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.protocol.records import EVENTS, JournalRecord
 

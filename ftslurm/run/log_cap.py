@@ -1,8 +1,8 @@
 """Limit logs to logs.max_mb: keep the beginning and the end, with a line about what was dropped between them.
 
 The file is cut in place, because its writers hold it open for appending (a script and its children, srun, grpc): after
-a rename they would write to the renamed file. What they write during the cut is kept, except for the last moment of it:
-what is written while that is copied.
+a rename they would write to the renamed file. What they write during the cut is kept, but for whole writes in its last
+moment.
 
 The limit is checked periodically (once a second for a rank's log), so a log may exceed it by what is written between
 two checks. Writers are never blocked.
@@ -89,7 +89,11 @@ def _cut(fd: int, max_mb: int) -> tuple[Gap, Gap]:
     dropped = before.stream(size) - len(tail) - start
     line = b"ftslurm: %d bytes of this log were dropped here (logs.max_mb=%d)\n" % (dropped, max_mb)
     end = start + os.pwrite(fd, line + tail, start)
-    end += os.pwrite(fd, os.pread(fd, keep, size), end)  # what was written meanwhile
+    for _ in range(100):
+        # A write is seen in parts, but own writes wait for it: when nothing more is seen, it was seen to its end.
+        if not (late := os.pread(fd, keep, size)):
+            break
+        size, end = size + len(late), end + os.pwrite(fd, late, end)
     os.ftruncate(fd, end)
     return before, Gap(start, len(line), dropped)
 

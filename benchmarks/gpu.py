@@ -92,7 +92,7 @@ def keep(failed: Run) -> None:
     """Print the end of each log of a run that has failed a check: its folder goes."""
     print(f"--- {failed.text[-3000:]}", file=sys.stderr)
     for path in sorted((failed.dir / "logs").rglob("*.log")):
-        print(f"--- {path.relative_to(failed.dir)}\n{path.read_text(errors='replace')[-2500:]}", file=sys.stderr)
+        print(f"--- {path.relative_to(failed.dir)}\n{path.read_text(errors='replace')[-20000:]}", file=sys.stderr)
 
 
 def trains(training: Run, *groups: int, attempt: int = 0) -> None:

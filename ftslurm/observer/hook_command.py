@@ -151,14 +151,26 @@ def _told(process: subprocess.Popen[bytes], message: bytes, answers_s: float) ->
     """Give a message to a command, and wait so long for its answer. Return that; empty: there is none."""
     assert process.stdin is not None
     assert process.stdout is not None
+    answers = process.stdout.fileno() if answers_s else -1
     with contextlib.suppress(OSError):  # it reads no events, or has ended
+        while answers_s and readable(answers) and os.read(answers, _LONGEST):
+            pass  # more than the line that answered the last message
         process.stdin.write(message)
         process.stdin.flush()
-        if not answers_s:
-            process.stdin.close()
-        elif readable(process.stdout.fileno(), answers_s):  # at its end a child may still hold the pipe
-            return process.stdout.readline()
+        if answers_s:
+            return _line(answers, answers_s)
+        process.stdin.close()
     return b""
+
+
+def _line(answers: int, within_s: float) -> bytes:
+    """Return a line, or what there is at the end; nothing is kept for the next one."""
+    line = b""
+    while b"\n" not in line and readable(answers, within_s):  # at its end a child may still hold the pipe
+        if not (piece := os.read(answers, _LONGEST)):
+            break
+        line += piece
+    return line[: line.find(b"\n") + 1] or line
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

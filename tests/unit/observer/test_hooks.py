@@ -82,7 +82,7 @@ while read -r line; do
     case $line in
         *group_restarted*) printf 'no route to host\\nand more\\n' ;;
         *group_failed*) echo "a word beside it" >&2; echo ;;
-        *full_restart*) echo broken >&2; exit 7 ;;
+        *full_restart*) echo broken >&2; exec >&-; sleep 0.3; exit 7 ;;
         *checkpoint_saved*) head -c 3000000 /dev/zero | tr '\\0' x >&2; echo ;;
         *) echo ;;
     esac

@@ -6,9 +6,9 @@ import contextlib
 import os
 import random
 import resource
-import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -19,13 +19,22 @@ import pytest
 from guarded_network import KEY, PATIENCE_S, Loop, descriptors, until
 from process_cost import cpu_s
 
-from ftslurm.guard import admission
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.interfaces import Reach
-from ftslurm.guard.network import Network
 from ftslurm.security import handshake
 
 QUIET_S = 5.0  # until the last time limit has passed
+
+GUARD = """
+import signal, socket, sys
+from ftslurm.guard import admission
+from ftslurm.guard.network import Network
+
+admission.OFFERED_WITHIN_S = 1.0
+Network(socket.socket(fileno=int(sys.argv[1]))).learn(sys.argv[2])
+while True:
+    signal.pause()
+"""
 
 
 class Guard:
@@ -34,14 +43,11 @@ class Guard:
     def __init__(self, log: Path) -> None:
         requests, questions = pair()
         self.log, self.gateway = log, Gateway(questions)
-        self.pid = os.fork()
-        if self.pid == 0:
-            questions.close()
-            sys.stderr = log.open("w", buffering=1)  # pytest's own would take what asyncio says of lost exceptions
-            admission.OFFERED_WITHIN_S = 1.0
-            Network(requests).learn(KEY.hex())
-            while True:
-                signal.pause()
+        # Not a fork: other tests have left threads here, and what they hold at that moment would be held for ever.
+        with log.open("w") as sink:
+            argv = [sys.executable, "-c", GUARD, str(requests.fileno()), KEY.hex()]
+            self.process = subprocess.Popen(argv, pass_fds=[requests.fileno()], stderr=sink)
+        self.pid = self.process.pid
         requests.close()
         self.gateway.reach = Reach("127.0.0.1", "127.0.0.1")
         self.address = self.gateway.reserve()
@@ -109,8 +115,8 @@ class Guard:
 def guard(tmp_path: Path) -> Iterator[Guard]:
     made = Guard(tmp_path / "log")
     yield made
-    os.kill(made.pid, signal.SIGKILL)
-    os.waitpid(made.pid, 0)
+    made.process.kill()
+    made.process.wait()
     made.server.close()
 
 

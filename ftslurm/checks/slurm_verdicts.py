@@ -30,7 +30,7 @@ class SlurmFacts:
 
     def value(self, key: str) -> str:
         """Return a setting of Slurm or of the partition, "" if there is none."""
-        found = self.config.get(key) or (self.chosen or {}).get(key, "")
+        found = (self.chosen or {}).get(key) or self.config.get(key, "")
         return "" if found == "(null)" else found
 
 
@@ -113,25 +113,6 @@ def _limits(facts: SlurmFacts) -> Iterator[Finding]:
             yield warn("ports", few, f"{ADMIN} for {PORTS_OF_SRUN} ports for each group you want to run")
 
 
-def _preemption(facts: SlurmFacts) -> Iterator[Finding]:
-    mode = (facts.chosen or {}).get("PreemptMode") or facts.value("PreemptMode")
-    on = facts.value("PreemptType") != "preempt/none" and mode not in ("", "OFF")
-    stops = "SUSPEND" in mode or "GANG" in mode or "GANG" in facts.value("PreemptMode")
-    if stops:
-        stopped = f"PreemptMode={mode}: a suspended group looks as lost as a dead node, and is replaced"
-        yield fail("PreemptMode", stopped, f"{ADMIN} for REQUEUE, or use a partition or QOS that is not preempted")
-    elif on and "CANCEL" in mode:
-        yield warn(
-            "PreemptMode",
-            "CANCEL: a preempted job is not requeued; a run in one allocation ends",
-            f"set cluster=array, where another job is submitted, or {ADMIN} for PreemptMode=REQUEUE",
-        )
-    else:
-        yield ok(
-            "PreemptMode", f"{mode or 'OFF'}: " + ("a preempted job is requeued" if on else "jobs are not preempted")
-        )
-
-
 def _settings(facts: SlurmFacts) -> Iterator[Finding]:
     for key, worth, does, fix, fine in RULES:
         value = facts.value(key)
@@ -163,6 +144,14 @@ def _maintenance(facts: SlurmFacts) -> Iterator[Finding]:
 # What a setting of Slurm or of the partition does to a run: its name, how a value begins that hurts, what that does,
 # what mends it, and what is said of any other value, if anything.
 RULES = (
+    (
+        "PreemptMode",
+        ".*(SUSPEND|GANG|CANCEL)",
+        "a preempted job is suspended, and its groups look as lost as on a dead node; or it is cancelled, and its run "
+        "ends",
+        f"use a partition or QOS that is not preempted, or {ADMIN} for REQUEUE; with CANCEL cluster=array helps",
+        "no job is preempted, or it is requeued then",
+    ),
     (
         "JobRequeue",
         "0",
@@ -221,4 +210,4 @@ RULES = (
         "",
     ),
 )
-CHECKS = (_version, _partition, _limits, _preemption, _settings, _gpus, _maintenance)
+CHECKS = (_version, _partition, _limits, _settings, _gpus, _maintenance)

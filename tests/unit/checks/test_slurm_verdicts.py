@@ -60,7 +60,6 @@ def test_a_good_cluster_has_no_complaint() -> None:
         ("SLURM_VERSION", "20.11.8", "version", Level.WARN),
         ("MaxStepCount", "100", "limits", Level.FAIL),
         ("SrunPortRange", "60001-60040", "ports", Level.WARN),
-        ("PreemptMode", "GANG,SUSPEND", "PreemptMode", Level.FAIL),
         ("JobRequeue", "0", "JobRequeue", Level.WARN),
         ("ReturnToService", "0", "ReturnToService", Level.WARN),
         ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.WARN),
@@ -103,11 +102,14 @@ def test_a_maintenance_that_is_planned_is_a_warning(reservation: str, warned: bo
     ] * warned
 
 
-def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() -> None:
-    for mode, level in (("CANCEL", Level.WARN), ("REQUEUE", Level.OK)):
-        config = {**GOOD.config, "PreemptType": "preempt/qos", "PreemptMode": mode}
-        facts = replace(GOOD, config=config, chosen={**(GOOD.chosen or {}), "PreemptMode": mode})
-        assert [f.level for f in check_slurm(facts) if f.check == "PreemptMode"] == [level]
+@pytest.mark.parametrize(
+    ("mode", "level"),
+    [("CANCEL", Level.WARN), ("SUSPEND,GANG", Level.WARN), ("REQUEUE", Level.OK), ("OFF", Level.OK)],
+)
+def test_preemption_of_the_partition_counts_that_suspends_or_cancels(mode: str, level: Level) -> None:
+    config = {**GOOD.config, "PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
+    facts = replace(GOOD, config=config, chosen={**(GOOD.chosen or {}), "PreemptMode": mode})
+    assert [f.level for f in check_slurm(facts) if f.check == "PreemptMode"] == [level]
 
 
 def test_a_cluster_where_the_site_chooses_the_partition_does_not_fail() -> None:

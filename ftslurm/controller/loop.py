@@ -20,7 +20,7 @@ import platform
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,6 @@ from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event as Line
 from ftslurm.run.journal_writer import Journal
 from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import home
@@ -85,7 +84,6 @@ class Controller:
         scheduler: Scheduler,
         tell: Callable[[Mapping[str, Any]], None],
         past: Past | None = None,
-        recent: Iterable[Line] = (),
         number: int | None = None,
         signals: int | None = None,
         after: str = "",
@@ -95,7 +93,6 @@ class Controller:
         Args:
             tell: called with every event once it is in the journal.
             past: the history of the run, as its earlier controllers have written it.
-            recent: the last progress of the groups that still train.
             number: this controller's leader number; None: a local run, which has one controller only.
             signals: a pipe of signals, see Wakeup.
             after: how the previous controller crashed.
@@ -106,7 +103,7 @@ class Controller:
         self.scheduler, allocation = scheduler, scheduler.allocation()
         self.separate_jobs = config.array and scheduler.job is not None  # the groups' jobs go on when this job ends
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
-        self.journal = Journal(run, self.now, lambda: number is None or leadership.held(run, number), recent)
+        self.journal = Journal(run, self.now, lambda: number is None or leadership.held(run, number))
         with contextlib.suppress(OSError):
             liveness.touch(run.alive)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
-from ftslurm.protocol.records import Progress
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event
 from ftslurm.run.replay import Reading
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import readable
@@ -26,11 +24,8 @@ class Story:
             EnvironmentProblem: the journal cannot be read.
         """
         self.reader, folding = RunReader(run), StatusFold()
-        self.recent = list[Event]()  # the last progress of the groups that run
         for event in self.reader.up_to_now():
             folding.apply(event if raw else readable(event))
             if also is not None:
                 also.apply(event)
-            if event.get("event") == Progress.event:
-                self.recent.append(event)
         self.status: RunStatus = folding.status

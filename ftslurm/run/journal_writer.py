@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.protocol.records import JournalRecord, Progress, StepExited
+from ftslurm.protocol.records import JournalRecord, Progress
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event
-from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import is_whole, read_object
 
@@ -30,8 +27,7 @@ _WRITE = os.O_RDWR | os.O_APPEND
 class Journal:
     """The writer of a run's journal. `append` collects lines; `flush` writes them at once.
 
-    Lines of progress go into a file of their own, after the events that they follow. The end of an attempt closes its
-    progress: its line says how far it had come.
+    Lines of progress go into a file of their own, after the events that they follow.
     """
 
     def __init__(
@@ -39,13 +35,11 @@ class Journal:
         run: RunDir,
         clock: Callable[[], float] = time.time,
         leads: Callable[[], bool] = lambda: True,
-        recent: Iterable[Event] = (),
     ) -> None:
         """Open the journal, or create it.
 
         Args:
             leads: asked before anything is cut off: whether no other controller may have written meanwhile.
-            recent: the last lines of progress of the groups that train.
 
         Raises:
             OSError: the file of the events cannot be opened or written, or is no regular file.
@@ -59,10 +53,6 @@ class Journal:
         # What to tell of lines that a file system has lost in a crash.
         self.damage = f"lines {missing[0]} to {missing[-1]} of {run.events} are lost" if missing else ""
         self._seq = max(self._events.seq, self._progress.seq)
-        self._reached = dict[int, tuple[int, int | None]]()  # group -> its attempt, and the last step of that
-        for line in recent:
-            if isinstance(record := read(line), Progress):
-                self._note(record)
 
     @property
     def error(self) -> OSError | None:
@@ -81,26 +71,12 @@ class Journal:
 
     def append(self, record: JournalRecord) -> dict[str, object]:
         """Add a record to those that the next flush writes, and return its line as readers see it."""
-        now, file = self._clock(), self._events
-        if isinstance(record, Progress):
-            self._note(record)
-            file = self._progress
-        else:
-            self._seq += 1
-            record = self._closed(record) if isinstance(record, StepExited) else record
+        now, file = self._clock(), self._progress
+        if not isinstance(record, Progress):
+            self._seq, file = self._seq + 1, self._events
         line = {"seq": self._seq, "time": now, "event": record.event} | record.fields
         file.append(line)
         return line
-
-    def _note(self, record: Progress) -> None:
-        """Note how far an attempt has come."""
-        if record.committed:
-            self._reached[record.group] = record.attempt, record.step
-
-    def _closed(self, record: StepExited) -> StepExited:
-        """Return the end of an attempt with its last step."""
-        attempt, step = (None, None) if record.group is None else self._reached.pop(record.group, (None, None))
-        return replace(record, step=step) if record.step is None and attempt == record.attempt else record
 
     def flush(self, sync: bool = True) -> bool:
         """Write the collected lines; with `sync` those of events are on disk when this returns True.

@@ -201,6 +201,9 @@ class Reading(Past, Fold):
     def progress(self, record: records.Progress) -> None:
         if record.committed:
             self._stepped(record.step)
+            step = self.live.get(group_unit(record.group))
+            if step is not None and step.attempt == record.attempt:
+                self.live[step.unit] = replace(step, step=record.step)
 
     def checkpoint_saved(self, record: records.CheckpointSaved) -> None:
         self.saved = True

@@ -129,8 +129,7 @@ def control(
                 output.known = story.status
             from ftslurm.controller.loop import Controller
 
-            recent, past = story.recent, reading.past
-            controller = Controller(config, run, scheduler, tell, past, recent, number, signals, after)
+            controller = Controller(config, run, scheduler, tell, reading.past, number, signals, after)
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)
     except EnvironmentProblem:

@@ -63,7 +63,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped") -> Event:
     """
     reading = Reading()
     story = Story(run, also=reading)
-    with closing(Journal(run, recent=story.recent)) as journal:
+    with closing(Journal(run)) as journal:
         for step in reading.live.values():
             group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
             ended = {
@@ -73,6 +73,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped") -> Event:
                 "attempt": step.attempt,
                 "cause": Cause.CANCELLED.value,
                 "error": "the run has no controller any more",
+                "step": step.step,
             }
             journal.append(read(ended))
         finished = RunFinished(outcome=outcome, reason=reason, steps=story.status.step, restarts=story.status.restarts)

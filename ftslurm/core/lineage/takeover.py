@@ -96,7 +96,7 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
         cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
     now, place = turn.now, step.place
     away = round(past.time or now, 3) if step.joined is not None or step.away is None else step.away
-    exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error)
+    exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error, step=step.step)
     turn.do(exited(unit, exit_, now, away_since=away, evidence=()))
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
     if step.diverged:
@@ -140,6 +140,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
     hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
     current = replace(
         unit.current,
+        reached=live.step,
         recalled=live.recalled,
         agreed=0 if live.diverged else None,
         evidence=(live.diverged,) if live.diverged else (),

@@ -280,6 +280,7 @@ class Attempt(Value):
     url: str | None = None  # address of its parameter server
     servers: tuple[str, ...] = ()  # addresses of the parameter servers last sent to this attempt
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
+    reached: int | None = None  # that which the journal of an earlier controller has of it
     restored: int | None = None  # the step of the checkpoint that it has loaded
     pace: Pace | None = None  # None: it has taken too few steps
     agreed: int | None = None  # it is ended because groups differ: the last step after which they did not

@@ -24,6 +24,7 @@ class Live(Value):
     away: float | None = None  # as in Marks
     recalled: str | None = None  # as in Attempt
     diverged: Evidence | None = None  # why it has been brought down, if it differs from a majority
+    step: int | None = None  # the last committed one that it has reported
 
 
 class Scheduled(Value):

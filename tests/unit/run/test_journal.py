@@ -9,20 +9,17 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import example_journal as ex
 import pytest
 from raw_record import RawRecord
 
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.protocol.records import Progress, StepExited
+from ftslurm.protocol.records import Progress
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, last_event
-from ftslurm.run.journal_lines import read
 from ftslurm.run.journal_writer import CALM_S, RETRY_S, Journal
 
 
@@ -198,24 +195,6 @@ def test_progress_never_overtakes_the_event_that_it_follows(path: Path, monkeypa
         events,
         progress,
     )
-
-
-def test_the_end_of_an_attempt_says_how_far_it_had_come_also_to_the_next_controller(path: Path) -> None:
-    run, exited = RunDir(path.parent), read(ex.exited(0, 0, attempt=1))
-    assert isinstance(exited, StepExited)
-    with closing(Journal(run)) as journal:
-        for step in (7, 9, 11):
-            journal.append(of_progress(step, attempt=1))
-        journal.append(of_progress(12, attempt=1, committed=0))
-    recent = list(JournalReader(run.progress).iter_new())
-    for record, last in (
-        (exited, 11),
-        (replace(exited, step=12), 12),
-        (replace(exited, attempt=2), None),
-        (replace(exited, group=1), None),
-    ):
-        with closing(Journal(run, recent=recent)) as journal:
-            assert journal.append(record)["step"] == last
 
 
 def make_link(there: Path) -> None:

@@ -30,8 +30,9 @@ def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) ->
     saved = {"event": "checkpoint_saved", "time": ex.START + 21, "group": 0, "attempt": 0, "step": past.step + 7}
     assert read_past(ex.new_run(tmp_path / "b", [*lines, saved]))[0] == replace(past, step=past.step + 7, saved=True)
     back: ex.Line = {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60}
-    over = read_past(ex.new_run(tmp_path / "c", [*lines, back]))[0]
-    assert over == replace(past, resuming=60, undone={*past.live}, time=back["time"])
+    over = read_past(ex.new_run(tmp_path / "c", [*lines, back]))
+    undone = {unit: replace(step, step=None) for unit, step in past.live.items()}
+    assert over == replace(past, resuming=60, undone={*undone}, live=undone, time=back["time"])
     late = [ex.exited(26, 2, step=past.step), ex.progress(27, 0, 63, 1)]  # an attempt of before takes its time to end
     again = [ex.exited(23, 0, step=past.step), ex.launched(24, 0, 1), ex.joined(25, 0, 61, 1), *late]
     for run in (
@@ -112,6 +113,24 @@ def test_the_next_controller_needs_no_line_for_whose_disk_this_one_does_not_wait
     for at in (5, 9, len(ARRAY)):
         before, lines = read_past(ex.new_run(tmp_path / f"a{at}", ARRAY)), [*ARRAY[:at], *begun, *ARRAY[at:]]
         assert read_past(ex.new_run(tmp_path / f"b{at}", lines)) == before
+
+
+@pytest.mark.parametrize(
+    ("progress", "step"),
+    [
+        (ex.progress(3, 1, 9, attempt=1), 9),
+        (ex.progress(3, 1, 9, attempt=1, committed=0), None),
+        (ex.progress(3, 1, 9, attempt=0), None),
+        (ex.progress(3, 0, 9), None),
+    ],
+)
+def test_how_far_an_attempt_had_come_that_still_runs_is_known(
+    progress: ex.Line, step: int | None, tmp_path: Path
+) -> None:
+    lines = [ex.started(), ex.launched(1, 1, attempt=1), ex.joined(2, 1, 7, attempt=1), progress]
+    past, _ = read_past(ex.new_run(tmp_path, lines))
+    assert past is not None
+    assert past.live["group-0001"].step == step
 
 
 @pytest.mark.parametrize("equal", [0, 2])

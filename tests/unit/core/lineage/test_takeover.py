@@ -250,9 +250,9 @@ def test_a_job_that_is_gone_has_taken_its_step_along() -> None:
         (Job("81_1", id="81_1!", state="RUNNING", nodes=("n9",)),), asked=11.0
     )  # requeued, and elsewhere
     for seen in (jobs("81_0", "81_2"), jobs("81_1", state="PENDING"), again):
-        story = play((10, opening(past(live(B0)))), (11, seen), config=array())
+        story = play((10, opening(past(replace(live(B0), step=38)))), (11, seen), config=array())
         (ended,) = story.records("step_exited")
-        assert (ended["unit"], ended["cause"]) == ("group-0001", "preempted")
+        assert (ended["unit"], ended["cause"], ended["step"]) == ("group-0001", "preempted", 38)
         assert story.all(act.Attach) == []
 
 
@@ -283,18 +283,18 @@ def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
 def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, home="7.0")
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
-    own[1] = replace(own[1], diverged=Evidence(0, "n2", error="other weights", cause=Cause.DIVERGED))
+    own[1] = replace(own[1], diverged=Evidence(0, "n2", error="other weights", cause=Cause.DIVERGED), step=39)
     before = past(lighthouse, *own, home="7.0", host="n1.cluster", node="n1")
     steps = config()
     steps.cluster.kind = "slurm"
     story = play((10, opening(before, homes=frozenset({"7.1", "n1.cluster"}))), config=steps)
     assert story.all(act.Attach) == []
     assert "the job was requeued, and with all groups the state of step 40" in story.reason()
-    ends = {e["unit"]: (e["cause"], e["node"]) for e in story.records("step_exited")}
+    ends = {e["unit"]: (e["cause"], e["node"], e["step"]) for e in story.records("step_exited")}
     assert ends == {
-        "lighthouse": ("cancelled", None),
-        "group-0000": ("node_lost", "n1"),
-        "group-0001": ("preempted", None),
+        "lighthouse": ("cancelled", None, None),
+        "group-0000": ("node_lost", "n1", None),
+        "group-0001": ("preempted", None, 39),
     }
     assert [len(unit.exits) for unit in story.state.groups] == [1, 1]
     assert [(one.group, one.attempt) for one in story.all(act.DistrustCheckpoints)] == [(1, 0)]

@@ -241,8 +241,6 @@ class Controller:
         """Read a command from the inbox."""
         if (event := asked(command)) is not None:
             self.events.append(event)
-        elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
-            self.leaving = str(command.get("reason"))[:500]
         elif command["what"] == "leaving":
             self.events += self.scheduler.reported(command)
         else:
@@ -254,7 +252,7 @@ class Controller:
         If the groups have jobs of their own (array mode), only the controller's job ends, unless it was cancelled.
         """
         if self.separate_jobs and number == signal.SIGUSR2:
-            self.leaving = "the time limit of its job is near"
+            self.leaving = "its job is about to end"
         elif self.separate_jobs and number == signal.SIGTERM:
             self._ask(AskOwnState())
         else:

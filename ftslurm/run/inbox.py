@@ -22,7 +22,7 @@ from ftslurm.run.directory import replace_text
 from ftslurm.security import owned_files, sharing
 from ftslurm.security.json_text import read_object
 
-INTERNAL = ("hand_over", "leaving")  # what processes of a run tell each other
+INTERNAL = "leaving"  # what pilots tell the controller
 LONGEST = 65536  # bytes; longer files are ignored
 MOST_AT_ONCE = 100  # commands that one look takes
 
@@ -69,7 +69,7 @@ def take(inbox: Path) -> list[dict[str, Any]]:
         if command is None or not isinstance(command.get("what"), str):
             continue
         if sender != os.geteuid():
-            if command["what"] in INTERNAL:
+            if command["what"] == INTERNAL:
                 continue
             command |= {"by": sender, "user": owned_files.user_name(sender)}  # whatever the file says
         commands.append(command)

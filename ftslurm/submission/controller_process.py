@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.signals import SIGNALS
 from ftslurm.errors import EnvironmentProblem, FtslurmError, complain
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers.local import ThisMachine
@@ -46,8 +45,8 @@ def main(root: str, number: int, pid: int, signals: int | None, pilot: bool, aft
         pid: the parent.
         pilot: the parent is one that may be told to requeue itself.
     """
-    if signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over
-        for one in (*SIGNALS, signal.SIGUSR1):
+    if signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over with SIGUSR2
+        for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(one, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

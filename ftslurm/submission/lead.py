@@ -22,9 +22,9 @@ from contextlib import suppress
 
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.controller.signals import SIGNALS
-from ftslurm.errors import EnvironmentProblem, complain
+from ftslurm.errors import complain
 from ftslurm.launchers.job_command import KEEPER
-from ftslurm.run import inbox, leadership, liveness
+from ftslurm.run import leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.security import programs
@@ -60,7 +60,6 @@ class Lead:
         self.code = 0  # exit code of the last controller here
         self.crash = ""  # how it crashed
         self.crashes: list[float] = []  # the recent ones
-        self.asked = 0  # the leader that was asked to hand over
 
     @property
     def leads(self) -> bool:
@@ -128,13 +127,6 @@ class Lead:
             time.sleep(config.heartbeat_s)
         return False
 
-    def ask(self, number: int, reason: str) -> None:
-        """Ask this leader, once, to hand over."""
-        if self.asked != number:
-            with suppress(EnvironmentProblem):
-                inbox.put(self.run.inbox, "hand_over", leader=number, reason=reason)
-                self.asked = number
-
 
 def crashed(run: RunDir, code: int) -> str:
     """Return how a controller has crashed; empty: it ended on purpose or could not begin."""
@@ -153,15 +145,16 @@ class Candidate(Lead):
     `tend` is called about twice a second. The first candidate that finds the lead vacant takes it.
     """
 
-    def __init__(self, config: Config, run: RunDir, job: str) -> None:
+    def __init__(self, config: Config, run: RunDir) -> None:
         """Start to watch the lead."""
         super().__init__(run)
-        self.config, self.job = config, job
+        self.config = config
         self.by_hand = config.internal.pilots is not None  # else the controller's own job comes first
         self.may_lead = config.array and (config.cluster.controller == "job" or self.by_hand)
         self.tasks = config.groups.count + fixed_standbys(config)
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.making_way = False
+        self.asked = 0  # the last controller here that was asked to hand over
         self.next_check = 0.0
         self.stood_back = -1  # for others when this leader had ended
         self.watch = liveness.Watch()
@@ -189,8 +182,9 @@ class Candidate(Lead):
     def make_way(self) -> None:
         """Let another candidate lead, if there may be one, because this job is about to end."""
         self.making_way = self.tasks > 1
-        if self.making_way and self.leads:
-            self.ask(self.number, f"the Slurm job {self.job} in which the controller runs is about to end")
+        if self.making_way and self.leads and self.process is not None:
+            self.asked = self.number
+            self.process.send_signal(signal.SIGUSR2)
 
     def finish(self) -> None:
         """Wait until the controller here has tidied up or handed over: it ends with this process."""

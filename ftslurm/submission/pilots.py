@@ -51,7 +51,7 @@ def stay(config: Config, run: RunDir) -> None:
     signals = list[int]()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, lambda caught, _: signals.append(caught))
-    candidate = Candidate(config, run, job_name(os.environ))
+    candidate = Candidate(config, run)
     released = run.released / job_name(os.environ)  # exists when the run does not need the job any more
     with suppress(OSError):
         released.unlink()  # left by an earlier start of this job

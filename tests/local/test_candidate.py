@@ -26,13 +26,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     config.run.name, config.run.root, config.job.script = "toy", str(tmp_path), "toy.py"
     config.cluster.kind, config.cluster.controller = "array", "here"
     config.internal.pilots, config.health.lost_after_s = "81", 2.0
+    monkeypatch.setenv("SLURM_JOB_ID", "81")  # of which there is no Slurm here
     return array_task.join(config)
 
 
 @pytest.fixture
 def two(run: RunDir) -> Iterator[tuple[Candidate, Candidate]]:
     config = compose.load(run.config)
-    made = Candidate(config, run, "81"), Candidate(config, run, "82")
+    made = Candidate(config, run), Candidate(config, run)
     yield made
     for candidate in made:
         if candidate.process is not None and candidate.leads:

@@ -163,7 +163,7 @@ def test_a_group_steers_a_run_that_is_shared_so_and_the_journal_says_who(local: 
     assert str(COLLEAGUE) in str(run.named("run_finished")[0]["reason"])
 
 
-def test_a_member_cannot_speak_for_another_or_hand_over_the_lead(reachable: Path) -> None:
+def test_a_member_cannot_speak_for_another_or_for_a_pilot(reachable: Path) -> None:
     from ftslurm.run import inbox
     from ftslurm.run.directory import RunDir
 
@@ -181,7 +181,7 @@ def test_a_member_cannot_speak_for_another_or_hand_over_the_lead(reachable: Path
         return in_child(uid, groups, write)
 
     assert leave(COLLEAGUE, [LAB], "1.json", what="stop", by=0, user="root") == 0
-    assert leave(COLLEAGUE, [LAB], "2.json", what="hand_over", leader=1) == 0
+    assert leave(COLLEAGUE, [LAB], "2.json", what="leaving", name="81", signal="SIGTERM") == 0
     assert leave(COLLEAGUE, [LAB], "3.json", mode=0o666, what="stop") == 0
     assert leave(OTHER, [], "5.json", what="stop") != 0
     assert in_child(COLLEAGUE, [LAB], lambda: len(os.listdir(run.inbox))) == 98

@@ -10,11 +10,10 @@ from pathlib import Path
 from ftslurm.api.brief import Brief, brief
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.job_states import state as job_state
-from ftslurm.run import liveness
+from ftslurm.run import leadership, liveness
 from ftslurm.run.by_job import run_of
 from ftslurm.run.entries import Entry, entries, entry_of, not_readable
 from ftslurm.run.facts import Queue, ask_queue, read_queue
-from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import QueuedJob
@@ -35,7 +34,7 @@ def under(root: Path) -> list[Brief]:
 
 def queue_of(found: Iterable[Entry]) -> Queue:
     """Return what Slurm says of the jobs of these runs; it is asked if one of them is not over."""
-    open_ones = {entry.user for entry in found if entry.readable and last_event(entry.run.events) != "run_finished"}
+    open_ones = {entry.user for entry in found if entry.readable and not leadership.is_over(entry.run)}
     return ask_queue(open_ones) if open_ones else Queue()
 
 

@@ -138,7 +138,7 @@ class Steered:
         """
         run, talk = self.files, Conversation(self.files)
         talk.check(group=group, rank=rank)
-        past, _ = read_past(run)
+        past = read_past(run)
         live = past.live.get(group_unit(group)) if past is not None else None
         if live is None:
             raise NotDone(f"group {group} does not run now (ftslurm status {run.root})")

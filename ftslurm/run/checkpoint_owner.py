@@ -9,7 +9,7 @@ from ftslurm.checkpoint.store import Store
 from ftslurm.config.schema import Config
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.run import liveness
+from ftslurm.run import leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.security.terminal import visible
 
@@ -64,14 +64,11 @@ def used_by(config: Config, run: RunDir | None, other: RunDir | None) -> str | N
     mine = run.root if run is not None else Path(config.internal.parent or "/")  # it may follow the run that it resumes
     if config.checkpoint.dir is None or other is None or other.root == mine:
         return None
-    from ftslurm.run.replay import read_past  # only where two runs meet: a submission is faster without the core
-
     ours = run.alive if run is not None and run.alive.exists() else None
     age = liveness.age_s(other.alive, than=ours)
-    with suppress(OSError, EnvironmentProblem):  # its files cannot be read: it is not known to run
-        if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
-            return (
-                f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name "
-                f"another folder, or stop that run with: ftslurm stop {other.root}"
-            )
-    return None
+    if age is None or age >= liveness.SILENT_S or leadership.is_over(other):
+        return None
+    return (
+        f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name another "
+        f"folder, or stop that run with: ftslurm stop {other.root}"
+    )

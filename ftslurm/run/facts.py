@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from ftslurm.config.schema import Config
 from ftslurm.protocol.records import RunFinished, RunRequeued, RunStarted
-from ftslurm.run import liveness
+from ftslurm.run import leadership, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import first_line, last_event, last_line
+from ftslurm.run.journal import first_line, last_line
 from ftslurm.run.journal_lines import read
 from ftslurm.run.standing import Facts, Standing, standing
 from ftslurm.security import owned_files
@@ -120,7 +120,7 @@ def gather(config: Config, run: RunDir, ask: Callable[[], Queue], watch: livenes
     kind, job, age_s = config.cluster.kind, job_of(run), _age_s(run, watch)
     queue, begun, made_s = Queue(), started(run), liveness.age_s(run.config)
     lives = kind == "local" and process_lives(run)
-    over = last_event(run.events) == RunFinished.event
+    over = leadership.is_over(run)
     # In array mode the leader's job may be a pilot's. A live leader spares asking Slurm.
     heard = age_s <= liveness.SILENT_S
     if kind != "local" and job is not None and (ended or not over) and not (kind == "array" and heard and not over):

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from ftslurm.errors import RunNotFound
-from ftslurm.run import by_job
+from ftslurm.run import by_job, leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries, entry_of, not_readable
-from ftslurm.run.journal import first_line, last_event, text
+from ftslurm.run.journal import first_line, text
 from ftslurm.words import few, listed
 
 _ID = re.compile(r"(.+)-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")  # of a run whose folder is not set (submission/submit.py)
@@ -56,7 +56,7 @@ def _named(run: str, known: list[RunDir]) -> RunDir | None:
     if path is not None:
         return RunDir(path)
     if same := [one for one in known if _name(one) == run]:
-        going_on = [one for one in same if last_event(one.events) != "run_finished"]
+        going_on = [one for one in same if not leadership.is_over(one)]
         if len(going_on) > 1:
             raise RunNotFound(
                 f"{run!r} is the name of {len(going_on)} runs that are not over, {_few(going_on)}: {_MORE}"

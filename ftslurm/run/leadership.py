@@ -10,7 +10,7 @@ from __future__ import annotations
 from ftslurm.config.schema import Config
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import integer, last_event, last_line, text
+from ftslurm.run.journal import integer, last_line, text
 from ftslurm.security import owned_files
 
 SUPERSEDED = "superseded"  # outcome of a controller that another one has replaced as leader
@@ -85,9 +85,15 @@ def vacant(run: RunDir, config: Config, watch: liveness.Watch, own: int = 0, jit
     return None if any(silent_s < patience_s for silent_s in silences if silent_s is not None) else number
 
 
+def outcome(run: RunDir) -> str | None:
+    """Return how the run has ended; None: it has not."""
+    last = last_line(run.events) or {}
+    return text(last, "outcome") or "failed" if text(last, "event") == "run_finished" else None
+
+
 def is_over(run: RunDir) -> bool:
     """Return whether the run has ended."""
-    return last_event(run.events) == "run_finished"
+    return outcome(run) is not None
 
 
 def _name(number: int) -> str:

@@ -22,8 +22,8 @@ from ftslurm.run.run_reader import RunReader
 from ftslurm.security.names import is_step
 
 
-def read_past(run: RunDir) -> tuple[Past | None, str | None]:
-    """Return the state in which earlier controllers have left this run, and its outcome if it is over.
+def read_past(run: RunDir) -> Past | None:
+    """Return the state in which earlier controllers have left this run; None: there was none.
 
     The run's step goes back at a full restart.
 
@@ -33,7 +33,7 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
     found = Reading()
     for event in RunReader(run).up_to_now():
         found.apply(event)
-    return found.past, found.outcome
+    return found.past
 
 
 def home(job: object, requeues: object) -> str:
@@ -46,7 +46,6 @@ class Reading(Past, Fold):
     """The journal so far, as much of it as the next controller needs."""
 
     began: bool = False
-    outcome: str | None = None
     own: str | None = None  # the controller's allocation, if groups may run in it
     ended: dict[str, records.StepExited] = field(default_factory=dict)  # unit -> its last end
     undone: set[str] = field(default_factory=set)  # units whose attempts a full restart has made worthless
@@ -58,7 +57,7 @@ class Reading(Past, Fold):
     # --- the run and its controllers -----------------------------------------------------------------------------
 
     def run_started(self, record: records.RunStarted) -> None:
-        self.began, self.outcome = True, None
+        self.began = True
         self.own = record.job_id if record.mode != "array" else None
         before, self.home, self.host = self.home, home(record.job_id, record.requeues), record.host
         if self.own is not None and self.home != before:
@@ -70,9 +69,6 @@ class Reading(Past, Fold):
     def controller_left(self, _: records.ControllerLeft) -> None:
         if LIGHTHOUSE in self.live:  # the controller has ended its Lighthouse
             self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
-
-    def run_finished(self, record: records.RunFinished) -> None:
-        self.outcome = record.outcome or None
 
     def fault_injected(self, record: records.FaultInjected) -> None:
         self.drilled += record.by == "faults.plan"

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.run import configuration
+from ftslurm.run import configuration, leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import PART
-from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm.commands import job_name
 from ftslurm.submission import pilots, submit
@@ -45,9 +44,9 @@ def take_part(config: Config) -> int:
     run = join(config)
     config = configuration.of_run(run)
     print(f"run {run.root}, task {job_name(os.environ)}", flush=True)
-    if read_past(run)[1] is None:
+    if not leadership.is_over(run):
         pilots.stay(config, run)
-    outcome = read_past(run)[1]
+    outcome = leadership.outcome(run)
     print(f"the run has {outcome}" if outcome else "this task ends, the run goes on", flush=True)
     return int(outcome not in (None, "succeeded"))
 

@@ -122,8 +122,8 @@ def control(
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
             reading = Reading()
             story = Story(run, also=reading)
-            if reading.outcome in ("succeeded", "failed"):
-                return int(reading.outcome == "failed")
+            if (over := leadership.outcome(run)) in ("succeeded", "failed"):
+                return int(over == "failed")
             if output is not None:
                 output.known = story.status
             from ftslurm.controller.loop import Controller

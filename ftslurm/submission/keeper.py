@@ -15,6 +15,7 @@ from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS, Wakeup
 from ftslurm.errors import complain
 from ftslurm.protocol.readiness import readable
+from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.security import process_title
@@ -57,9 +58,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
 
 def _exit_code(run: RunDir) -> int:
     """Return the exit code of a run that another process has led."""
-    from ftslurm.run.replay import read_past
-
-    return int(last_event(run.events) == "run_finished" and read_past(run)[1] != "succeeded")
+    return int(leadership.outcome(run) not in (None, "succeeded"))
 
 
 def _watch(lead: Lead, wakeup: Wakeup, write_end: int) -> bool:
@@ -95,7 +94,7 @@ def give_up(run: RunDir, reason: str) -> int:
     from ftslurm.slurm import client
     from ftslurm.submission import requeue
 
-    past, _ = read_past(run)
+    past = read_past(run)
     with suppress(OSError):
         requeue.end_journal(run, reason, "failed")
     client.cancel(*(live.slurm_step for live in past.live.values() if live.slurm_step) if past is not None else ())

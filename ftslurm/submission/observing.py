@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from ftslurm.config import receivers
 from ftslurm.config.schema import Config
 from ftslurm.errors import FtslurmError
-from ftslurm.run import configuration
+from ftslurm.run import configuration, leadership
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, last_event
+from ftslurm.run.journal import Event
 from ftslurm.security import programs
 
 AGAIN_S = 5.0  # before an observer that has died is started again
@@ -87,7 +87,7 @@ class _Watched:
 
         self._ending.set()
         self._thread.join()
-        over = last_event(self._run.events) == "run_finished"
+        over = leadership.is_over(self._run)
         limit_s = observer.FINISH_S + 2 * TIMEOUT_S if over else observer.LEAVE_S
         for _ in range(2):  # the second one writes the outcome if the first hangs
             if self._process is None or self._process.poll() is not None:

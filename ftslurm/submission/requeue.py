@@ -23,11 +23,12 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import RunFinished, StepExited
+from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.run.journal_writer import Journal
-from ftslurm.run.replay import Reading, read_past
+from ftslurm.run.replay import Reading
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import read_state
@@ -132,7 +133,7 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
     ours.sort(key=lambda run: run.config.stat().st_mtime, reverse=True)
     same = [run for run in ours if _settings(compose.load(run.config)) == _settings(config)]
     for run in (*same, *ours):
-        outcome = read_past(run)[1]
+        outcome = leadership.outcome(run)
         if run in same or outcome is None:
             return run, outcome
     return None

@@ -59,7 +59,7 @@ def test_the_controller_is_heard_while_it_reads_its_past(tmp_path: Path, monkeyp
         while not run.alive.exists():
             assert time.monotonic() < until
             time.sleep(0.01)
-        also.outcome = "succeeded"  # then there is nothing left to control
+        run.events.write_text('{"event": "run_finished", "outcome": "succeeded"}\n')  # then nothing is left to control
 
     monkeypatch.setattr(Story, "__init__", read)
     assert controller_process.control(config, run) == 0

@@ -40,6 +40,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
     },
     (Reading,): {
         *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
+        records.RunFinished,
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationLost, records.AllocationRequeued),
         records.NodeSilent,

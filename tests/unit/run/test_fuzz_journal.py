@@ -106,7 +106,7 @@ def test_a_controller_goes_on_after_whatever_a_journal_says(bad: list[Line], tmp
     run = RunDir(tmp_path_factory.mktemp("run"))
     began = time.monotonic()
     example.write(run, mixed(bad)[: 40 + len(bad)])
-    past, _ = read_past(run)
+    past = read_past(run)
     for config in (histories.config(groups={"count": 3}), histories.array_config(groups={"count": 3})):
         nodes = () if config.cluster.kind == "array" else ("n1", "n2", "n3")
         granted, state = Granted(Allocation("7", nodes), None, past), begin(config)
@@ -135,7 +135,7 @@ def test_no_number_of_a_line_makes_its_reader_loop_or_fail(value: object, tmp_pa
         bad = [{**line, field: value} for line in KNOWN.values()]
         shown(mixed(bad))
         run = example.new_run(tmp_path / field, mixed(bad)[: 40 + len(bad)])
-        past, _ = read_past(run)
+        past = read_past(run)
         config = histories.config(groups={"count": 3, "max": 4})
         decide(begin(config), [Granted(Allocation("7", ("n1", "n2", "n3")), None, past)], example.START + 30, config)
         assert time.monotonic() - began < SOON_S, field

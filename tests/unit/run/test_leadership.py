@@ -25,6 +25,20 @@ def run(tmp_path: Path) -> RunDir:
     return led_run.new(tmp_path)
 
 
+def test_how_a_run_has_ended_is_known_until_it_is_started_again(run: RunDir) -> None:
+    assert leadership.outcome(run) is None
+    journal(run, "run_started")
+    assert leadership.outcome(run) is None
+    journal(run, "run_finished", outcome="stopped")
+    assert leadership.outcome(run) == "stopped"
+    with run.events.open("a") as file:
+        file.write('{"event": "run_fin')
+    assert leadership.outcome(run) is None
+    run.events.unlink()
+    journal(run, "run_finished", outcome=7)
+    assert (leadership.outcome(run), leadership.is_over(run)) == ("failed", True)
+
+
 def config() -> Config:
     made = Config()
     made.health.lost_after_s = 5.0

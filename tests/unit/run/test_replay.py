@@ -22,13 +22,12 @@ from ftslurm.run.stored_checkpoints import begin_with
 
 def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) -> None:
     lines = [line for line in ex.one_kill() if line["time"] < ex.START + 20]
-    past, outcome = read_past(ex.new_run(tmp_path, lines))
+    past = read_past(ex.new_run(tmp_path, lines))
     assert past is not None
     assert past.attempts == {"lighthouse": 0, "group-0000": 0, "group-0001": 1, "group-0002": 0}
     assert past.step > 61
-    assert outcome is None
     saved = {"event": "checkpoint_saved", "time": ex.START + 21, "group": 0, "attempt": 0, "step": past.step + 7}
-    assert read_past(ex.new_run(tmp_path / "b", [*lines, saved]))[0] == replace(past, step=past.step + 7, saved=True)
+    assert read_past(ex.new_run(tmp_path / "b", [*lines, saved])) == replace(past, step=past.step + 7, saved=True)
     back: ex.Line = {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60}
     over = read_past(ex.new_run(tmp_path / "c", [*lines, back]))
     undone = {unit: replace(step, step=None) for unit, step in past.live.items()}
@@ -39,14 +38,14 @@ def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) ->
         ex.new_run(tmp_path / "d", [*lines, back, *again]),
         ex.new_run(tmp_path / "e", [*lines, back, *again[:-1]]),
     ):
-        new = read_past(run)[0]
+        new = read_past(run)
         assert new is not None
         assert (new.step, new.resuming) == (63 if run.root.parent.name == "d" else 61, None)
 
 
 def test_the_end_of_an_attempt_tells_how_far_the_run_had_come(tmp_path: Path) -> None:
     ended = [ex.exited(20, 1, step=95), ex.exited(20.1, 2, step=None)]
-    past, _ = read_past(ex.new_run(tmp_path, [ex.started(), *(ex.launched(1, g) for g in (1, 2)), *ended]))
+    past = read_past(ex.new_run(tmp_path, [ex.started(), *(ex.launched(1, g) for g in (1, 2)), *ended]))
     assert past is not None
     assert past.step == 95
 
@@ -57,7 +56,7 @@ def test_what_was_learnt_for_hangs_is_read_back(tmp_path: Path) -> None:
         line("hang_limit", in_step_s=300.0, between_s=600.0, steps=20, longest_s=2.0),
         line("hang_limit", in_step_s=300.0, between_s=1200.0, steps=99, longest_s=400.0),
     ]
-    past, _ = read_past(ex.new_run(tmp_path, lines))
+    past = read_past(ex.new_run(tmp_path, lines))
     assert past is not None
     assert (past.longest_s, past.seen) == (400.0, 99)
 
@@ -93,7 +92,7 @@ ARRAY = [
 
 
 def test_a_lost_controllers_journal_tells_what_ran_and_what_was_over(tmp_path: Path) -> None:
-    past, _ = read_past(ex.new_run(tmp_path, ARRAY))
+    past = read_past(ex.new_run(tmp_path, ARRAY))
     assert past is not None
     first = Place(("n0",), 0, "81_0")
     taken = Place(("n7",), 0, "81_7")
@@ -128,7 +127,7 @@ def test_how_far_an_attempt_had_come_that_still_runs_is_known(
     progress: ex.Line, step: int | None, tmp_path: Path
 ) -> None:
     lines = [ex.started(), ex.launched(1, 1, attempt=1), ex.joined(2, 1, 7, attempt=1), progress]
-    past, _ = read_past(ex.new_run(tmp_path, lines))
+    past = read_past(ex.new_run(tmp_path, lines))
     assert past is not None
     assert past.live["group-0001"].step == step
 
@@ -136,24 +135,24 @@ def test_how_far_an_attempt_had_come_that_still_runs_is_known(
 @pytest.mark.parametrize("equal", [0, 2])
 def test_a_group_that_differs_from_a_majority_is_known_until_it_has_ended(tmp_path: Path, equal: int) -> None:
     found = line("replicas_differ", step=40, rank=1, groups=[0], nodes=["n0"], equal=equal, reason="other weights")
-    past, _ = read_past(ex.new_run(tmp_path / "a", [*ARRAY, found]))
+    past = read_past(ex.new_run(tmp_path / "a", [*ARRAY, found]))
     assert past is not None
     step = past.live["group-0000"]
     sign = Evidence(1, "n0", error="other weights", cause=Cause.DIVERGED)
     assert (step.diverged, step.recalled) == ((sign, "other weights") if equal else (None, None))
     assert past.live["group-0001"].diverged is None
     again = [line("step_exited", unit="group-0000", group=0, attempt=0, cause="diverged")]
-    past, _ = read_past(ex.new_run(tmp_path / "b", [*ARRAY, found, *again, launched("group-0000", 1, "n0")]))
+    past = read_past(ex.new_run(tmp_path / "b", [*ARRAY, found, *again, launched("group-0000", 1, "n0")]))
     assert past is not None
     assert past.live["group-0000"].diverged is None
 
 
 def test_drained_nodes_are_read_until_slurm_drains_them_no_longer(tmp_path: Path) -> None:
     drained = [line("node_shunned", node=node, reason="Slurm says draining") for node in ("n2", "n1")]
-    past, _ = read_past(ex.new_run(tmp_path / "a", [*ARRAY, *drained]))
+    past = read_past(ex.new_run(tmp_path / "a", [*ARRAY, *drained]))
     assert past is not None
     assert past.nodes.by_name.keys() == {"n1", "n2"}
-    past, _ = read_past(ex.new_run(tmp_path / "b", [*ARRAY, *drained, line("node_unshunned", node="n2", reason="x")]))
+    past = read_past(ex.new_run(tmp_path / "b", [*ARRAY, *drained, line("node_unshunned", node="n2", reason="x")]))
     assert past is not None
     assert past.nodes.those(lambda node: node.shunned) == {"n1"}
 
@@ -162,11 +161,11 @@ def test_the_checks_of_nodes_are_read_as_long_as_the_allocation_is_the_same(tmp_
     first = line("run_started", job_id="7", requeues=0, mode="steps", groups=2)
     checks = [line("node_check_passed", node=node, log="a.log") for node in ("n1", "n2")]
     checks += [line("node_check_failed", node="n3", reason="bad GPU"), line("node_excluded", node="n2", reason="x")]
-    past, _ = read_past(ex.new_run(tmp_path / "a", [first, *checks, first]))
+    past = read_past(ex.new_run(tmp_path / "a", [first, *checks, first]))
     assert past is not None
     assert past.nodes.passed == {"n1"}
     assert past.nodes.by_name == {"n3": Node(Out.UNFIT, ex.START, "bad GPU"), "n2": Node(Out.LOST, ex.START)}
-    past, _ = read_past(ex.new_run(tmp_path / "b", [first, *checks, first | {"requeues": 1}]))
+    past = read_past(ex.new_run(tmp_path / "b", [first, *checks, first | {"requeues": 1}]))
     assert past is not None
     assert past.nodes.passed == frozenset()
 
@@ -177,7 +176,7 @@ def test_how_attempts_ended_and_which_nodes_were_left_out_are_read_too(tmp_path:
     failed = line("step_exited", unit="group-0001", group=1, attempt=1, cause="user_error", node="n7", error="E")
     failed |= {"healthy_s": 4.5, "code": 1, "step": 9}
     never = line("step_exited", unit="group-0000", attempt=1, cause="start_failed", launched=False)
-    past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, *more, line("node_restored", node="n2"), failed, never]))
+    past = read_past(ex.new_run(tmp_path, [*ARRAY, *more, line("node_restored", node="n2"), failed, never]))
     assert past is not None
     assert past.nodes.by_name == {"n1": Node(Out.BLAMED, ex.START, group=1), "n3": Node(Out.LOST, ex.START)}
     exits = past.exits
@@ -198,12 +197,12 @@ def test_how_attempts_ended_and_which_nodes_were_left_out_are_read_too(tmp_path:
 
 def test_steps_in_the_controllers_own_job_live_as_long_as_that_does(tmp_path: Path) -> None:
     began = line("run_started", job_id="80", mode="steps", host="h1", requeues=1)
-    past, _ = read_past(ex.new_run(tmp_path, [began, launched("group-0000", 0, "n1", "80")]))
+    past = read_past(ex.new_run(tmp_path, [began, launched("group-0000", 0, "n1", "80")]))
     assert past is not None
     (step,) = past.live.values()
     assert (step.place.allocation, step.home, past.home) == (None, "80.1", "80.1")
     older = line("run_started", job_id="80")  # as written before these were known: then nothing can be adopted
-    past, _ = read_past(ex.new_run(tmp_path / "b", [older, launched("group-0000", 0, "n1", "80")]))
+    past = read_past(ex.new_run(tmp_path / "b", [older, launched("group-0000", 0, "n1", "80")]))
     assert past is not None
     assert next(iter(past.live.values())).home == ""
 
@@ -212,13 +211,13 @@ def test_a_group_in_the_controllers_own_job_has_a_job_of_its_own(
     tmp_path: Path,
 ) -> None:
     began = line("run_started", job_id="85", mode="array", host="h1", requeues=0)  # a pilot that has replaced another
-    past, _ = read_past(ex.new_run(tmp_path, [began, launched("group-0000", 0, "n1", "85")]))
+    past = read_past(ex.new_run(tmp_path, [began, launched("group-0000", 0, "n1", "85")]))
     assert past is not None
     assert [(step.place.allocation, step.home) for step in past.live.values()] == [("85", None)]
 
 
 def test_a_lighthouse_that_was_ended_by_its_controller_is_not_looked_for(tmp_path: Path) -> None:
-    past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, line("controller_left", leader=1)]))
+    past = read_past(ex.new_run(tmp_path, [*ARRAY, line("controller_left", leader=1)]))
     assert past is not None
     assert [step.home for step in past.live.values() if step.unit == "lighthouse"] == [""]
 
@@ -226,7 +225,7 @@ def test_a_lighthouse_that_was_ended_by_its_controller_is_not_looked_for(tmp_pat
 def test_launches_in_another_job_are_counted_apart_from_restarts(tmp_path: Path) -> None:
     one = [ex.started(2), ex.launched(1, 0), ex.launched(1, 1), ex.launched(5, 1, attempt=1)]
     two = [ex.started(2), ex.launched(11, 0, attempt=1), ex.launched(11, 1, attempt=2), ex.launched(12, 0, attempt=2)]
-    past, _ = read_past(ex.new_run(tmp_path, [*one, *two]))
+    past = read_past(ex.new_run(tmp_path, [*one, *two]))
     assert past is not None
     assert (past.attempts, past.restarts) == ({"group-0000": 2, "group-0001": 2}, 0)
 
@@ -234,11 +233,11 @@ def test_launches_in_another_job_are_counted_apart_from_restarts(tmp_path: Path)
 def test_a_restart_that_was_due_is_read_and_counts_as_one_whoever_launches_it(tmp_path: Path) -> None:
     failed = [ex.exited(5, 1), ex.event(5, "restart_scheduled", group=1, attempt=1, due=ex.START + 15, reason="x")]
     one = [ex.started(2), ex.launched(1, 0), ex.launched(1, 1), *failed]
-    past, _ = read_past(ex.new_run(tmp_path / "a", one))
+    past = read_past(ex.new_run(tmp_path / "a", one))
     assert past is not None
     assert tuple(past.scheduled.values()) == (Scheduled("group-0001", ex.START + 15, "x", None),)
     two = [*one, ex.started(9), ex.launched(15, 1, attempt=1), ex.exited(16, 0), ex.launched(17, 0, attempt=1)]
-    past, _ = read_past(ex.new_run(tmp_path / "b", two))
+    past = read_past(ex.new_run(tmp_path / "b", two))
     assert past is not None
     assert (past.scheduled, past.restarts) == ({}, 2)
 
@@ -248,14 +247,13 @@ def test_a_line_that_is_not_ours_is_no_reason_to_stop(tmp_path: Path) -> None:
     with run.events.open("a") as journal:
         journal.write("[" * 100_000 + '\n{"event": "step_exited", "unit": "group-0003", "attempt": 7, "time": 1e999}\n')
         journal.write('{"event": "group_joined", "group": 0, "time": ' + "9" * 400 + "}\n")
-    past, _ = read_past(run)
+    past = read_past(run)
     assert past is not None
     assert past.attempts["group-0003"] == 7
 
 
-def test_of_a_run_that_is_over_the_outcome_is_known_and_of_a_new_one_nothing(tmp_path: Path) -> None:
-    assert read_past(ex.new_run(tmp_path, ex.one_kill()))[1] == "succeeded"
-    assert read_past(RunDir(tmp_path / "nowhere")) == (None, None)
+def test_of_a_run_that_has_not_begun_there_is_no_past(tmp_path: Path) -> None:
+    assert read_past(RunDir(tmp_path / "nowhere")) is None
 
 
 def test_two_live_runs_do_not_share_their_checkpoints(tmp_path: Path) -> None:
@@ -297,7 +295,7 @@ def test_a_refused_launch_was_no_attempt(tmp_path: Path) -> None:
         line("launch_refused", unit="group-0001", group=1, attempt=2, again_s=2.0),
     ]
     ended = line("step_exited", unit="group-0001", group=1, attempt=1, cause="killed", noticed=7.0, away_since=5.0)
-    past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, ended, *tries]))
+    past = read_past(ex.new_run(tmp_path, [*ARRAY, ended, *tries]))
     assert past is not None
     assert (past.attempts["group-0001"], past.restarts) == (1, 1)  # one that had been launched
     assert "group-0001" not in [step.unit for step in past.live.values()]

@@ -1,7 +1,7 @@
 """The checkpoints of a training in one place: which are complete, how one becomes so, which are removed. No torch.
 
-`python -m ftslurm.checkpoint.store look URL` prints the newest checkpoint and the owner as JSON: the controller asks in
-a process of its own, because an object store may be slow.
+`python -m ftslurm.checkpoint.store WHAT URL ...` prints an `answer` as JSON: the controller asks in a process of its
+own, because an object store may be slow.
 """
 
 from __future__ import annotations
@@ -222,18 +222,31 @@ def _last(path: object) -> str:
     return str(path).rstrip("/").rpartition("/")[2]
 
 
+def answer(what: str, address: str, *words: str) -> Any:
+    """Return what is asked of a store: newest (see `summary`) or owner; or write there: take RUN, or distrust RUN GROUP
+    ATTEMPT AFTER.
+
+    Raises:
+        OSError: it cannot be read or written.
+        EnvironmentProblem: as for Store.
+    """
+    store = Store(address)
+    if what == "newest":
+        return store.summary()
+    if what == "owner":
+        return store.owner()
+    if what == "take":
+        store.take(words[0])
+    else:
+        group, attempt, after = map(int, words[1:])
+        store.distrust(Writer(words[0], group, attempt), after)
+    return None
+
+
 def main() -> None:
-    """Print what is below a URL (look URL), or write there: take URL RUN; distrust URL RUN GROUP ATTEMPT AFTER."""
-    what, url, *run = sys.argv[1:]
+    """Print the answer as JSON."""
     try:
-        store = Store(url)
-        if what == "take":
-            store.take(run[0])
-        elif what == "distrust":
-            group, attempt, after = map(int, run[1:])
-            store.distrust(Writer(run[0], group, attempt), after)
-        else:
-            print(json.dumps([store.summary(), store.owner()]))
+        print(json.dumps(answer(*sys.argv[1:])))
     except (OSError, EnvironmentProblem) as error:
         sys.exit(str(error))
 

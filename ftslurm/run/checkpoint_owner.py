@@ -11,6 +11,7 @@ from ftslurm.config.store_url import is_url
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import leadership, liveness
 from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
 from ftslurm.security.terminal import visible
 
 
@@ -62,7 +63,7 @@ def used_by(config: Config, run: RunDir | None, other: RunDir | None) -> str | N
         run: this run; None: it has no directory yet.
     """
     mine = run.root if run is not None else Path(config.internal.parent or "/")  # it may follow the run that it resumes
-    if config.checkpoint.dir is None or other is None or other.root == mine:
+    if config.checkpoint.dir is None or other is None or other.root == mine or not owned_files.is_own(other.root):
         return None
     ours = run.alive if run is not None and run.alive.exists() else None
     age = liveness.age_s(other.alive, than=ours)

@@ -11,16 +11,16 @@ import os
 import subprocess
 from contextlib import suppress
 from threading import Thread
+from typing import Any
 
-from ftslurm.checkpoint.layout import Writer
-from ftslurm.checkpoint.store import Store
+from ftslurm.checkpoint import store
 from ftslurm.config.schema import Config
 from ftslurm.config.store_url import is_url
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
-from ftslurm.security import owned_files, programs
+from ftslurm.security import programs
 
 log = logging.getLogger("ftslurm.stored_checkpoints")
 ANSWER_S = 90.0  # the client libraries try again by themselves
@@ -31,29 +31,32 @@ def url(config: Config) -> str | None:
     return config.checkpoint.dir if is_url(config.checkpoint.dir or "") else None
 
 
-def _folder(config: Config, run: RunDir) -> str:
-    return config.checkpoint.dir or str(run.checkpoints)
-
-
 def newest(config: Config, run: RunDir) -> Saved | None:
     """Return the newest complete checkpoint; else why what is in checkpoint.dir cannot be used; None: it is empty.
 
     Raises:
         EnvironmentProblem: an object store cannot be read.
     """
-    return _look(config, run)[0]
+    found = None
+    with suppress(OSError):  # of a folder: saving a checkpoint there reports what is wrong
+        found = _ask(config, run, "newest")
+    return found and Saved(*found)
 
 
 def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
     """Return the newest checkpoint, and why checkpoint.dir cannot be used; None: it is this run's now."""
     try:
-        saved, other = _look(config, run)
+        saved = newest(config, run)
+        if config.checkpoint.dir is None:
+            return saved, None
+        if url(config) is None:
+            other = checkpoint_owner.owner(config.checkpoint.dir)
+        else:
+            other = checkpoint_owner.run_at(str(_ask(config, run, "owner")))
         refused = checkpoint_owner.used_by(config, run, other)
-        if refused is None and url(config) is not None:
-            _ask(config, "take", str(run.root))
-        elif refused is None and config.checkpoint.dir is not None:
-            with suppress(OSError):  # saving a checkpoint there reports what is wrong
-                Store(config.checkpoint.dir).take(str(run.root))
+        if refused is None:
+            with suppress(OSError):
+                _ask(config, run, "take", str(run.root))
     except EnvironmentProblem as error:
         return None, str(error)
     return saved, refused
@@ -67,10 +70,7 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
 
     def mark() -> None:
         try:
-            if url(config) is None:
-                Store(_folder(config, run)).distrust(Writer(run.root.name, group, attempt), after)
-            else:
-                _ask(config, "distrust", run.root.name, str(group), str(attempt), str(after))
+            _ask(config, run, "distrust", run.root.name, str(group), str(attempt), str(after))
         except (OSError, EnvironmentProblem) as error:
             log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
 
@@ -80,36 +80,26 @@ def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) 
         Thread(target=mark).start()
 
 
-def _look(config: Config, run: RunDir) -> tuple[Saved | None, RunDir | None]:
-    """Return the newest checkpoint, as `newest`, and the run of this user that has saved there last."""
+def _ask(config: Config, run: RunDir, what: str, *words: str) -> Any:
+    """Return the answer of ftslurm.checkpoint.store, where checkpoint.dir is.
+
+    Raises:
+        OSError: a folder cannot be used.
+        EnvironmentProblem: an object store cannot be used.
+    """
+    place = config.checkpoint.dir or str(run.checkpoints)
     if url(config) is None:
-        folder, found = _folder(config, run), None
-        with suppress(OSError):
-            found = Store(folder).summary()
-        return found and Saved(*found), checkpoint_owner.owner(folder)
-    answer = _ask(config, "look")
-    try:
-        found, owner = json.loads(answer)
-        other = checkpoint_owner.run_at(owner)
-        return found and Saved(*found), other if other is not None and owned_files.is_own(other.root) else None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise EnvironmentProblem(
-            f"checkpoint.dir={url(config)} cannot be used: its program printed no answer"
-        ) from error
-
-
-def _ask(config: Config, what: str, *words: str) -> str:
-    place = str(url(config))
+        return store.answer(what, place, *words)
     command = programs.module("ftslurm.checkpoint.store", what, place, *words)
     environ = {**os.environ, **{name: str(value) for name, value in config.job.env.items()}}
     try:
-        done = subprocess.run(command, env=environ, capture_output=True, timeout=ANSWER_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentProblem(f"checkpoint.dir={place} cannot be used: {error}") from error
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:600]
+        done = subprocess.run(command, env=environ, capture_output=True, timeout=ANSWER_S, check=True)
+        return json.loads(done.stdout)
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2][:600]
         raise EnvironmentProblem(
-            f"checkpoint.dir={place} cannot be used: {last or f'exit code {done.returncode}'}; see that the bucket "
+            f"checkpoint.dir={place} cannot be used: {last or f'exit code {error.returncode}'}; see that the bucket "
             f"is there, and its credentials in the environment of the controller"
-        )
-    return done.stdout.decode(errors="replace")
+        ) from error
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise EnvironmentProblem(f"checkpoint.dir={place} cannot be used: {error}") from error

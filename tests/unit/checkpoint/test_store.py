@@ -159,15 +159,15 @@ def test_files_of_another_format_are_told_from_ours(store: Store) -> None:
 def test_what_the_controller_is_told(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ask(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["store", *words])
+    def ask(what: str, *words: str) -> Any:
+        monkeypatch.setattr(sys, "argv", ["store", what, store.name, *words])
         store_module.main()
-        return capsys.readouterr().out
+        return json.loads(capsys.readouterr().out)
 
-    ask("take", store.name, "/runs/x")
-    assert json.loads(ask("look", store.name)) == [None, "/runs/x"]
+    ask("take", "/runs/x")
+    assert (ask("newest"), ask("owner")) == (None, "/runs/x")
     put(store, "step-00000003.json", b"[]")
-    (name, step, damage), _ = json.loads(ask("look", store.name))
+    name, step, damage = ask("newest")
     assert (name, step) == (f"{store.name}/step-00000003.json", None)
     assert "no manifest" in damage
 

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from checkpoints import save
 
+from ftslurm.checkpoint.layout import OWNER, Writer, name_of
+from ftslurm.checkpoint.places import Folders
 from ftslurm.config.schema import Config
 from ftslurm.controller.loop import UNSYNCED
-from ftslurm.core.state.model import Evidence, Exit, Node, Out, Place, StepId
+from ftslurm.core.state.model import Evidence, Exit, Node, Out, Place, Saved, StepId
 from ftslurm.core.state.past import Live, Scheduled
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import read_past
-from ftslurm.run.stored_checkpoints import begin_with
+from ftslurm.run.stored_checkpoints import begin_with, newest
 
 
 def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) -> None:
@@ -277,6 +280,20 @@ def test_two_live_runs_do_not_share_their_checkpoints(tmp_path: Path) -> None:
     assert begin_with(config, second)[1] == why
     os.utime(second.alive, (server + 40, server + 40))
     assert begin_with(config, second)[1] is None
+
+
+def test_who_asks_for_the_newest_checkpoint_reads_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+    cat_file = Folders.cat_file
+    monkeypatch.setattr(Folders, "cat_file", lambda files, path: (read.append(path), cat_file(files, path))[1])
+    config, run = Config(), ex.new_run(tmp_path / "a")
+    config.checkpoint.dir = str(tmp_path / "ckpt")
+    assert begin_with(config, run) == (None, None)
+    assert [Path(path).name for path in read] == [OWNER]
+    save(tmp_path / "ckpt", 7, Writer("a", 0, 0))
+    read.clear()
+    assert newest(config, run) == Saved(f"{tmp_path}/ckpt/{name_of(7)}", 7)
+    assert OWNER not in [Path(path).name for path in read]
 
 
 def test_the_checkpoints_of_a_run_that_is_over_may_be_used_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ftslurm.core.state.actions import Ask
 from ftslurm.core.state.events import Event
+from ftslurm.guard import processes
 from ftslurm.launchers.scheduler import Answer, Request
 from ftslurm.protocol.value_class import Value
 from ftslurm.slurm.parse import plain
@@ -34,8 +34,8 @@ class _Running:
     until: float
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in (*processes.descendants(self.process.pid), self.process.pid):  # sbatch has a session of its own
+            processes.kill(pid)
 
 
 @dataclass

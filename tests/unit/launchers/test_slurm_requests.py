@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from ftslurm.core.state.actions import (
 )
 from ftslurm.core.state.events import Explained, JobsSeen, Looked, RequeueRefused
 from ftslurm.core.state.model import Job, replace
+from ftslurm.guard import processes
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, CancelStep
 from ftslurm.launchers.srun import Slurm
@@ -179,6 +182,25 @@ def test_what_is_gone_already_is_cancelled(
 ) -> None:
     assert Slurm(Config(), new(tmp_path)).request(ask).read(Answer(225, text)) == []
     assert bool(caplog.records) == warns
+
+
+def test_an_sbatch_that_hangs_is_killed_with_the_program_that_waits_for_it(programs: Programs, tmp_path: Path) -> None:
+    programs.add("sbatch", body=f"echo $$ > {tmp_path}/hangs; exec sleep 60")
+    waits = "import os; from ftslurm.slurm import client; client.call(['sbatch'], None, dict(os.environ))"
+    background = BackgroundCommands()
+    request = replace(Slurm(Config(), new(tmp_path)).request(RequestJobs(0, 1)), argv=[sys.executable, "-c", waits])
+    assert not background.ask(replace(request, timeout_s=0.0))
+    until = time.monotonic() + 60
+    while not (tmp_path / "hangs").is_file() or not (tmp_path / "hangs").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    background.kill_overdue()
+    (command,) = background.running.values()
+    assert command.process.wait(60) == -signal.SIGKILL
+    sbatch = int((tmp_path / "hangs").read_text())
+    while processes.state(sbatch) not in (None, "Z"):
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_slurm_can_be_asked_all_that_the_core_and_the_controller_ask() -> None:

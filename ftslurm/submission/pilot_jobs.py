@@ -14,7 +14,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ def options(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ())
 def submit(
     config: Config, run: RunDir, pool: int, count: int, exclude: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Submit jobs of one pool as one array.
+    """Submit jobs of one pool as one array: all, or as many as Slurm accepts at once.
 
     Returns:
         Their names, as squeue shows them, and the nodes of cluster.exclude_file that they do not get.
@@ -66,11 +65,9 @@ def submit(
     except submitit_adapter.SbatchRefused as error:
         if count == 1:
             raise EnvironmentProblem(f"sbatch refused a job for a group: {explained(error, told)}") from error
-        # As many as the site's MaxArraySize, or what is left of a limit of jobs, allows: found by trying.
-        names, noted = submit(config, run, pool, count // 2, exclude)
-        with suppress(EnvironmentProblem):  # some are better than none; the rest is requested again
-            names += submit(config, run, pool, count - count // 2, exclude)[0]
-        return names, noted
+        # As many as the site's MaxArraySize, or what is left of a limit of jobs, allows: found by trying. The rest is
+        # requested again.
+        return submit(config, run, pool, count // 2, exclude)
     return ([f"{job}_{task}" for task in range(count)] if count > 1 else [job]), noted
 
 

@@ -60,21 +60,18 @@ def _reader(hint: object, inside: bool = False) -> Callable[[Event, str], object
     if len(kinds) != 1:
         return lambda line, name: (text(line, name) or integer(line, name)) if kinds else None
     kind: Any = kinds[0]
-    if get_origin(kind) is tuple:
-        item = _reader(get_args(kind)[0], inside=True)
-        return lambda line, name: tuple(
-            value for one in _typed(line, name, list) or () if (value := item({name: one}, name)) is not None
-        )
-    if get_origin(kind) is dict:
-        inner = get_args(kind)[1]
+    if (of := get_origin(kind)) in (tuple, dict):
+        inner = get_args(kind)[of is dict]
         item, any_value = _reader(inner, inside=True), NoneType in members(inner)
 
-        def found(line: Event, name: str) -> dict[str, object]:
-            values = _typed(line, name, dict) or {}
-            read = {key: item(values, key) for key in values}
-            return {key: value for key, value in read.items() if value is not None or any_value}
+        def found(line: Event, name: str) -> object:
+            given = _typed(line, name, dict if of is dict else list) or {}
+            pairs = given.items() if of is dict else enumerate(given)
+            values = ((key, item({name: value}, name)) for key, value in pairs)
+            read = {key: value for key, value in values if value is not None or any_value}
+            return tuple(read.values()) if of is tuple else read or (None if nullable else read)
 
-        return (lambda line, name: found(line, name) or None) if nullable else found
+        return found
     read_one = _SCALARS.get(kind) or (lambda line, name: _typed(line, name, dict if is_typeddict(kind) else kind))
     if nullable or inside or is_key(hint):
         return read_one

@@ -13,7 +13,7 @@ from ftslurm.slurm import client
 
 FIELDS = (
     *("index", "uuid", "name", "driver_version", "memory.used", "ecc.errors.uncorrected.volatile.total"),
-    *("remapped_rows.uncorrectable", "remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending"),
+    *("remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending"),
 )
 GPUS = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
@@ -38,7 +38,6 @@ class GpuReading:
     used_mb: int | None = None  # memory in use
     processes: tuple[int, ...] = ()  # PIDs that compute on it
     ecc: int | None = None  # uncorrected errors since its last reset
-    rows: int | None = None  # memory rows that were replaced after uncorrectable errors
     is_pending: bool = False  # rows or pages of memory will be replaced at its next reset
     rows_failed: bool = False  # replacing one has failed
     links: int | None = None  # active NVLinks
@@ -72,13 +71,12 @@ def _is(gpu: GpuReading, word: str) -> bool:
 
 def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
     index, uuid, name, driver, *told = (word.strip() for word in row)
-    used, ecc, rows, pending, failed, pages = told
+    used, ecc, pending, failed, pages = told
     pids = re.findall(rf"^{re.escape(uuid)}, (\d+)", processes, re.MULTILINE)
     return GpuReading(
         *(int(index), uuid, name, driver, _number(used)),
         processes=tuple(map(int, pids)),
         ecc=_number(ecc),
-        rows=_number(rows),
         is_pending="Yes" in (pending, pages),
         rows_failed=failed == "Yes",
         links=_active(links, uuid),

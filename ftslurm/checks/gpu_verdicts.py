@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ftslurm.checks.finding import Finding, fail, ok, warn
+from ftslurm.checks.finding import Finding, fail, ok
 from ftslurm.checks.gpu_readings import GpuReading
 from ftslurm.checks.node_facts import Hardware
 from ftslurm.words import by_count, plural
@@ -51,18 +51,11 @@ def idle(gpus: Sequence[GpuReading], most_used_mb: int) -> Iterator[Finding]:
 
 def memory(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
     """Yield which GPUs have memory errors."""
-    bad = False
-    for gpu in gpus:
-        problem = _memory_problem(gpu)
-        if problem is not None:
-            bad = True
-            yield fail("memory", *problem)
-        elif gpu.rows:
-            what = f"GPU {gpu.index}: {gpu.rows} memory rows were replaced after uncorrectable errors"
-            yield warn("memory", what, "watch it")
-    known = [gpu for gpu in gpus if (gpu.ecc, gpu.rows) != (None, None)]
-    if known and not bad:
-        yield ok("memory", f"no uncorrected error and no pending repair of {plural(len(known), 'GPU')}")
+    problems = [problem for gpu in gpus if (problem := _memory_problem(gpu)) is not None]
+    yield from (fail("memory", *problem) for problem in problems)
+    known = sum(gpu.ecc is not None for gpu in gpus)
+    if known and not problems:
+        yield ok("memory", f"no uncorrected error and no pending repair of {plural(known, 'GPU')}")
 
 
 def _memory_problem(gpu: GpuReading) -> tuple[str, str] | None:

@@ -15,10 +15,10 @@ from ftslurm.checks.shipped_check import main
 
 H200 = "GPU-abea1163-fb23-4074-3f4f-bb40c5e3878f"
 OTHER = "GPU-0abc1163-fb23-4074-3f4f-bb40c5e3878f"
-SOUND = f"0, {H200}, NVIDIA H200, 580.159.04, 600, 0, 0, No, No, [N/A]\n"
-WORN = f"1, {OTHER}, NVIDIA A100-SXM4-80GB, 580.159.04, 4, 4, 1, Yes, Yes, [N/A]\n"
-OLD = f"0, {H200}, Tesla V100, 470.57, 4, [N/A], [N/A], [N/A], [N/A], Yes\n"
-LOST = f"1, {OTHER}, NVIDIA H200, 580.159.04, [GPU is lost], [Unknown Error], 0, No, No, [N/A]\n"
+SOUND = f"0, {H200}, NVIDIA H200, 580.159.04, 600, 0, No, No, [N/A]\n"
+WORN = f"1, {OTHER}, NVIDIA A100-SXM4-80GB, 580.159.04, 4, 4, Yes, Yes, [N/A]\n"
+OLD = f"0, {H200}, Tesla V100, 470.57, 4, [N/A], [N/A], [N/A], Yes\n"
+LOST = f"1, {OTHER}, NVIDIA H200, 580.159.04, [GPU is lost], [Unknown Error], No, No, [N/A]\n"
 NVLINKS = f"""GPU 0: NVIDIA H200 (UUID: {H200})
 \t Link 0: 26.562 GB/s
 \t Link 1: 26.562 GB/s
@@ -48,12 +48,11 @@ def read(programs: Programs) -> Read:
 
 def test_all_that_nvidia_smi_says_becomes_a_value(read: Read) -> None:
     first, second = read(SOUND + WORN, processes=f"{OTHER}, 17\n{H200}, 9\n{OTHER}, 18\n", links=NVLINKS)
-    assert first == GpuReading(*(0, H200, "NVIDIA H200", "580.159.04", 600), processes=(9,), ecc=0, rows=0, links=2)
+    assert first == GpuReading(*(0, H200, "NVIDIA H200", "580.159.04", 600), processes=(9,), ecc=0, links=2)
     assert second == GpuReading(
         *(1, OTHER, "NVIDIA A100-SXM4-80GB", "580.159.04", 4),
         processes=(17, 18),
         ecc=4,
-        rows=1,
         is_pending=True,
         rows_failed=True,
         links=1,

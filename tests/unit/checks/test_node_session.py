@@ -91,12 +91,12 @@ def test_an_interpreter_without_ftslurm_is_told_as_such(tmp_path: Path) -> None:
 
 def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program stands in for NVIDIA's, which needs a GPU; the log of this machine's kernel has no such line."""
-    row = "0, GPU-a, NVIDIA A100, 550.54.15, 4, 3, 0, No, No, [N/A]"
+    row = "0, GPU-a, NVIDIA A100, 550.54.15, 4, 3, No, No, [N/A]"
     programs.add("nvidia-smi", body=f"case $1 in --query-gpu*) echo '{row}';; esac")
     monkeypatch.setattr(gpus, "names", lambda: {gpus.VARIABLES[0]: ["0"]})
     monkeypatch.setattr(kernel_log, "read", lambda: [OFF_THE_BUS, "[1.3] usb 1-1: new device"])
     found = node_facts.of_hardware(None)
-    assert found.readings == [GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, ecc=3, rows=0)]
+    assert found.readings == [GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, ecc=3)]
     assert (found.gpus, [one.sign.name for one in found.kernel or ()]) == (1, ["XID 79"])
     programs.add("nvidia-smi", body="echo no driver; exit 9")
     assert node_facts.of_hardware(None).readings == "no driver"

@@ -73,7 +73,7 @@ def test_clocks_that_differ_much_fail(ahead_s: float, level: str) -> None:
     ("body", "said"),
     [
         (
-            'case $1 in --query-gpu*) echo "0, GPU-a, H200, 580.1, 600, 0, 0, No, No, [N/A]";; esac',
+            'case $1 in --query-gpu*) echo "0, GPU-a, H200, 580.1, 600, 0, No, No, [N/A]";; esac',
             "ok    gpus",
         ),
         (

@@ -37,7 +37,7 @@ UNWRITTEN = 3  # of one whose run has not succeeded, which it could not write in
 # The last event of a controller that ended on purpose. As text: the controller starts only when this module has been
 # imported, so it imports nothing that is not needed for that.
 LAST = ("run_finished", "run_requeued", "controller_left")
-CHECKS_PER_S = 32  # of all candidates together: each check asks the file server a few times
+CHECKS_PER_S = 32  # of all pilots together: each check asks the file server a few times
 STAND_BACK_S = 5.0  # head start of better candidates: the controller's own job, or one that is not about to end
 LEAVE_S = 5.0  # how long a controller may take to leave its steps
 END_S = 30.0  # how long it may take to tidy up when the run is over

@@ -24,7 +24,6 @@ from ftslurm.slurm import client
 from ftslurm.slurm.commands import job_name
 from ftslurm.submission.lead import Candidate
 
-CHECK_S = 15.0  # how often a pilot checks whether the run is over
 # Without a controller a pilot gives its nodes back after this long, or ten times that limit of a worker.
 ALONE_S = 600.0
 REPORTS, REPORT_S = 5, 1.0  # how often the end of its job is reported, and the time between two reports
@@ -56,8 +55,7 @@ def stay(config: Config, run: RunDir) -> None:
     with suppress(OSError):
         released.unlink()  # left by an earlier start of this job
     report, watch = _Report(run), liveness.Watch()
-    check_s = candidate.every_s if candidate.may_lead else CHECK_S
-    next_check, until, received = time.monotonic() + check_s, float("inf"), None
+    next_check, until, received = time.monotonic() + candidate.every_s, float("inf"), None
     while time.monotonic() < until:
         signal.sigtimedwait([], 0.5)
         while signals and until == float("inf"):
@@ -71,7 +69,7 @@ def stay(config: Config, run: RunDir) -> None:
         if until < float("inf") and not _group_is_here(run) and _job_ends():
             break  # Slurm ends the job: the sooner this process ends, the sooner the nodes are free
         if time.monotonic() >= next_check:
-            next_check = time.monotonic() + check_s
+            next_check = time.monotonic() + candidate.every_s
             if over(run, config, watch) or (released.exists() and not candidate.leads):
                 break
     candidate.finish()

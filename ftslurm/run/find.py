@@ -40,7 +40,8 @@ def find(run: str | None, root: Path) -> RunDir:
         _check_readable(path)
     found = _named(run, newest(root)) if run else None
     if found is None:
-        raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}. {_present(root)}")
+        where = listed(candidates, "or")
+        raise RunNotFound(f"there is no run {run!r}, with a config.yaml, at {where}. {_present(root)}")
     _check_readable(found.root)
     return found
 
@@ -93,13 +94,6 @@ def _there(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):  # a name too long or with a zero byte, or a folder without permission to read
         return False
-
-
-def _searched(candidates: list[Path]) -> str:
-    for path in candidates:
-        if _there(path):
-            return f"{path} is no run directory, it holds no {RunDir(path).config.name}"
-    return f"looked for {listed(candidates)}"
 
 
 def _present(root: Path) -> str:

@@ -115,7 +115,7 @@ REFUSED: list[Case] = [
     (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
     (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
     (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
-    (("status", "conf"), ["/conf is no run directory"]),
+    (("status", "conf"), ["with a config.yaml, at ", "/conf"]),
     ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan[0]: `at` is missing, as in"]),
 ]
 # More of the kind, for the nightly tests.

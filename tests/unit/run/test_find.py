@@ -116,7 +116,7 @@ def test_a_name_means_its_run_that_is_not_over_else_the_newest(root: Path) -> No
 
 
 def test_a_folder_that_is_no_run_is_called_so(root: Path) -> None:
-    with pytest.raises(RunNotFound, match=r"multirun is no run directory, it holds no config\.yaml"):
+    with pytest.raises(RunNotFound, match=r"no run 'multirun', with a config\.yaml, at .*/multirun"):
         find("multirun", root)
 
 

@@ -27,25 +27,21 @@ def present(gpus: Sequence[GpuReading], expected: int) -> Iterator[Finding]:
     if sound < expected:
         what = f"{sound} of the {plural(expected, 'GPU')} that the run uses on a node {answer}"
         yield fail("gpus", what, "see nvidia-smi on the node, and whether the job has asked for its GPUs")
-    elif all(not gpu.problem for gpu in gpus):
+    elif sound == len(gpus):
         kinds = ", ".join({f"{gpu.name}, driver {gpu.driver}" for gpu in gpus})
         yield ok("gpus", f"{plural(sound, 'GPU')} {answer} ({kinds})")
 
 
 def idle(gpus: Sequence[GpuReading], most_used_mb: int) -> Iterator[Finding]:
     """Yield which GPUs others use."""
-    busy = False
-    for gpu in gpus:
-        pids = gpu.processes
-        fix = "end these processes, or ask for whole nodes (cluster.sbatch={exclusive: true}); or --skip idle"
-        if pids:
-            busy = True
-            who = ", ".join(map(str, pids[:4]))
-            yield fail("idle", f"GPU {gpu.index} is in use by {len(pids)} other processes (PID {who})", fix)
-        elif gpu.used_mb is not None and gpu.used_mb > most_used_mb:
-            busy = True
-            yield fail("idle", f"{gpu.used_mb} MiB of GPU {gpu.index} are in use by a process that is not seen", fix)
-    if gpus and not busy:
+    fix = "end these processes, or ask for whole nodes (cluster.sbatch={exclusive: true}); or --skip idle"
+    used = [gpu for gpu in gpus if gpu.processes or (gpu.used_mb or 0) > most_used_mb]
+    for gpu in used:
+        who = f"a process that is not seen ({gpu.used_mb} MiB)"
+        if pids := gpu.processes:
+            who = f"{len(pids)} other processes (PID {', '.join(map(str, pids[:4]))})"
+        yield fail("idle", f"GPU {gpu.index} is in use by {who}", fix)
+    if gpus and not used:
         yield ok("idle", "nobody uses the GPUs")
 
 

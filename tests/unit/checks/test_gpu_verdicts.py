@@ -39,7 +39,7 @@ def test_gpus_in_use_by_others_fail() -> None:
     seen, unseen = replace(SOUND, processes=(7, 8)), replace(OTHER, used_mb=9000)
     assert words(gpu_verdicts.idle([seen, unseen], 2048)) == [
         "fail: GPU 0 is in use by 2 other processes (PID 7, 8)",
-        "fail: 9000 MiB of GPU 1 are in use by a process that is not seen",
+        "fail: GPU 1 is in use by a process that is not seen (9000 MiB)",
     ]
 
 

@@ -9,6 +9,7 @@ job's process would be submitit's. pyproject.toml bounds submitit's version to t
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
@@ -86,5 +87,5 @@ def batch_command(run: RunDir, role: JobRole) -> str:
 
 def message(text: str) -> str:
     """Return what sbatch says, without its name before each line."""
-    lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
-    return "; ".join(line.removeprefix("error: ").strip() for line in lines) or text.strip().rpartition("\n")[2]
+    said = re.findall(r"^sbatch: (?:error: )?(.*?)\s*$", text, re.MULTILINE)
+    return "; ".join(said) or text.strip().rpartition("\n")[2]

@@ -13,7 +13,6 @@ configuration must belong to this user alone. Nothing is unpickled here.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,9 +69,4 @@ def lead_run(run: RunDir) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    if code:
-        from ftslurm.submission import requeue
-
-        requeue.fail(os.environ)
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))

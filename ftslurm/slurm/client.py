@@ -108,11 +108,6 @@ def kill_wait_s() -> float | None:
     return None if found is None else float(found[1])
 
 
-def requeue_value() -> str | bool:
-    """Return the value of sbatch's --requeue: where Slurm has it (25.11), a job whose node is lost restarts at once."""
-    return "expedite" if "enable_expedited_requeue" in call(commands.SETTINGS, PARTITIONS_S).out else True
-
-
 def leaves() -> dict[str, str]:
     """Return the leaf switch or block of each node; empty if Slurm has no topology, or does not answer at once."""
     answer = call(commands.TOPOLOGY, TOPOLOGY_S)

@@ -247,11 +247,6 @@ def requeue(job: str) -> list[str]:
     return ["scontrol", "requeue", job]
 
 
-def forbid_requeue(job: str) -> list[str]:
-    """Let a running job end as it ends: Slurm holds one with --requeue=expedite that fails in the queue."""
-    return ["scontrol", "update", f"jobid={job}", "requeue=0"]
-
-
 def start_now(job: str) -> list[str]:
     """Skip the two minutes for which Slurm delays a requeued job."""
     return ["scontrol", "update", f"jobid={job}", "starttime=now"]

@@ -107,12 +107,6 @@ def requeue(environ: Mapping[str, str]) -> str | None:
     return answer.text
 
 
-def fail(environ: Mapping[str, str]) -> None:
-    """Let the job of this process end as failed, where Slurm would hold it in the queue."""
-    if commands.is_batch(environ) and client.requeue_value() is not True:
-        client.call(commands.forbid_requeue(environ["SLURM_JOB_ID"]), ANSWER_S)
-
-
 def _seen(job: str, environ: Mapping[str, str]) -> tuple[str, str, bool]:
     """Return Slurm's state of a job, its reason, and whether the job has been requeued since it started."""
     state, restarts, reason = read_state(client.call(commands.job_state(job), ANSWER_S).out)

@@ -196,7 +196,7 @@ def job_options(config: Config, run: RunDir, group: bool = False) -> dict[str, A
         "ntasks-per-node": 1,
         "cpus-per-task": 1 if alone else cpus_per_node(config),
         "no-kill": not group,
-        "requeue" if cluster.requeue else "no-requeue": not cluster.requeue or client.requeue_value(),
+        "requeue" if cluster.requeue else "no-requeue": True,
         "signal": f"B:USR2@{cluster.signal_s}",
         "comment": run.mark(),
     }

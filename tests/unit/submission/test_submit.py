@@ -191,22 +191,6 @@ def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
     until((tmp_path / "ended").exists, "the process goes on")
 
 
-@pytest.mark.parametrize(
-    ("said", "asked"),
-    [
-        ("SlurmctldParameters     = enable_expedited_requeue", "expedite"),
-        ("SlurmctldParameters     = cloud_dns,enable_expedited_requeue,idle_on_node_suspend", "expedite"),
-        ("SlurmctldParameters     = (null)", True),
-        ("", True),
-    ],
-)
-def test_a_requeue_is_expedited_where_slurm_says_so(programs: Programs, said: str, asked: object) -> None:
-    programs.add("scontrol", body=f"echo 'SLURM_VERSION = 26.05.5'; echo '{said}'")
-    assert options()["requeue"] == asked
-    assert options(cluster={"requeue": False})["no-requeue"] is True
-    assert options(cluster={"sbatch": {"requeue": True}})["requeue"] is True
-
-
 def test_nodes_that_other_runs_have_found_broken_are_excluded_and_the_oldest_give_way(
     programs: Programs, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem, RunNotFound
 from ftslurm.monitor import logs
-from ftslurm.monitor.log_files import Wanted, present
+from ftslurm.monitor.log_files import Wanted, check, present
 from ftslurm.monitor.log_page import View
 from ftslurm.monitor.status import RunStatus, lose_controller
 from ftslurm.monitor.story import Story
@@ -69,6 +69,8 @@ def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: 
     """
     if not present(run, wanted):
         check_started(config, run)
+    if follow:
+        check(config, wanted)
     watcher = facts.Watcher(config, run)
     left_out = logs.show(run, wanted, out, view, follow=follow, until=lambda: not watcher.there())
     if follow and not present(run, wanted):

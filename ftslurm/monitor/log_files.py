@@ -11,13 +11,12 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from ftslurm.config.schema import Config, most_groups
 from ftslurm.errors import RunNotFound
 from ftslurm.protocol.value_class import Value
-from ftslurm.run import facts
 from ftslurm.run.directory import RunDir
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
 from ftslurm.words import plural, spans
@@ -205,9 +204,9 @@ def _marks(log: LogFile, files: LogReader, end: int) -> Iterator[tuple[float, in
         yield files.changed(log.path), end
 
 
-def check(run: RunDir, wanted: Wanted) -> None:
-    """Raise RunNotFound for a group or rank that the run has not begun with."""
-    begun = facts.started(run)
-    if begun is not None and ((wanted.group or 0) >= begun.groups or (wanted.rank or 0) >= (begun.workers or inf)):
-        size = plural(begun.workers or 0, "worker")
-        raise RunNotFound(f"run {run.root.name} has {plural(begun.groups, 'group')} of {size}, numbered from 0")
+def check(config: Config, wanted: Wanted) -> None:
+    """Raise RunNotFound for a group or rank that the run never has, whatever `ftslurm scale` asks for."""
+    groups, ranks = most_groups(config), config.groups.nodes * config.groups.workers
+    if (wanted.group or 0) >= groups or (wanted.rank or 0) >= ranks:
+        size = f"{plural(groups, 'group')} of {plural(ranks, 'worker')}"
+        raise RunNotFound(f"such a log never comes: the run has at most {size}, numbered from 0")

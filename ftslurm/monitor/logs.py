@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ftslurm.monitor.closed_output import discard
-from ftslurm.monitor.log_files import LogFile, LogReader, Piece, Wanted, check, pieces, present, select
+from ftslurm.monitor.log_files import LogFile, LogReader, Piece, Wanted, pieces, present, select
 from ftslurm.monitor.log_page import Page, View
 from ftslurm.run.directory import RunDir
 
@@ -113,8 +113,6 @@ def _follow(
         last = until()
         if last or rounds % _SEARCH_EVERY == 0:
             logs = present(run, wanted)  # a new attempt has a new file
-            if wanted.workers and not any(log.group >= 0 for log in logs):
-                check(run, wanted)
         rounds += 1
         for log in logs:
             gap = files.gap(log.path)  # the file may have been cut (log_cap.py)

@@ -13,10 +13,11 @@ from threading import Timer
 import example_journal as ex
 import pytest
 
+from ftslurm.config.schema import Config
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.errors import RunNotFound
 from ftslurm.guard.rank_log import RankLog
-from ftslurm.monitor.log_files import Wanted, select
+from ftslurm.monitor.log_files import Wanted, check, select
 from ftslurm.monitor.log_page import View
 from ftslurm.monitor.logs import show
 from ftslurm.run.directory import RunDir
@@ -345,8 +346,10 @@ def test_following_waits_for_a_run_that_has_not_written_anything_yet(tmp_path: P
     assert out.getvalue() == b"[g0.a0.r0] hello\n"
 
 
-@pytest.mark.parametrize("wanted", [Wanted(group=3), Wanted(rank=1)])
-def test_nobody_waits_for_a_group_the_run_never_has(run: RunDir, wanted: Wanted) -> None:
-    ex.write(run, [ex.started(3)])
-    with pytest.raises(RunNotFound, match="has 3 groups of 1 worker, numbered from 0"):
-        show(run, wanted, BytesIO(), follow=True, poll_s=0)
+@pytest.mark.parametrize("wanted", [Wanted(group=6), Wanted(rank=2)])
+def test_nobody_waits_for_a_group_the_run_never_has(wanted: Wanted) -> None:
+    config = Config()
+    config.groups.count, config.groups.max, config.groups.nodes, config.groups.workers = 3, 6, 2, 1
+    check(config, Wanted(group=5, rank=1))  # it may come by `ftslurm scale`
+    with pytest.raises(RunNotFound, match="at most 6 groups of 2 workers, numbered from 0"):
+        check(config, wanted)

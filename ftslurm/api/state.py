@@ -65,7 +65,7 @@ def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: 
     """Print logs as logs.show does; of a run that never started, say why it has none.
 
     Raises:
-        RunNotFound: there is no such log.
+        RunNotFound: there is no such log; with `follow`, none can come.
     """
     if not present(run, wanted):
         check_started(config, run)

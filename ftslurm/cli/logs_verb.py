@@ -16,7 +16,7 @@ from ftslurm.words import plural
 def main(args: argparse.Namespace) -> int:
     """Print logs, with --follow until the run ends; 1 if there is no failure to show."""
     run = find_run(args)
-    wanted = Wanted(args.group, args.rank, args.attempt, args.lighthouse, args.controller)
+    wanted = Wanted(args.group, args.rank, args.attempt, args.service)
     out = sys.stdout.buffer
     view = View(args.time, args.since, args.tail, args.grep, args.raw, colours=sys.stdout.isatty())
     if args.failure:

@@ -33,13 +33,7 @@ class Wanted(Value):
     group: int | None = None
     rank: int | None = None
     attempt: int | None = None
-    lighthouse: bool = False
-    controller: bool = False
-
-    @property
-    def workers(self) -> bool:
-        """Return whether workers' logs are requested."""
-        return not (self.lighthouse or self.controller) or {self.group, self.rank, self.attempt} != {None}
+    service: str | None = None  # lighthouse or controller: its log, and no worker's
 
     def takes(self, log: LogFile) -> bool:
         rank = 0 if self.rank is None and self.group is None else self.rank
@@ -76,15 +70,13 @@ def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
     """Return the wanted log files that exist, ordered by group, attempt and rank.
 
     Raises:
-        RunNotFound: one of those that were asked for is not there.
+        RunNotFound: there is none.
     """
-    logs = present(run, wanted)
-    missing = [log for log in _services(run, wanted) if log not in logs]
-    if not missing and (not wanted.workers or any(log.group >= 0 for log in logs)):
+    if logs := present(run, wanted):
         return logs
     known = "no log of a worker; see `logs --controller` for why"
-    if missing:
-        known = f"no {missing[0].path.name}"
+    if wanted.service is not None:
+        known = f"no {wanted.service}.log"
     elif workers := _all_workers(run):
         groups, attempts, ranks = (
             spans(getattr(log, what) for log in workers) for what in ("group", "attempt", "rank")
@@ -94,13 +86,10 @@ def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
 
 
 def present(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    workers = [log for log in _all_workers(run) if wanted.takes(log)] if wanted.workers else []
-    return [log for log in _services(run, wanted) if log.path.is_file()] + workers
-
-
-def _services(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    asked = ((wanted.controller, run.controller_log), (wanted.lighthouse, run.lighthouse_log))
-    return [LogFile(path, path.stem) for wants, path in asked if wants]
+    if wanted.service is None:
+        return [log for log in _all_workers(run) if wanted.takes(log)]
+    path = run.logs / f"{wanted.service}.log"
+    return [LogFile(path, wanted.service)] if path.is_file() else []
 
 
 def _all_workers(run: RunDir) -> list[LogFile]:

@@ -46,7 +46,7 @@ def show(
     Raises:
         RunNotFound: no such group, attempt or rank; the message names the existing ones.
     """
-    page = Page(out, view, labels=wanted.workers or (wanted.lighthouse and wanted.controller))
+    page = Page(out, view, labels=wanted.service is None)
     try:
         with closing(LogReader()) as files:
             if follow:

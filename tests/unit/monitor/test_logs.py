@@ -123,9 +123,8 @@ def test_a_clock_set_back_does_not_change_the_order_of_the_lines(run: RunDir) ->
         (Wanted(group=1, rank=1), ["g1.a0.r1", "g1.a1.r1"]),
         (Wanted(rank=1), ["g0.a0.r1", "g1.a0.r1", "g1.a1.r1", "g2.a0.r1"]),
         (Wanted(attempt=1), ["g1.a1.r0"]),
-        (Wanted(lighthouse=True), ["lighthouse"]),
-        (Wanted(controller=True, lighthouse=True), ["controller", "lighthouse"]),
-        (Wanted(controller=True, group=2), ["controller", "g2.a0.r0", "g2.a0.r1"]),
+        (Wanted(service="lighthouse"), ["lighthouse"]),
+        (Wanted(service="controller"), ["controller"]),
     ],
 )
 def test_the_wanted_files_are_picked(run: RunDir, wanted: Wanted, labels: list[str]) -> None:
@@ -145,7 +144,7 @@ def test_the_wanted_files_are_picked(run: RunDir, wanted: Wanted, labels: list[s
             (asked, "no such log: there are those of groups 0-2, 5, attempts 0-1, ranks 0-1; logs are in")
             for asked in (Wanted(group=7), Wanted(attempt=2), Wanted(group=1, attempt=1, rank=1), Wanted(rank=3))
         ),
-        (Wanted(lighthouse=True), r"no lighthouse\.log; logs are in"),
+        (Wanted(service="lighthouse"), r"no lighthouse\.log; logs are in"),
     ],
 )
 def test_a_wrong_number_is_answered_with_those_that_exist(run: RunDir, wanted: Wanted, message: str) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ftslurm.monitor.closed_output import discard
 from ftslurm.monitor.log_files import LogFile, LogReader, Piece, Wanted, pieces, present, select
@@ -72,33 +72,33 @@ def show_end(log: LogFile, out: BinaryIO, view: View) -> int:
 
 
 def _print(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Path, int]) -> None:
-    """Print the existing lines in time order, of each file up to its end."""
-    if page.view.tail is not None:
-        return _print_tail(logs, page, files, ends, page.view.tail)
-    parts = (pieces(log, files, ends[log.path], page.view.since) for log in logs)
-    for piece in heapq.merge(*parts, key=lambda piece: piece.time):
-        _copy(piece.log, piece.time, piece.lines(files), page, files)
-    return None
-
-
-def _print_tail(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Path, int], count: int) -> None:
-    """Print the last lines of those that the view shows, reading backward."""
-    parts = (reversed([*pieces(log, files, ends[log.path], page.view.since)]) for log in reversed(logs))
-    kept: list[tuple[Piece, list[bytes]]] = []
-    merged = heapq.merge(*parts, key=lambda piece: piece.time, reverse=True)
-    places = ((piece, place) for piece in merged for place in reversed([*piece.lines(files)]))
-    while count and (found := next(places, None)):
-        piece, (start, end) = found
-        lines = page.pick(files.read(piece.log.path, end - start, start))[-count:]
+    """Print the existing lines in time order, of each file up to its end; with `tail` the last, read backward."""
+    left, kept = page.view.tail, list[tuple[Piece, list[bytes]]]()
+    if left is None:
+        for piece, lines in _lines(logs, page, files, ends):
+            page.write(piece.log, piece.time, lines)
+        return
+    last = _lines(logs, page, files, ends, backward=True)
+    while left and (found := next(last, None)):
+        piece, lines = found[0], found[1][-left:]
         kept.append((piece, lines))
-        count -= len(lines)
+        left -= len(lines)
     for piece, lines in reversed(kept):
         page.write(piece.log, piece.time, lines)
 
 
-def _copy(log: LogFile, when: float, places: Iterable[tuple[int, int]], page: Page, files: LogReader) -> None:
-    for start, end in places:
-        page.write(log, when, page.pick(files.read(log.path, end - start, start)))
+def _lines(
+    logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Path, int], backward: bool = False
+) -> Iterator[tuple[Piece, list[bytes]]]:
+    """Yield the lines that the view shows, in time order, or the last ones first."""
+
+    def turned(items: Iterable[Any]) -> Iterable[Any]:
+        return reversed([*items]) if backward else items
+
+    parts = (turned(pieces(log, files, ends[log.path], page.view.since)) for log in turned(logs))
+    for piece in heapq.merge(*parts, key=lambda piece: piece.time, reverse=backward):
+        for start, end in turned(piece.lines(files)):
+            yield piece, page.pick(files.read(piece.log.path, end - start, start))
 
 
 def _follow(
@@ -119,7 +119,8 @@ def _follow(
             start, size = gap.offset(printed.get(log.path, 0)), files.size(log.path)
             end = size if last else files.last_line_end(log.path, start, size) or start
             if end > start:
-                _copy(log, time.time(), files.blocks(log.path, start, end), page, files)
+                for begin, stop in files.blocks(log.path, start, end):
+                    page.write(log, time.time(), page.pick(files.read(log.path, stop - begin, begin)))
                 printed[log.path] = gap.stream(end)
         page.out.flush()
         if last:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ftslurm.core.groups.verdict import describe
 from ftslurm.monitor import stack_text
 from ftslurm.monitor.log_files import LogFile, Wanted
-from ftslurm.monitor.log_page import View, clock
-from ftslurm.monitor.logs import show_end
+from ftslurm.monitor.log_page import Page, View, clock
 from ftslurm.protocol.causes import is_failure
 from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
@@ -60,29 +58,30 @@ def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, v
         f"{clock(failure.time)} {who} attempt {step.attempt} died: {describe(step)}",
         step.evidence[1:] and step.evidence,
     )
-    left_out = _show_log(log, stack_text.told_lines(step.traceback or ""), out, view)
+    page = Page(out, view, labels=False)
+    _show_log(log, stack_text.told_lines(step.traceback or ""), page, failure.time)
     said = [line for line in _end(run.step_log(step.unit, step.attempt)) if view.raw or not is_noise(line.encode())]
     if said:
         _print(out, "\nwhat the launcher and the guards said:", said[-_MOST_SAID:])
-    return left_out
+    return page.left_out
 
 
-def _show_log(log: Path, trace: Sequence[str], out: BinaryIO, view: View) -> int:
+def _show_log(log: Path, trace: Sequence[str], page: Page, when: float) -> None:
     """Print the traceback, unless the log's last lines have it, and the end of the log or its stacks."""
-    end = _end(log)
+    out, view, end = page.out, page.view, _end(log)
     if trace and not any(trace[-1] in line for line in end[-LINES:]):
         _print(out, "\nthe end of the traceback:", trace)
     if not log.is_file():
         _print(out, f"\nthere is no {log}")
-        return 0
+        return
     stacks = stack_text.last_stacks("\n".join(end))
     lines = len(stacks.splitlines())
     if 0 < lines <= _MOST_STACKS and not view.raw and view.tail is None:
         _print(out, f"\nat the end of {log} (--raw prints all of it):", stack_text.users_first(stacks))
-        return 0
+        return
     _print(out, f"\nthe end of {log}:")
-    tail = max(LINES, min(_MOST_STACKS, lines)) if view.tail is None else view.tail
-    return show_end(LogFile(log, log.stem), out, replace(view, tail=tail))
+    tail = view.tail or max(LINES, min(_MOST_STACKS, lines))
+    page.write(LogFile(log, log.stem), when, page.pick(end_of(log, _READ))[-tail:])
 
 
 def _print(out: BinaryIO, heading: str, lines: Sequence[str] = ()) -> None:

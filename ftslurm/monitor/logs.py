@@ -63,14 +63,6 @@ def show(
     return page.left_out
 
 
-def show_end(log: LogFile, out: BinaryIO, view: View) -> int:
-    """Print the last `view.tail` lines of one log. Return how many lines of known noise stood in what was read."""
-    page = Page(out, view, labels=False)
-    with closing(LogReader()) as files:
-        _print([log], page, files, {log.path: files.size(log.path)})
-    return page.left_out
-
-
 def _print(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Path, int]) -> None:
     """Print the existing lines in time order, of each file up to its end; with `tail` the last, read backward."""
     left, kept = page.view.tail, list[tuple[Piece, list[bytes]]]()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ftslurm.monitor.closed_output import discard
 from ftslurm.monitor.log_files import LogFile, LogReader, Piece, Wanted, pieces, present, select
 from ftslurm.monitor.log_page import Page, View
 from ftslurm.run.directory import RunDir
@@ -34,8 +33,7 @@ def show(
     """Print the wanted logs; with `follow` also new lines until the run has finished.
 
     Existing lines are printed in time order, new ones in the order of their arrival. Each line has its group, attempt
-    and rank in front, unless there is one file only and it is not followed. Returns without an error if the reader of
-    `out` closes it.
+    and rank in front, unless there is one file only and it is not followed.
 
     Args:
         until: called in each round; returns true when the run has no writers any more.
@@ -47,19 +45,14 @@ def show(
         RunNotFound: no such group, attempt or rank; the message names the existing ones.
     """
     page = Page(out, view, labels=wanted.service is None)
-    try:
-        with closing(LogReader()) as files:
-            if follow:
-                _follow(run, wanted, page, files, until, poll_s)
-            else:
-                logs = select(run, wanted)
-                page.labels = len(logs) > 1
-                _print(logs, page, files, {log.path: files.size(log.path) for log in logs})
-        out.flush()
-    except BrokenPipeError:
-        # E.g. `| head`. The interpreter flushes stdout again at exit: redirect that to /dev/null.
-        with suppress(OSError, ValueError):
-            discard(out)
+    with closing(LogReader()) as files:
+        if follow:
+            _follow(run, wanted, page, files, until, poll_s)
+        else:
+            logs = select(run, wanted)
+            page.labels = len(logs) > 1
+            _print(logs, page, files, {log.path: files.size(log.path) for log in logs})
+    out.flush()
     return page.left_out
 
 

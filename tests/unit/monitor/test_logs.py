@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from io import BytesIO
@@ -13,6 +15,7 @@ from threading import Timer
 import example_journal as ex
 import pytest
 
+from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.errors import RunNotFound
@@ -210,10 +213,10 @@ def test_hundreds_of_logs_need_few_open_files(run: RunDir) -> None:
 
 def test_a_reader_that_goes_away_ends_it_quietly(run: RunDir) -> None:
     wrote(run, 0, (1, "x" * 200_000 + "\n"))
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as out:
-        show(run, Wanted(), out)
+    run.config.write_text(compose.dump(Config()))
+    piped = f"set -o pipefail; {sys.executable} -m ftslurm logs {run.root} | head -c 1"
+    done = subprocess.run(["bash", "-c", piped], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"x", b"")
 
 
 def stages(*actions: Callable[[], object]) -> Callable[[], bool]:

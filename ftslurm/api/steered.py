@@ -174,6 +174,6 @@ class Steered:
 
 def _read(run: RunDir, taken: StacksTaken) -> Stacks:
     log = run.rank_log(group_unit(taken.group), taken.attempt, taken.rank)
-    if not (text := read_stacks(log, taken.size or 0)):
+    if not (text := read_stacks(log, taken.command, taken.size or 0)):
         raise NotDone(f"the stacks of rank {taken.rank} are not at the end of {log}: it cannot be written, or read")
     return Stacks(taken.rank, taken.node, log, text)

@@ -256,7 +256,7 @@ class Guard:
     def dump(self, command: str) -> None:
         """Write the worker's stacks into its log; `command`: of the user who asks, "": the controller does."""
         who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
-        log, by = self.log.path if self.log else None, "ftslurm stacks" if command else "the controller"
+        log, by = self.log.path if self.log else None, f"ftslurm stacks {command!a}" if command else "the controller"
         dump = partial(stacks.dump, self.worker, self.task.position, log, who, by)
         self.say(messages.Dumped(command, self.channel.files.result(dump, None)))
 

@@ -29,10 +29,11 @@ def last_stacks(text: str) -> str:
     return heading and heading + stacks
 
 
-def read_stacks(log: Path, size: int) -> str:
-    """Return the stacks at the end of a log, of at most so many bytes; empty: there are none."""
-    text = last_stacks(end_of(log, _END).decode(errors="surrogateescape"))
-    return text.encode(errors="surrogateescape")[:size].decode(errors="replace")
+def read_stacks(log: Path, command: str, size: int) -> str:
+    """Return the stacks that a command has asked for, of so many bytes; empty: they are not at the end of the log."""
+    text = end_of(log, _END)
+    begin = text.rfind(STACKS.encode(), 0, max(0, text.rfind(f"by ftslurm stacks {command!a}\n".encode())))
+    return text[begin : begin + size].decode(errors="replace") if begin >= 0 else ""
 
 
 def users_first(stacks: str) -> list[str]:

@@ -63,14 +63,17 @@ def test_a_folder_without_a_configuration_is_no_run(tmp_path: Path) -> None:
         ftslurm.Run(tmp_path)
 
 
-def test_stacks_are_the_last_ones_in_the_log_without_what_follows(tmp_path: Path) -> None:
-    run, said = RunDir(tmp_path), f"{STACKS}rank 3, pid 7\nin innermost\n"
+def test_stacks_are_those_that_the_command_has_asked_for_without_what_follows(tmp_path: Path) -> None:
+    run, said = RunDir(tmp_path), f"{STACKS}rank 3, pid 7; asked for by ftslurm stacks 'c'\nin innermost\n"
     log = run.rank_log("group-0001", 2, 3)
     log.parent.mkdir(parents=True)
     taken = StacksTaken(command="c", group=1, attempt=2, rank=3, node="n1", size=len(said))
     with pytest.raises(NotDone, match="not at the end of"):
         _read(run, taken)
-    log.write_text(f"{STACKS}rank 3, older\n{said}a later line\n")
+    other = f"{STACKS}rank 3, pid 7; asked for by the controller\nin another\n"
+    log.write_text(f"{other}{said}a later line\n{other}")
     assert _read(run, taken).text == said
+    with pytest.raises(NotDone, match="not at the end of"):
+        _read(run, replace(taken, command="d"))
     with pytest.raises(NotDone, match="not at the end of"):
         _read(run, replace(taken, size=None))

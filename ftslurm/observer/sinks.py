@@ -6,9 +6,9 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from queue import Queue
 
 from ftslurm.observer.hook_command import HookCommand, NotDelivered
 from ftslurm.run.deliveries import Delivery
@@ -29,8 +29,7 @@ class Sink:
         """
         self.receiver, self._changed = receiver, changed
         self.delivery = known or Delivery(receiver.name)
-        self._waiting: deque[Told] = deque()
-        self._news = threading.Condition()
+        self._waiting = Queue[Told | None]()  # None: the end
         self._last_call = math.inf  # after this moment, which the end sets, only the last event is delivered
         self._drops = self._abandoned = False
         self._thread = threading.Thread(target=self._run, name=receiver.name, daemon=True)
@@ -38,11 +37,7 @@ class Sink:
 
     def put(self, message: Mapping[str, object], offset: float) -> None:
         """Add an event."""
-        with self._news:
-            self._waiting.append((message, offset))
-            if len(self._waiting) > MOST_WAITING:
-                self._drop_oldest()
-            self._news.notify()
+        self._waiting.put((message, offset))
 
     def finish(self, within_s: float, drops: bool) -> None:
         """Deliver what waits, then end.
@@ -50,9 +45,8 @@ class Sink:
         Args:
             drops: after that time drop all but the last event; else leave them to the next observer.
         """
-        with self._news:
-            self._last_call, self._drops = time.monotonic() + within_s, drops
-            self._news.notify()
+        self._last_call, self._drops = time.monotonic() + within_s, drops
+        self._waiting.put(None)
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end; kill what does not end in time, and leave its event to the next observer."""
@@ -61,37 +55,28 @@ class Sink:
         self.receiver.kill()
 
     def _run(self) -> None:
-        while (told := self._next()) is not None:
-            message, offset = told
-            error = None
-            try:
-                self.receiver.deliver(message)
-            except NotDelivered as failure:
-                error = str(failure)
-            except Exception as failure:  # a bug here must not silence the hook
-                error = f"{type(failure).__name__}: {failure}"
-            if self._abandoned:
+        while (told := self._waiting.get()) is not None and not self._abandoned:
+            late, after = time.monotonic() > self._last_call, self._waiting.qsize()
+            if late and not self._drops:
                 return
-            now = self.delivery
-            if error is not None:
-                log.warning("%s, at %s: %s", self.receiver.name, message["kind"], error)
-                now = replace(now, failed=now.failed + 1, last_error=error[:500])
-            self.delivery = replace(now, offset=now.offset if offset == math.inf else int(offset), done=now.done + 1)
-            self._changed()
+            if after > MOST_WAITING or (late and after > 1):  # the end comes after the last one
+                self.delivery = replace(self.delivery, dropped=self.delivery.dropped + 1)
+            else:
+                self._deliver(*told)
 
-    def _next(self) -> Told | None:
-        with self._news:
-            while not self._waiting:
-                if self._last_call < math.inf:
-                    return None
-                self._news.wait()
-            if time.monotonic() > self._last_call:
-                if not self._drops:
-                    return None
-                while len(self._waiting) > 1:
-                    self._drop_oldest()
-            return self._waiting.popleft()
-
-    def _drop_oldest(self) -> None:
-        self._waiting.popleft()
-        self.delivery = replace(self.delivery, dropped=self.delivery.dropped + 1)
+    def _deliver(self, message: Mapping[str, object], offset: float) -> None:
+        error = None
+        try:
+            self.receiver.deliver(message)
+        except NotDelivered as failure:
+            error = str(failure)
+        except Exception as failure:  # a bug here must not silence the hook
+            error = f"{type(failure).__name__}: {failure}"
+        if self._abandoned:
+            return
+        now = self.delivery
+        if error is not None:
+            log.warning("%s, at %s: %s", self.receiver.name, message["kind"], error)
+            now = replace(now, failed=now.failed + 1, last_error=error[:500])
+        self.delivery = replace(now, offset=now.offset if offset == math.inf else int(offset), done=now.done + 1)
+        self._changed()

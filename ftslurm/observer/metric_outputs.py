@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
@@ -26,25 +26,24 @@ MOST_CLIENTS = 200  # at the same time
 log = logging.getLogger("ftslurm.observer")
 
 
-def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) -> Iterator[Textfile | Endpoint]:
-    """Yield the outputs that the configuration has."""
+def outputs(metrics: MetricsConfig, run: RunDir) -> Iterator[Textfile | Endpoint]:
+    """Yield the outputs that the configuration has. The `update` of each is called about every 15 seconds."""
     if metrics.textfile is not None:
-        yield Textfile(Path(metrics.textfile), render)
+        yield Textfile(Path(metrics.textfile))
     if metrics.listen is not None:
-        yield Endpoint(metrics.listen, run, render)
+        yield Endpoint(metrics.listen, run)
 
 
 class Textfile:
-    """A file that node_exporter's textfile collector reads. `update` is called about every 15 seconds."""
+    """A file that node_exporter's textfile collector reads."""
 
-    def __init__(self, path: Path, render: Callable[[], bytes]) -> None:
-        self._path, self._render = path, render
-        self.delivery = Delivery(f"metrics {path}")
+    def __init__(self, path: Path) -> None:
+        self._path, self.delivery = path, Delivery(f"metrics {path}")
 
-    def update(self) -> None:
+    def update(self, metrics: bytes) -> None:
         """Replace the file."""
         try:
-            owned_files.replace_file(self._path, self._render(), mode=0o644)  # node_exporter is another user
+            owned_files.replace_file(self._path, metrics, mode=0o644)  # node_exporter is another user
         except OSError as error:
             self.delivery = _failed(self.delivery, error.strerror or str(error))
         else:
@@ -58,14 +57,15 @@ class Endpoint:
     name.
     """
 
-    def __init__(self, listen: str, run: RunDir, render: Callable[[], bytes]) -> None:
+    def __init__(self, listen: str, run: RunDir) -> None:
         self._address: tuple[str, int] | str = endpoint(listen) or str(run.observer / "metrics.sock")
-        self._render, self._listens = render, False
+        self._metrics, self._listens = b"", False
         where = self._address if isinstance(self._address, str) else listen
         self.delivery = Delivery(f"metrics {where}")
 
-    def update(self) -> None:
-        """Start to listen, if that has not been possible yet."""
+    def update(self, metrics: bytes) -> None:
+        """Answer with these from now on; start to listen, if that has not been possible yet."""
+        self._metrics = metrics
         if self._listens:
             return
         loop = asyncio.new_event_loop()
@@ -105,7 +105,7 @@ class Endpoint:
         elif request.split("?")[0].split()[:2] != ["GET", "/metrics"]:
             status = "404 Not Found"
         else:
-            text = self._render()
+            text = self._metrics
         head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\nContent-Length: {len(text)}\r\n"
         writer.write(f"{head}Connection: close\r\n\r\n".encode() + text)
         writer.close()

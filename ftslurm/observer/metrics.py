@@ -106,29 +106,28 @@ RECOVERY_HELP = "Time from the death of a group to its first committed step afte
 
 
 class RunCollector(Collector):
-    """Makes the metrics of the status that it has at the moment."""
+    """Makes the metrics of a status, as of now."""
 
-    def __init__(self, run_id: str, status: Callable[[], RunStatus], clock: Callable[[], float] = time.time) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # of a histogram that is made for each scrape
-        self._run_id, self._status, self._clock = run_id, status, clock
+    def __init__(self, run_id: str, status: RunStatus, now: float | None = None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # of a histogram that is made each time
+        self._run_id, self._status = run_id, aged(status, time.time() if now is None else now)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics with their samples."""
-        status = aged(self._status(), self._clock())
         for one in METRICS:
             family = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
             metric = family(one.name, one.help, labels=["run", *one.labels])
-            found = one.value(status)
+            found = one.value(self._status)
             samples = found if isinstance(found, Iterable) else [] if found is None else [((), found)]
             for labels, value in samples:
                 metric.add_metric([self._run_id, *labels], value)
             yield metric
-        yield from self._recoveries(status)
+        yield from self._recoveries()
 
-    def _recoveries(self, status: RunStatus) -> Iterable[Metric]:
+    def _recoveries(self) -> Iterable[Metric]:
         histogram = Histogram(RECOVERY, RECOVERY_HELP, ["run"], registry=None, buckets=BUCKETS_S)
         mine = histogram.labels(self._run_id)
-        for one in status.recoveries:
+        for one in self._status.recoveries:
             if one.seconds is not None:
                 mine.observe(one.seconds)
         return histogram.collect()

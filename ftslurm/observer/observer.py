@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from ftslurm.config import receivers
 from ftslurm.errors import EnvironmentProblem, FtslurmError, complain
 from ftslurm.guard import processes
 from ftslurm.monitor import sentences
-from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
 from ftslurm.observer.hook_command import TIMEOUT_S, HookCommand
@@ -51,7 +49,7 @@ from ftslurm.security.terminal import readable
 POLL_S = 0.5  # between two reads of the journal
 FINISH_S = 10.0  # at the end of the run all events are tried for so long, then only the last one
 LEAVE_S = 5.0  # so long events are tried when another controller goes on; the rest is for its observer
-METRICS_EVERY_S = 15.0  # how often the textfile is written
+METRICS_EVERY_S = 15.0  # how often the metrics are brought up to date
 LOCK_S = 10.0  # beyond TIMEOUT_S: how long the observer before may take to end
 log = logging.getLogger("ftslurm.observer")
 
@@ -76,7 +74,6 @@ class Observer:
         log_cap.log_to(log, run.observer_log, self.config.logs.max_mb)
         run.observer.mkdir(mode=0o700, exist_ok=True)
         self._changes = threading.Lock()
-        self._folded = threading.Lock()  # held while the status changes
         self.ahead: set[object] = set()  # numbers of the lines that were told before the journal had them
 
     def run(self) -> None:
@@ -86,8 +83,7 @@ class Observer:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.folding, self.next_output = StatusFold(), 0.0
-            collector = RunCollector(self.run_dir.root.name, self._status)
-            self.outputs = list(outputs(self.config.metrics, self.run_dir, lambda: generate_latest(collector)))
+            self.outputs = list(outputs(self.config.metrics, self.run_dir))
             known = {one.name: one for one in deliveries.read(self.run_dir)}
             env = hook_command.environment(self.config, self.run_dir, os.environ)
             given = (HookCommand(hook, env, self.umask) for hook in receivers.hooks(self.config))
@@ -106,7 +102,7 @@ class Observer:
             try:
                 for line in map(readable, new()):
                     if (name := text(line, "event")) == records.Progress.event:
-                        self._fold(line)
+                        self.folding.apply(line)
                     elif line.get("seq") not in self.ahead:
                         self._tell(line, reader.journal.offset)
                     last = last if name == records.Progress.event else name
@@ -131,18 +127,11 @@ class Observer:
         if not self.outputs or (not at_once and time.monotonic() < self.next_output):
             return
         self.next_output = time.monotonic() + METRICS_EVERY_S
+        status = replace(self.folding.status, hooks=self._deliveries())
+        metrics = generate_latest(RunCollector(self.run_dir.root.name, status))
         for output in self.outputs:
-            output.update()
+            output.update(metrics)
         self._save()
-
-    def _fold(self, line: Event) -> None:
-        with self._folded:
-            self.folding.apply(line)
-
-    def _status(self) -> RunStatus:
-        """Return the status for metrics, also in the thread that serves them."""
-        with self._folded:
-            return replace(deepcopy(self.folding.status), hooks=self._deliveries())
 
     def _deliveries(self) -> tuple[Delivery, ...]:
         return tuple(one.delivery for one in (*self.sinks, *self.outputs))
@@ -156,7 +145,7 @@ class Observer:
         Args:
             offset: in the journal, behind its line; inf: it is not there yet.
         """
-        self._fold(line)
+        self.folding.apply(line)
         record, name = read(line), text(line, "event") or ""
         kind = kinds.kind(record)
         names = frozenset({name} - {*kinds.KINDS} | ({kind} if kind else set()))

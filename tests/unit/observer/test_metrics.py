@@ -50,7 +50,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 def of(*lines: dict[str, object], hooks: tuple[Delivery, ...] = ()) -> Samples:
     """Return the metrics after these lines, at the time of the last one."""
     status = replace(fold(RunStatus(), *lines), hooks=hooks)
-    return parsed(generate_latest(RunCollector("run-1", lambda: status, lambda: status.updated or 0.0)).decode())
+    return parsed(generate_latest(RunCollector("run-1", status, status.updated or 0.0)).decode())
 
 
 def test_the_metrics_of_a_run_with_one_failure() -> None:

@@ -40,7 +40,7 @@ from ftslurm.protocol import kinds, readiness, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, number, text
+from ftslurm.run.journal import Event, last_event, number, text
 from ftslurm.run.journal_lines import read
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.json_text import read_object
@@ -92,7 +92,7 @@ class Observer:
 
     def _observe(self) -> None:
         reader = RunReader(self.run_dir)
-        ends, last, new = False, None, reader.up_to_now
+        ends, new = False, reader.up_to_now
         while not ends and self._leads():
             given = _given(POLL_S)
             ends = given == b""  # before the last read, so that all that was written until then is told
@@ -101,17 +101,16 @@ class Observer:
                 self._tell(readable(line))
             try:
                 for line in map(readable, new()):
-                    if (name := text(line, "event")) == records.Progress.event:
+                    if text(line, "event") == records.Progress.event:
                         self.folding.apply(line)
                     elif line.get("seq") not in self.ahead:
                         self._tell(line, reader.journal.offset)
-                    last = last if name == records.Progress.event else name
                 new = reader.iter_new
             except EnvironmentProblem as problem:
                 log.warning("%s", problem)
             self._measure(at_once=ends)
-        over = last == records.RunFinished.event
-        if not over and last != records.RunRequeued.event and self._leads():
+        over = self.folding.status.outcome != "running"
+        if not over and last_event(self.run_dir.events) != records.RunRequeued.event and self._leads():
             self.folding.status.outcome = "lost"  # until another controller's observer
         within_s = FINISH_S if over else LEAVE_S
         for sink in self.sinks:

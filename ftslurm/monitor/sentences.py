@@ -253,8 +253,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.again):
         what = _who(record, status)
-        last = group.last and group.last.cause if group else status.lighthouse and status.lighthouse.last_cause
-        how = "failed" if is_failure(last or None) else "ended"
+        how = "failed" if group and (group.last is None or is_failure(group.last.cause)) else "ended"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
         if record.standby:
             return f"{what} goes on as attempt {attempt} on {nodes} with the warm standby{after}"

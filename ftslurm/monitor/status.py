@@ -42,7 +42,6 @@ class UnitStatus:
     phase: Phase = Phase.PENDING
     attempt: int | None = None
     nodes: tuple[str, ...] = ()
-    last_cause: str | None = None  # why its last attempt ended
 
     @property
     def ready(self) -> bool:

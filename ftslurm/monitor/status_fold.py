@@ -184,7 +184,7 @@ class StatusFold(Fold):
 
     def step_exited(self, record: records.StepExited) -> None:
         if (group := self._current(record)) is None:
-            self._unit_ended(record.unit, record.attempt, record.cause)
+            self._unit_ended(record.unit, record.attempt)
             return
         status, ok = self.status, record.cause == "ok"
         if group.joined and record.step is not None:
@@ -243,9 +243,9 @@ class StatusFold(Fold):
         unit = self.status.units.get(name)
         return unit if unit is not None and unit.attempt == attempt else None
 
-    def _unit_ended(self, name: str, attempt: int, cause: str | None = None) -> None:
+    def _unit_ended(self, name: str, attempt: int) -> None:
         if (unit := self._unit(name, attempt)) is not None:
-            unit.phase, unit.nodes, unit.last_cause = Phase.PENDING, (), cause or unit.last_cause
+            unit.phase, unit.nodes = Phase.PENDING, ()
 
     # --- the training --------------------------------------------------------------------------------------------
 

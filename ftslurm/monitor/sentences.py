@@ -6,7 +6,7 @@ summary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ftslurm.core.groups.verdict import describe as verdict
 from ftslurm.core.state.model import OVER, Phase
@@ -347,13 +347,28 @@ def called(group: GroupStatus) -> str:
     return f"group {group.group}" + (f" ({group.role})" if group.role else "")
 
 
-def standbys(status: RunStatus) -> str | None:
-    """Return the state of the warm standbys: "standbys: 1 of 2 ready on n4"; None: there are none."""
-    if not status.standbys:
-        return None
-    ready = [unit for unit in status.standbys if unit.ready]
-    nodes = few(list(dict.fromkeys(node for unit in ready for node in unit.nodes)))
-    return f"standbys: {len(ready)} of {len(status.standbys)} ready" + (f" on {nodes}" if ready else "")
+def notes(status: RunStatus) -> Iterator[str]:
+    """Yield the lines below the table of the groups."""
+    if (lighthouse := status.lighthouse) is not None:
+        where = f" on {few(lighthouse.nodes)}" if lighthouse.nodes else ""
+        attempt = f", attempt {lighthouse.attempt}" if lighthouse.attempt else ""
+        yield f"Lighthouse {lighthouse.phase.value}{where}{attempt}"
+    if (resumes := parent(status)) is not None:
+        yield resumes
+    if status.standbys:
+        ready = [unit for unit in status.standbys if unit.ready]
+        nodes = few(list(dict.fromkeys(node for unit in ready for node in unit.nodes)))
+        yield f"standbys: {len(ready)} of {len(status.standbys)} ready" + (f" on {nodes}" if ready else "")
+    if (avoided := left_out(status)) is not None:
+        yield avoided
+    if slow := [f"group {g.group} ({g.slow:.1f} times)" for g in status.groups if g.slow is not None]:
+        yield f"slow, by their own part of a step: {few(slow, 4)}"
+    if status.checkpoint is not None:
+        yield f"newest checkpoint: step {status.checkpoint}"
+    if (limit := status.hang_limit) is not None:
+        took = f"learnt: the longest took {seconds(limit.longest_s)}"
+        yield f"hang limit {seconds(limit.in_step_s)} in a step, {seconds(limit.between_s)} between two ({took})"
+    yield from _jobs(status)
 
 
 def parent(status: RunStatus) -> str | None:
@@ -366,11 +381,6 @@ def run_name(directory: str) -> str:
     return directory.rstrip("/").rpartition("/")[2]
 
 
-def checkpoint(status: RunStatus) -> str | None:
-    """Return the step that a full restart would go back to: "newest checkpoint: step 100"; None: it is not known."""
-    return None if status.checkpoint is None else f"newest checkpoint: step {status.checkpoint}"
-
-
 def left_out(status: RunStatus) -> str | None:
     """Name the nodes that are avoided: "left out: n2 (lost); drained: n7 (ftslurm drain)"; None: there are none."""
     parts = []
@@ -378,12 +388,6 @@ def left_out(status: RunStatus) -> str | None:
         if nodes:
             parts.append(f"{kind}: {few([f'{node} ({why})' for node, why in nodes.items()])}")
     return "; ".join(parts) or None
-
-
-def slow(status: RunStatus) -> str | None:
-    """Name the groups for which all others wait in each step; None: there are none."""
-    found = [f"group {g.group} ({g.slow:.1f} times)" for g in status.groups if g.slow is not None]
-    return f"slow, by their own part of a step: {few(found, 4)}" if found else None
 
 
 def of_total(step: int, status: RunStatus) -> str:
@@ -425,32 +429,19 @@ def waits(group: GroupStatus, status: RunStatus, now: float) -> str | None:
     return text + (f" ({wait.setting})" if wait.setting is not None else "")
 
 
-def hang_limit(status: RunStatus) -> str | None:
-    """Return how long a group may stand still, if that is learnt from the run's own steps."""
-    limit = status.hang_limit
-    if limit is None:
-        return None
-    return (
-        f"hang limit {seconds(limit.in_step_s)} in a step, {seconds(limit.between_s)} between two (learnt: the longest "
-        f"took {seconds(limit.longest_s)})"
-    )
-
-
-def job_lines(status: RunStatus) -> list[str]:
-    """Return the lines below the table: number of jobs, and why some wait."""
+def _jobs(status: RunStatus) -> Iterator[str]:
+    """Yield the number of jobs, and why some wait."""
     waiting = status.waiting_jobs
-    running = len(status.jobs) - len(waiting)
-    if not status.jobs and not status.jobs_refused:
-        return []
-    lines = [f"jobs of groups: {running} running, {len(waiting)} waiting"]
+    if status.jobs or status.jobs_refused:
+        yield f"jobs of groups: {len(status.jobs) - len(waiting)} running, {len(waiting)} waiting"
     reasons: dict[str, list[JobStatus]] = {}
     for job in waiting:
         reasons.setdefault(job.reason or "in the queue", []).append(job)
     for reason, alike in reasons.items():
         hinted = hint(reason, alike[0].name)
-        lines.append(f"  {few([job.name for job in alike], 1)}: {reason}" + (f" - {hinted}" if hinted else ""))
-    lines += [f"  sbatch refuses jobs for {groups_of(pool)}: {why}" for pool, why in status.jobs_refused.items()]
-    return lines
+        yield f"  {few([job.name for job in alike], 1)}: {reason}" + (f" - {hinted}" if hinted else "")
+    for pool, why in status.jobs_refused.items():
+        yield f"  sbatch refuses jobs for {groups_of(pool)}: {why}"
 
 
 def hook_lines(hooks: Iterable[Delivery]) -> list[str]:

@@ -19,8 +19,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ftslurm.monitor import sentences
-from ftslurm.monitor.group_rows import SHEET, STYLES, height_of, rows
-from ftslurm.monitor.status import RunStatus, UnitStatus, aged
+from ftslurm.monitor.group_rows import SHEET, height_of, rows
+from ftslurm.monitor.status import RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol import records
 from ftslurm.run import deliveries
@@ -28,7 +28,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, number
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import beneath, readable, visible
-from ftslurm.words import clock, few, plural, speed
+from ftslurm.words import clock, plural, speed
 
 _STYLES = {  # of the lines of events
     records.StepExited.event: "red",
@@ -202,20 +202,10 @@ class _Table(Lines):
             self._drawn = drawn
 
 
-_NOTES = (
-    sentences.parent,
-    sentences.standbys,
-    sentences.left_out,
-    sentences.slow,
-    sentences.checkpoint,
-    sentences.hang_limit,
-)
-
-
 def render(
     status: RunStatus, now: float, width: int = 80, height: int = 100, note: str | None = None
 ) -> RenderableType:
-    """Return the live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
+    """Return the live area: title, progress, the groups that fit into `height` lines, notes."""
     width, status = width if width >= SHEET else min(width, 120), aged(status, now)
     # One line for each warning of a low screen; the events above have printed it in full.
     top, below = head(status, now, width, note, low=height < 40), foot(status)
@@ -235,11 +225,8 @@ def head(status: RunStatus, now: float, width: int, note: str | None, low: bool)
 
 def foot(status: RunStatus) -> list[RenderableType]:
     """Return what is below the groups of a run that goes on."""
-    if status.outcome != "running":
-        return []
-    notes = [*(note(status) for note in _NOTES), *sentences.job_lines(status)]
-    lighthouse = [] if status.lighthouse is None else [Text(), _lighthouse(status.lighthouse)]
-    return [*lighthouse, *(Text(line) for line in notes if line)]
+    notes = [Text(line) for line in sentences.notes(status)] if status.outcome == "running" else []
+    return [Text(), *notes] if notes else []
 
 
 def _title(status: RunStatus, now: float, width: int) -> RenderableType:
@@ -274,12 +261,3 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_row(ProgressBar(total, status.step, width=_BAR, complete_style="green"), words)
     return grid
-
-
-def _lighthouse(unit: UnitStatus) -> Text:
-    text = Text("Lighthouse ", no_wrap=True, overflow="ellipsis").append(unit.phase.value, STYLES[unit.phase])
-    if unit.nodes:
-        text.append(f" on {few(unit.nodes)}")
-    if unit.attempt:
-        text.append(f", attempt {unit.attempt}")
-    return text

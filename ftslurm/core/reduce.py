@@ -206,8 +206,8 @@ def _granted(turn: Turn, event: Granted) -> None:
 
 def _stop_asked(turn: Turn, event: StopAsked) -> None:
     ending = turn.state.ending
-    if ending is not None and (event.by == SRUN or (event.by, event.reason) == (ending.by, ending.reason)):
-        return  # the srun of every step reports it
+    if ending is not None and isinstance(event.by, str) and (event.by == SRUN or event.reason == ending.reason):
+        return  # the srun of every step reports it; a user, who has a number, gets an answer each time
     turn.do(records.Command(what="stop", by=event.by, reason=event.reason))
     if ending is not None and not _forbids(ending, event):
         _explained(turn, ending, event)

@@ -83,6 +83,14 @@ def test_a_second_stop_changes_nothing_and_hurries_nobody() -> None:
     assert [a for _, a in twice.done[len(once.done) :]] == [Command(what="stop", by="ann", reason="again")]
 
 
+def test_a_user_who_asks_again_is_answered_each_time_and_slurm_is_not() -> None:
+    for by, answers in ((1000, 2), (SLURM, 1)):
+        again = ev.StopAsked("stopped by ann", by)
+        story = play(*RUNNING, (30, again), (35, again))
+        assert len(story.records("command")) == answers
+        assert story.state == play(*RUNNING, (30, again), (35,)).state
+
+
 def test_a_stop_at_the_time_limit_says_so() -> None:
     limit = ev.StopAsked("the time limit is near", SLURM, Cause.TIME_LIMIT)
     story = play(*RUNNING, (30, limit), (31, ev.Ended(A0, 0), ev.Ended(B0, 0)), (32, ev.Ended(LIGHT0, 0)))

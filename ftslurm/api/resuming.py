@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,8 +68,7 @@ def resume(
     _check_over(before, parent)
     saved, source = stored_checkpoints.newest(before, parent), before.checkpoint.dir or str(parent.checkpoints)
     if not from_scratch:
-        command = ["ftslurm", "resume", str(parent.root), "--from-scratch", *["--new-code"] * new_code, *overrides]
-        _check_saved(before, parent, saved, shlex.join(command))
+        _check_saved(before, parent, saved)
     config = _configure(before, parent, overrides)
     code = code_of_run.inherit(before, config, parent, new_code)
     if from_scratch or saved is None:
@@ -121,21 +119,15 @@ def _check_over(config: Config, run: RunDir) -> None:
     Raises:
         EnvironmentProblem: it may.
     """
-    found, stop = facts.look(config, run, ended=True), f"ftslurm stop {run.root}"
-    if found.state == "waiting" and not config.local:
-        raise EnvironmentProblem(
-            f"{run.root.name} is not over: {found.note}, and then it goes on by itself; to resume it in another way, "
-            f"take it out first: {stop}"
-        )
+    found = facts.look(config, run, ended=True)
     if found.going:
-        raise EnvironmentProblem(f"{run.root.name} is not over; to resume it, end it first: {stop}")
+        note = f": {found.note}" if found.note else ""
+        stop = f"ftslurm stop {run.root}"
+        raise EnvironmentProblem(f"{run.root.name} is not over{note}; to resume it, end it first: {stop}")
 
 
-def _check_saved(config: Config, run: RunDir, saved: Saved | None, anew: str) -> None:
+def _check_saved(config: Config, run: RunDir, saved: Saved | None) -> None:
     """Refuse a run without a usable checkpoint.
-
-    Args:
-        anew: the command that begins the same training at step 0.
 
     Raises:
         EnvironmentProblem: there is none.
@@ -145,4 +137,5 @@ def _check_saved(config: Config, run: RunDir, saved: Saved | None, anew: str) ->
     why = "has saved no checkpoint" if saved is None else f"has no complete checkpoint ({saved.path}: {saved.damaged})"
     if saved is None and (found := facts.look(config, run)).never:
         why = f"never started ({found.why}), so nothing is lost"
+    anew = f"ftslurm resume {run.root} --from-scratch"
     raise EnvironmentProblem(f"{run.root.name} {why}; this begins the same training at step 0: {anew}")

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -33,7 +32,6 @@ from ftslurm.monitor.status import RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.protocol.run_states import STATES
 from ftslurm.run import deliveries, liveness
-from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
 from ftslurm.run.facts import QUEUE_S, Queue, Watcher
@@ -206,7 +204,7 @@ class Groups(Watching[_Run]):
         self._events = self._reader.up_to_now
         self._folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
         self._note: str | None = None  # why the run has not started, or what is wrong with its controller
-        self._hooks: tuple[Delivery, ...] = ()
+        self._status = self._folding.status  # a copy of it, once it has been looked at
         self._watcher, self._noted = Watcher(self._config, run), float("-inf")
         self._marked: str | None = None  # number of the marked group
         self._named, self._shown = "", ""  # the log in the pane, and its text
@@ -220,14 +218,17 @@ class Groups(Watching[_Run]):
         yield Footer()
 
     def look(self) -> _Run:
-        for event in map(readable, self._events()):
+        news, noted = list(map(readable, self._events())), time.monotonic() < self._noted + table.NOTE_S
+        for event in news:
             self._folding.apply(event)
         self._events = self._reader.iter_new
-        if time.monotonic() >= self._noted + table.NOTE_S:
+        if not noted:
             found = self._watcher.look()
             self._noted, self._note = time.monotonic(), None if found.over and not found.never else found.note
-            self._hooks = deliveries.read(self._run)
-        status = replace(aged(deepcopy(self._folding.status), time.time()), hooks=self._hooks)
+            self._folding.status.hooks = deliveries.read(self._run)
+        if news or not noted:
+            self._status = deepcopy(self._folding.status)
+        status = aged(self._status, time.time())
         group = next((group for group in status.groups if str(group.group) == self._marked), None)
         log = log_of(group, self._run) if group is not None else None
         return _Run(status, self._note, log, tail(log) if log is not None else "")

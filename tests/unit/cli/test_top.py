@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -19,9 +20,11 @@ from textual.pilot import Pilot
 from textual.widgets import RichLog
 
 from ftslurm.cli import main as cli
+from ftslurm.cli import top_screens
 from ftslurm.cli.top_screens import Grid, Groups, Runs, Top
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
+from ftslurm.monitor.status import RunStatus
 from ftslurm.run.directory import RunDir
 
 EVIL = "\x1b]0;owned\x07[red]\u202e"
@@ -193,6 +196,25 @@ def test_a_thousand_groups_whose_steps_all_change_are_drawn_four_times_a_second(
 
     drive(Top(tmp_path, a_run(tmp_path, groups=1000)), steps)
     assert median(took) < 0.25
+
+
+def test_a_status_is_copied_only_if_there_is_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[RunStatus] = []
+
+    def copy(status: RunStatus) -> RunStatus:
+        copied.append(status)
+        return deepcopy(status)
+
+    monkeypatch.setattr(top_screens, "deepcopy", copy)
+    monkeypatch.setattr(top_screens.table, "NOTE_S", 3600.0)
+    run = a_run(tmp_path)
+    groups = Groups(run)
+    seen = [groups.look() for _ in range(3)]
+    assert len(copied) == 1
+    ex.write(run, [ex.event(0, "warning", text="new") | {"time": time.time()}])
+    seen.append(groups.look())
+    assert len(copied) == 2
+    assert [one.status.warnings for one in seen] == [[], [], [], ["new"]]
 
 
 @pytest.mark.parametrize(("words", "said"), [([], "needs a terminal"), (["--root", "nowhere"], "needs a terminal")])

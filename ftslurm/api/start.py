@@ -32,9 +32,6 @@ def submit(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[str] 
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides are a list of texts, as [{overrides!r}]")
-    for word in overrides:
-        if word.startswith("-"):
-            raise ConfigError(f"{word} is an option of the command line; here are only overrides, as groups.count=4")
     folder = None if config_dir is None else os.fspath(config_dir)
     config = compose.to_config(compose.compose(overrides, config_dir=folder)[0])
     if config.cluster.controller == "here":

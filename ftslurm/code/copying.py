@@ -9,7 +9,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from filecmp import cmp
 from pathlib import Path
 
 from ftslurm.code import record, selection
@@ -56,21 +55,6 @@ def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
             f"the code of {parent} cannot be copied to {run / record.FOLDER}: {error.strerror} ({error.filename}); "
             f"--new-code takes the present code"
         ) from error
-
-
-def edited(run: Path, code: CodeRecord) -> list[str]:
-    """Return the copied files that are no longer like their originals: paths in the tree."""
-    copy = run / record.FOLDER
-    return sorted(path for path in _contents(str(copy)) if _differs(copy / path, Path(code.root, path)))
-
-
-def _differs(copy: Path, original: Path) -> bool:
-    if copy.is_symlink():
-        return False
-    try:
-        return not cmp(copy, original)  # reads those whose times differ
-    except OSError:
-        return True
 
 
 def _contents(root: str) -> Iterator[str]:

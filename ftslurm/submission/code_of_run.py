@@ -12,7 +12,6 @@ from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.run.directory import RunDir
-from ftslurm.words import few
 
 GiveCode = Callable[[Config, RunDir], None]  # puts the code into a new run directory
 
@@ -63,14 +62,11 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
     if new or not old.root or _settings(before) != _settings(config):
         return Inheritance(take, "the code as it is now")
 
-    edited = copying.edited(parent.root, old)
-    since = f"; {few(edited)} changed since, --new-code takes the new code" if edited else ""
-
     def hand_on(config: Config, run: RunDir) -> None:
         copying.hand_on(parent.root, run.root, old)
         provenance.write(config, run.root, provenance.inherited(parent.root))
 
-    return Inheritance(hand_on, f"its copy of the code{since}", kept=True)
+    return Inheritance(hand_on, "its copy of the code (--new-code takes the code as it is now)", kept=True)
 
 
 def _settings(config: Config) -> tuple[object, ...]:

@@ -149,15 +149,12 @@ def test_what_is_too_large_is_not_copied(tmp_path: Path, monkeypatch: pytest.Mon
     assert record.read(run) == record.CodeRecord()
 
 
-def test_a_child_gets_the_copy_of_its_parent_and_knows_what_has_changed_since(tmp_path: Path) -> None:
+def test_a_child_gets_the_copy_of_its_parent_whatever_has_changed_since(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     write(tree, "train.py", "lib/a.py", "d.csv")
     kept(look(tree / "train.py"), tmp_path / "run")
     old = record.read(tmp_path / "run")
-    assert copying.edited(tmp_path / "run", old) == []
     (tree / "lib/a.py").write_text("other")
-    (tree / "train.py").touch()
-    assert copying.edited(tmp_path / "run", old) == ["lib/a.py"]
     (tmp_path / "child").mkdir(mode=0o700)
     copying.hand_on(tmp_path / "run", tmp_path / "child", old)
     assert (tmp_path / "child/code/lib/a.py").read_text() == "# lib/a.py\n"

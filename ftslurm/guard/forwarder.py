@@ -29,7 +29,7 @@ BACKLOG = 512
 DIAL_FOR_S = 10.0  # time-out of an attempt to connect; then the address is dialled again, if the server may move
 DIAL_AGAIN_S = 0.1
 RESOLVE_AGAIN_S = 0.5
-TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported
+TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported after the next try
 
 
 class Forwarder(Listener):
@@ -59,9 +59,7 @@ class Forwarder(Listener):
         self.key = key
         self.warn = warn
         self.moves = moves
-        self.waiting: set[socket.socket] = set()  # clients that are not connected to the server yet
         self.until_moved: set[TimeLimit] = set()  # of what ends when the server moves
-        self.asked: asyncio.Future[list[str]] | None = None  # the name service
         self.moved = asyncio.get_running_loop().create_future()  # done when the server has another address
         self.target: str | None = None
         self.go_to(url)
@@ -79,7 +77,6 @@ class Forwarder(Listener):
         if url != self.target:
             self.target, self.where = url, addresses.read(url)
             self.addresses: list[str] = []  # the one that answered last first
-            self.asked = None
             self.known_since = time.monotonic()
             self.is_settled = False  # the address has been reached, or reported
             self.problem = ""  # why the last attempt to connect has failed
@@ -96,12 +93,7 @@ class Forwarder(Listener):
                 words = f"a connection of user {owner} to this worker's way to {self.target or 'a server'}"
                 self.refusals.tell("forwarder", words)
             return
-        self.waiting.add(inbound)
-        asyncio.get_running_loop().call_later(TELL_S, self._tell_if_out_of_reach, inbound, time.monotonic())
-        try:
-            outbound = await self._reach(inbound)
-        finally:
-            self.waiting.remove(inbound)
+        outbound = await self._reach(inbound)
         if outbound is not None:
             with outbound, self._until_it_moves():
                 if not has_hung_up(inbound):  # what it has sent is not meant any more
@@ -130,11 +122,13 @@ class Forwarder(Listener):
 
     async def _reach(self, client: socket.socket) -> socket.socket | None:
         """Return a connection to the server; None: the client has hung up, or the server does not move and is down."""
+        since = time.monotonic()
         while not has_hung_up(client):
             moved, addresses = self.moved, await self._look_up()
             for address in addresses:
                 if not moved.done() and (outbound := await self._dial(address)) is not None:
                     return outbound
+            self._tell_if_out_of_reach(max(since, self.known_since))
             if addresses and not self.moves:
                 return None
             pause_s = DIAL_AGAIN_S if addresses else RESOLVE_AGAIN_S
@@ -148,15 +142,12 @@ class Forwarder(Listener):
         where its own name resolves to 127.0.1.1, or where it has several networks.
         """
         where, moved = self.where, self.moved
-        if where is None or self.addresses:
-            return [*self.addresses]
-        if self.asked is None:  # a name service may take a minute: in a thread, once for all clients
-            self.asked = asyncio.get_running_loop().run_in_executor(None, resolve, where.host)
-        asked = self.asked
-        await asyncio.wait([asked, moved], return_when=asyncio.FIRST_COMPLETED)
-        if moved.done():
-            return []
-        self.addresses, self.asked = asked.result(), None
+        if where is not None and not self.addresses:
+            asked = asyncio.get_running_loop().run_in_executor(None, resolve, where.host)  # it may take a minute
+            await asyncio.wait([asked, moved], return_when=asyncio.FIRST_COMPLETED)
+            if moved.done():
+                return []
+            self.addresses = asked.result()
         return [*self.addresses]
 
     async def _dial(self, address: str) -> socket.socket | None:
@@ -200,18 +191,13 @@ class Forwarder(Listener):
 
     def _why(self) -> str:
         """Return why the server is not reached."""
-        return self.problem or ("no answer" if self.addresses else "this node knows no address of that name")
+        return self.problem or "this node knows no address of that name"
 
-    def _tell_if_out_of_reach(self, client: socket.socket, since: float) -> None:
-        """Report, once for each address, that a client has waited for it too long."""
-        if client not in self.waiting:
-            return
-        left = max(since, self.known_since) + TELL_S - time.monotonic()
-        if left <= 0 and self.target and not self.is_settled:
+    def _tell_if_out_of_reach(self, since: float) -> None:
+        """Report, once for each address, that a client waits for it since then, if that is too long."""
+        if time.monotonic() >= since + TELL_S and self.target and not self.is_settled:
             self.is_settled = True
             self.warn(
                 f"cannot reach {self.target} ({self._why()}): name a network that all nodes share in "
                 f"cluster.interface=, and see that no firewall closes its ports"
             )
-        next_s = left if left > 0 else TELL_S
-        asyncio.get_running_loop().call_later(next_s, self._tell_if_out_of_reach, client, since)

@@ -39,8 +39,6 @@ TOLD_S = 0.5  # after the first one, a successor has been announced all live att
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
 
-STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
-
 
 class Server:
     """The gRPC service. All times are the event loop's, which never go back."""
@@ -52,7 +50,6 @@ class Server:
         self.report = report
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
         self.told: set[str] = set()  # the stores whose refusal is reported
-        self.strangers_told = 0
         self.decision_due = False
         self.evicted = False  # an attempt has been evicted since the last decision
         self.logged = 0  # the id of the last quorum in the log
@@ -88,10 +85,8 @@ class Server:
 
     def _tell(self, refused: Refused, store: str) -> None:
         """Log and report that a manager is refused, once for each store, if a person should know."""
-        known = store in self.book.stores
-        if refused.tell and store not in self.told and (known or self.strangers_told < STRANGERS_TOLD):
+        if refused.tell and store not in self.told:
             self.told.add(store)
-            self.strangers_told += not known
             log(refused.reason)
             self.report(messages.QuorumRefused(refused.reason))
 

@@ -409,11 +409,9 @@ class Guard:
         return messages.encode_report(report, self.task.index)
 
     def warn(self, words: str) -> None:
-        """Tell the user something, in the step's and the rank's log and through the controller."""
+        """Tell the user something, in the step's log and through the controller."""
         words = f"{self.task.node} {words}"
         complain(words)
-        if self.log is not None:
-            self.channel.files.result(partial(self.log.note, words), None)
         self.say(messages.Notice(words))
 
     def takeover(self) -> list[bytes]:

@@ -61,11 +61,6 @@ class RankLog:
                 self._sink = None
                 self._move_marks(*cut)
 
-    def note(self, words: str) -> None:
-        """Add a line of ftslurm's."""
-        with contextlib.suppress(OSError), open(self.path, "a") as log:
-            log.write(f"ftslurm: {words}\n")
-
     def _move_marks(self, before: log_cap.Gap, after: log_cap.Gap) -> None:
         """Move the marks to the new offsets of their lines, and drop those of lines that were cut."""
         kept: dict[int, str] = {}  # the first mark at each offset: the line before it was written by then

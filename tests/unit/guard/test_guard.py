@@ -19,7 +19,6 @@ from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
 from ftslurm.protocol.messages import LONGEST
-from ftslurm.run import last_words
 
 WAITING = """
 import time
@@ -61,7 +60,7 @@ def test_the_assignment_says_where_the_log_goes_and_what_the_step_is_called(tmp_
     assert (log_dir / "rank-0.times").read_text()
 
 
-def test_the_node_that_cannot_reach_the_lighthouse_says_so_in_its_logs_and_to_the_controller(tmp_path: Path) -> None:
+def test_the_node_that_cannot_reach_the_lighthouse_says_so_in_its_log_and_to_the_controller(tmp_path: Path) -> None:
     script = """
 import os, socket, time
 from urllib.parse import urlsplit
@@ -78,8 +77,6 @@ time.sleep(1000)
         assert words.startswith("n1 cannot reach http://no-such-node.invalid:4711/lighthouse (")
         assert "cluster.interface=" in words
         assert words in task.step_log()
-        # What a crash would quote.
-        assert last_words.of_log(task.log_path).startswith("ftslurm: n1 cannot reach http://no-such-node.invalid:4711/")
 
 
 @pytest.mark.parametrize("name", ["train.py", "a name with spaces and ü" + "x" * 150 + ".py"])

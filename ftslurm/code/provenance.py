@@ -21,7 +21,7 @@ from ftslurm.code import git_tree
 from ftslurm.code.git_tree import GitError
 from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.security import owned_files
-from ftslurm.security.secret_variables import masked, without_passwords, without_values
+from ftslurm.security.secret_variables import without_passwords, without_values
 
 NAME, PACKAGES = "provenance.json", "pip-freeze.txt"
 
@@ -39,7 +39,6 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
         "user": user_name(),
         "host": platform.node(),
         "directory": os.getcwd(),
-        "command": [masked(word) for word in sys.argv],
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
         "git": git,
         "packages": None if packages is None else PACKAGES,

@@ -19,12 +19,6 @@ NAMES = "FTSLURM_SECRETS"  # the names of the variables that a worker must have
 _TELLING = re.compile(
     r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|BEARER)(?![A-Z])", re.IGNORECASE
 )
-# A name, and what is given to it: --api-key=..., "token": "...", [--password,...].
-_GIVEN = re.compile(
-    rf"(?P<name>[\w.-]{{0,60}}{_TELLING.pattern}[\w.-]{{0,60}})"
-    r"(?P<sign>[\"']?(?:\s*[=:,]\s*|\s+)[\"']?)(?P<value>[^\s\"',;\[\]{}()]+)",
-    re.IGNORECASE,
-)
 _IN_A_URL = re.compile(r"(?<=://)[^\s/@\"']+:[^\s/@\"']*@|(?<=https://)[\w-]{16,}@")
 # Beginnings of tokens of well-known services.
 _TOKEN = re.compile(r"(?<![\w-])(sk-|hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}")
@@ -58,12 +52,6 @@ def in_arguments(words: Sequence[str]) -> list[str]:
         if name.startswith("-") and long and is_secret(name.lstrip("-"), value):
             found.append(name)
     return found
-
-
-def masked(word: str) -> str:
-    """Return a word of a command line without passwords and tokens, as far as names and forms tell them."""
-    word = _GIVEN.sub(lambda m: m[0] if _HARMLESS.fullmatch(m["value"]) else f"{m['name']}{m['sign']}{MASK}", word)
-    return _TOKEN.sub(MASK, without_passwords(word))
 
 
 def without_passwords(text: str) -> str:

@@ -33,14 +33,12 @@ def test_commit_and_packages_are_kept_and_secrets_are_not(tmp_path: Path, monkey
     (tree / "lib.py").write_text(f"KEY = '{secret}'\n")
     write(tree, "ü.py")
     monkeypatch.setenv("A_KEY", secret)
-    monkeypatch.setattr(sys, "argv", ["ftslurm", "job.env.B_TOKEN=abcdef9", f"job.args.x={secret}"])
     config = Config()
     config.job.script, config.job.secrets, config.cluster.kind = str(tree / "train.py"), ["A_KEY"], "local"
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
     code_of_run.take(absolute(config), RunDir(run))
     made = json.loads((run / "provenance.json").read_text())
-    assert made["command"] == ["ftslurm", "job.env.B_TOKEN=***", "job.args.x=***"]
     state = made["git"]
     head = subprocess.run(["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     assert state["commit"] == head.stdout.strip()

@@ -21,7 +21,6 @@ from ftslurm.security.secret_variables import (
     check_worker,
     in_arguments,
     is_secret,
-    masked,
     withdraw,
     without_passwords,
     without_values,
@@ -58,25 +57,6 @@ def test_secrets_in_the_settings_move_into_the_environment() -> None:
     assert env == plain
     assert names == ["OTHER", "DB_PASSWORD", "NICE", "PIN_SECRET", "STORE"]
     assert environ == {"DB_PASSWORD": SECRET, "NICE": token, "PIN_SECRET": "20261231", "STORE": url}
-
-
-@pytest.mark.parametrize(
-    ("word", "shown"),
-    [
-        ("job.env.WANDB_API_KEY=abc-def9", "job.env.WANDB_API_KEY=***"),
-        ("job.env={A: 1, HF_TOKEN: abcdef9}", "job.env={A: 1, HF_TOKEN: ***}"),
-        ("job.args=[--api-key,abcdef9,--lr,0.1]", "job.args=[--api-key,***,--lr,0.1]"),
-        ("job.args.db.password='abcdef9'", "job.args.db.password='***'"),
-        ("job.args.url=https://me:abc@host/x", "job.args.url=https://***@host/x"),
-        ("job.args.note=hf_abcdefghijklmnop", "job.args.note=***"),
-        *(
-            (same, same)
-            for same in ("job.secrets=[WANDB_API_KEY]", "job.args.max_tokens=8192", "job.script=a/task-sk-x.py")
-        ),
-    ],
-)
-def test_a_command_line_is_kept_without_them(word: str, shown: str) -> None:
-    assert masked(word) == shown
 
 
 def test_known_values_and_passwords_in_urls_are_masked_too() -> None:

@@ -165,6 +165,14 @@ def has_hung_up(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+def end_if_gone(connection: socket.socket, after_s: int) -> None:
+    """Have the kernel end a connection if the machine at its other end vanishes, which closes none."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, after_s // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, after_s // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, after_s * 1000)
+
+
 async def exactly(connection: socket.socket, count: int, data: bytearray | None = None) -> bytes:
     """Receive so many bytes, and not one beyond them: those are for the server. `data` gets them as they come.
 

@@ -23,19 +23,15 @@ from urllib.parse import quote
 
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
+from ftslurm.guard.sockets import end_if_gone
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LARGEST_REQUEST = 65536  # bytes of a request's message
 MOST_STREAMS = 100  # requests of a connection at a time
 MOST_HEADERS = 8192  # bytes of a request's headers, decoded
 READ = 16384  # bytes read of a connection, before others get their turn
 HEADERS_KEPT = 64  # blocks of headers whose meaning is remembered
-# The kernel closes a connection whose client has vanished: asked after 30 s of silence, with no answer for 30 s.
-KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
-)
+GONE_S = 30  # a client that answers nothing is gone
 _WINDOW = 65535  # bytes that a side may send at first, for a stream and for a connection
 _OUR_WINDOW = 1 << 17  # for a stream: a whole request, so that it needs no updates
 _LARGEST_WINDOW = 2**31 - 1
@@ -127,8 +123,7 @@ class GrpcServer:
     async def _serve(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         try:
-            for option in KEEPALIVE:
-                connected.setsockopt(*option)
+            end_if_gone(connected, GONE_S)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self), connected)
         except OSError:  # the client has hung up
             connected.close()

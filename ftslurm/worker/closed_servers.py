@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ftslurm.guard.gateway import Gateway, taken
+from ftslurm.guard.sockets import end_if_gone
 from ftslurm.protocol import addresses
 
 GONE_S = 15  # the node of a peer that answers nothing is gone: a healer and its donor would wait for a minute
@@ -140,18 +141,10 @@ def admitted_server(base: Any, gateway: Gateway, name: Callable[[], str]) -> Any
             _, connection = taken(self.socket)
             if connection is None:
                 raise OSError("the guard is gone")
-            end_if_gone(connection)
+            end_if_gone(connection, GONE_S)
             return connection, connection.getpeername()
 
     return AdmittedServer
-
-
-def end_if_gone(connection: socket.socket) -> None:
-    """Have the kernel end a connection if the node at its other end vanishes, which closes none."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, GONE_S // 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, GONE_S // 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_S * 1000)
 
 
 # --- process groups ---------------------------------------------------------------------------------------------------

@@ -27,8 +27,9 @@ from old_kernel import on_an_old_kernel
 
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.interfaces import Reach
+from ftslurm.guard.sockets import end_if_gone
 from ftslurm.security import handshake
-from ftslurm.worker import closed_servers, closed_transport
+from ftslurm.worker import closed_transport
 
 http_transport: Any = pytest.importorskip("torchft.checkpointing.http_transport")
 TIMEOUT = timedelta(seconds=20)
@@ -177,14 +178,13 @@ def test_silent_strangers_do_not_keep_the_run_out(sender: Any) -> None:
 
 
 @pytest.mark.parametrize("asks", ["the one that heals", "the one it heals from"])
-def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(asks: str) -> None:
     """A kernel that drops all that arrives stands for a node that is gone; TIMEOUT is longer."""
-    monkeypatch.setattr(closed_servers, "GONE_S", 3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
     with near, far:
-        closed_servers.end_if_gone(near)
+        end_if_gone(near, 3)
         near.settimeout(TIMEOUT.total_seconds())
         drop_everything(far)
         begun = time.monotonic()

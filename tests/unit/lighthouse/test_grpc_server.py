@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.lighthouse.grpc_server import (
+    GONE_S,
     HEADERS_KEPT,
-    KEEPALIVE,
     LARGEST_REQUEST,
     MOST_STREAMS,
     PREFACE,
@@ -251,8 +251,8 @@ def test_the_kernel_watches_for_a_client_that_vanishes() -> None:
                 client.connection.server.adopt(near)
                 far.sendall(HELLO)
                 assert await asyncio.get_running_loop().run_in_executor(None, far.recv, 1)
-                for level, option, value in KEEPALIVE:
-                    assert copy.getsockopt(level, option) == value
+                assert copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * GONE_S
 
     in_loop(run)
 

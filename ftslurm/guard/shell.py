@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from typing import NoReturn
@@ -64,27 +63,13 @@ def become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
     """Replace this process by the user's shell, in the container of a guard."""
     environ = {key: value for key, value in environ.items() if key not in _OF_THE_STEP}
     environ |= {key: os.environ[key] for key in ("TERM", "SHELL") if key in os.environ}
-    try:
-        enter = _way_into(guard)
-        subprocess.run([*enter, "/bin/sh", "-c", ":"], stderr=subprocess.PIPE, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        why = getattr(error, "stderr", None) or str(error)
-        _say(f"this shell is not in the container of the rank, which cannot be entered: {why.strip()}")
-        enter = []
-    words = [*enter, "/bin/sh", "-c", 'test -x "$SHELL" && exec "$SHELL"; exec /bin/sh']
-    os.execve(words[0], words, environ)  # noqa: S606 an argument list
-
-
-def _way_into(pid: int) -> list[str]:
-    """Return the command that runs another where a process is: in its working directory, and in its container.
-
-    Raises:
-        OSError: the process is gone.
-    """
+    enter = [shutil.which("nsenter") or "nsenter", f"--target={guard}", "--wd"]
     options = {"user": ["--user", "--preserve-credentials"], "mnt": ["--mount", "--root"]}
-    differ = [kind for kind in options if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")]
-    words = [shutil.which("nsenter") or "nsenter", f"--target={pid}", "--wd"]
-    return words + [word for kind in differ for word in options[kind]]
+    for kind, words in options.items():
+        if os.readlink(f"/proc/{guard}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
+            enter += words
+    shell = [*enter, "/bin/sh", "-c", 'test -x "$SHELL" && exec "$SHELL"; exec /bin/sh']
+    os.execve(shell[0], shell, environ)  # noqa: S606 an argument list
 
 
 def _say(words: str) -> None:

@@ -217,8 +217,7 @@ class Doubt(NamedTuple):
     """A folder or link of a path that another user could replace."""
 
     words: str  # why, for a person
-    who: tuple[str, ...]  # the users and groups that run.trust would have to name
-    opened: Path | None  # the folder, if everybody may write it
+    who: tuple[str, ...]  # the users and groups that run.trust would have to name; none: everybody, never trusted
 
 
 def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: frozenset[int]) -> Doubt | None:
@@ -239,8 +238,7 @@ def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: froz
     elif writable & stat.S_IWGRP and found.st_gid not in groups:
         who.append(_name(found.st_gid, grp.getgrgid))
         why.append(f"may be written by the group {who[-1]} (mode {mode:04o})")
-    opened = path if writable & stat.S_IWOTH else None
-    return Doubt(f"{path} {listed(why)}", tuple(who), opened) if why else None
+    return Doubt(f"{path} {listed(why)}", () if writable & stat.S_IWOTH else tuple(who)) if why else None
 
 
 def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -290,15 +288,14 @@ def unknown(trusted: Sequence[str]) -> str | None:
 
 
 def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made: bool) -> str:
-    others = dict.fromkeys(name for one in doubts for name in one.who)
     said = f"others could put another in the place of {path}: " + "; ".join(one.words for one in doubts)
-    if opened := [str(one.opened) for one in doubts if one.opened is not None]:
-        elsewhere = "" if made else "; or choose another place with run.root=DIR"
-        return f"{said}. Close it with: chmod o-w {' '.join(opened)}{elsewhere}"
-    words = ",".join([*trusted, *others])
+    elsewhere = "" if made else "; or choose another place with run.root=DIR"
+    said += f". Take the right away (chmod go-w, chown){elsewhere}"
+    if not all(one.who for one in doubts):
+        return said
+    words = ",".join([*trusted, *dict.fromkeys(name for one in doubts for name in one.who)])
     setting = f"write trust: [{words}] under run: in its config.yaml" if made else f"set run.trust=[{words}]"
-    elsewhere = "" if made else "choose another place with run.root=DIR; or, "
-    return f"{said}. Take the right away (chmod g-w, chown); {elsewhere}if you trust them all, {setting}"
+    return f"{said}; or, if you trust them all, {setting}"
 
 
 def user_name(uid: int) -> str:

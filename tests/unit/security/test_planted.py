@@ -69,7 +69,7 @@ def test_no_run_is_made_where_everybody_may_put_another_in_its_place(
     out, said = capsys.readouterr()
     assert out == ""
     assert f"{tmp_path}/pub may be written by everybody (mode 0777)" in said
-    assert f"chmod o-w {tmp_path}/pub; or choose another place with run.root=DIR" in said
+    assert "Take the right away (chmod go-w, chown); or choose another place with run.root=DIR" in said
     assert list((tmp_path / "pub").iterdir()) == []
 
 

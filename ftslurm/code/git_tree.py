@@ -46,19 +46,15 @@ def ask(folder: str | Path, *words: str) -> bytes:
 def top(folder: str | Path) -> str | None:
     """Return the root of the work tree in which a folder lies; None: it lies in none.
 
-    A tree that is the home directory or contains it (dotfiles) is no project.
-
     Raises:
         GitError: there is one, and git refuses to read it: it belongs to another user (safe.directory).
     """
     try:
-        found = os.fsdecode(ask(folder, "rev-parse", "--show-toplevel")).rstrip("\n")
+        return os.fsdecode(ask(folder, "rev-parse", "--show-toplevel")).rstrip("\n") or None
     except GitError as error:
         if "not a git repository" in str(error) or "work tree" in str(error) or "cannot be run" in str(error):
             return None
         raise
-    home = os.path.realpath(os.path.expanduser("~"))
-    return None if not found or (home + "/").startswith(found.rstrip("/") + "/") else found
 
 
 def files(root: str) -> tuple[list[str], list[str]]:

@@ -75,7 +75,7 @@ def _of_tree(config: Config, main: str) -> Survey:
     refused = ""
     try:
         root = git_tree.top(os.path.dirname(main))
-        if root is not None:
+        if root is not None and not _is_broad(root):  # as dotfiles are
             root = os.path.realpath(root)
             kept, others = git_tree.files(root)
             sizes = _sizes(root, kept + _outside_environments(others))

@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any
 
 STEPS = 50  # so many are one measurement
-WARM_UP = 10  # so many are left out at first: kernels are compiled, files are read for the first time
 
 
 class Pace:
@@ -21,7 +20,6 @@ class Pace:
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, float]] = deque(maxlen=STEPS)  # own time, whole time
-        self._left_out = 0
         self._began: float | None = None
         self._gpu_began: Any = None
         self._gpu_reduced: Any = None
@@ -41,17 +39,14 @@ class Pace:
     def ends(self, now: float, committed: bool) -> None:
         """The step is over."""
         if committed and self._began is not None and self._own_s is not None:
-            if self._left_out < WARM_UP:
-                self._left_out += 1
-            else:
-                self._steps.append((max(self._own_s, self._gpu_s() - self._waited_s), now - self._began))
+            self._steps.append((max(self._own_s, self._gpu_s() - self._waited_s), now - self._began))
         self._began, self._own_s, self._waited_s = now, None, 0.0
         self._gpu_began, self._gpu_reduced = _gpu_time(), None
 
     def medians(self) -> tuple[float | None, float | None]:
         """Return the medians of the own time and the whole time of the last STEPS steps in seconds; None: too few.
 
-        Evaluations, checkpoints and heals are few among them, so that a median leaves them out.
+        Evaluations, checkpoints, heals and slow first steps are few among them, so that a median leaves them out.
         """
         if len(self._steps) < STEPS:
             return None, None

@@ -118,9 +118,8 @@ class Checkpointer:
                 raise CheckpointError(f"{name!r} cannot be saved: it needs a name that does not begin with {OWN!r}, "
                                       "and the methods state_dict and load_state_dict")  # fmt: skip
         environ = os.environ
-        run = environ.get("FTSLURM_RUN_ID") or environ.get("TORCHELASTIC_RUN_ID", "")
-        attempt = "FTSLURM_ATTEMPT" if "FTSLURM_ATTEMPT" in environ else "TORCHELASTIC_RESTART_COUNT"
-        self._me = Writer(run, _number("REPLICA_GROUP_ID", None, 0), _number(attempt, None, 0))
+        run, attempt = environ.get("TORCHELASTIC_RUN_ID", ""), _number("TORCHELASTIC_RESTART_COUNT", None, 0)
+        self._me = Writer(run, _number("REPLICA_GROUP_ID", None, 0), attempt)
         if not folder:
             return
         self._store = Store(folder)

@@ -34,7 +34,7 @@ snapshot._write_tensors = lambda *words: (time.sleep(0.3), write_tensors(*words)
 sys.argv[0] = {str(SAVING)!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-VARIABLES = ("FTSLURM_RUN_ID", "FTSLURM_ATTEMPT", "REPLICA_GROUP_ID", "FTSLURM_HEALS", "WORLD_SIZE")
+VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "REPLICA_GROUP_ID", "FTSLURM_HEALS", "WORLD_SIZE")
 
 
 @contextmanager
@@ -543,8 +543,8 @@ def test_a_folder_in_the_way_or_gone_stops_nothing(start, tmp_path, capsys):
 
 def test_leftovers_of_earlier_attempts_go_and_those_of_others_stay(start, tmp_path, monkeypatch):
     folder = tmp_path / "ckpt"
-    monkeypatch.setenv("FTSLURM_RUN_ID", "this")
-    monkeypatch.setenv("FTSLURM_ATTEMPT", "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     mine, others = (layout.part_name(9, Writer("this", group, 1), time.time_ns()) for group in (0, 1))
     for name in (mine, others):
         (folder / name).mkdir(parents=True)

@@ -85,7 +85,7 @@ class Conversation:
             refused: the record that refuses it.
 
         Raises:
-            EnvironmentProblem: as `check`.
+            EnvironmentProblem: as `check`, or the controller finds that it can never be.
             NotDone: the controller refuses, has not answered, or the run has ended meanwhile.
         """
         self.check(**fields)
@@ -101,7 +101,7 @@ class Conversation:
             raise NotDone(self._unanswered(wait_s))
         record, text = read(event), sentences.describe(event, self.status) or ""
         if not isinstance(record, done):
-            raise NotDone(text)
+            raise (EnvironmentProblem if getattr(record, "wrong", False) else NotDone)(text)
         return Answer(record, text)
 
     def stacks(self, command: str, count: int, timeout_s: float) -> list[StacksTaken]:

@@ -11,7 +11,6 @@ from ftslurm.api.answers import Answer, Conversation
 from ftslurm.core.groups import ranks
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.unit_names import group_unit
-from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.monitor.stack_text import read_stacks
 from ftslurm.protocol.records import (
@@ -96,10 +95,7 @@ class Steered:
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile."""
-        talk = Conversation(self.files)
-        if (why_not := why_not_as_many(groups, talk.config)) is not None:
-            raise EnvironmentProblem(f"{self.files.root.name} cannot have {groups} groups: {why_not}")
-        return talk.ask("scale", Scaled, groups=groups)
+        return Conversation(self.files).ask("scale", Scaled, groups=groups)
 
     def restart(self, group: int) -> Answer[CommandDone]:
         """Have a group leave politely and start again as its next attempt, which counts against no budget."""

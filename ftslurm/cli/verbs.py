@@ -19,7 +19,7 @@ from ftslurm.cli.parser import Parser
 from ftslurm.protocol.run_states import FAULTS
 
 NEWEST, ONLY = "newest", "the only one that is going"  # the run that is meant without RUN; who steers must not guess
-DONE = "\nExit code: 0 it is done, 1 the controller refuses or is silent, 2 there is no such group, or no controller.\n"
+DONE = "\nExit code: 0 it is done, 1 the controller refuses or is silent, 2 no such group, node or controller.\n"
 SHELLS = ("bash", "zsh", "fish")
 
 

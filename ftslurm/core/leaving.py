@@ -21,7 +21,7 @@ from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.user_requests import Refused, check_goes_on, recall, trains, why_stuck
+from ftslurm.core.user_requests import Refused, Wrong, check_goes_on, recall, trains, why_stuck
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
@@ -150,11 +150,10 @@ def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
 def drain(turn: Turn, event: Asked) -> str:
     """Leave a node out."""
     check_goes_on(turn)
-    if (why_not := _why_not(turn, event.node)) is not None:
-        raise Refused(why_not)
+    _check_may_go(turn, event.node)
     _leave_out(turn, [event.node], event.by)
-    units = [unit for unit in turn.table.near(event.node) if unit.phase in LIVE]
-    there = [f"group {unit.group}" if unit.group is not None else unit.name for unit in units]
+    near = turn.table.near(event.node)
+    there = [f"group {unit.group}" if unit.group is not None else unit.name for unit in near if unit.phase in LIVE]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
     return f"{event.node} gets nothing any more; {moves}"
 
@@ -233,17 +232,16 @@ def _is_taken_in(turn: Turn, unit: Unit) -> bool:
     return has_room(turn, pool, (u for u in turn.table.in_phase(*LIVE) if u.name != unit.name))
 
 
-def _why_not(turn: Turn, node: str) -> str | None:
-    """Return why a node cannot be drained; None: it can."""
+def _check_may_go(turn: Turn, node: str) -> None:
+    """Refuse a node that cannot be drained."""
     state = turn.state
     if turn.local:
-        return "the nodes of a local run are all this machine"
+        raise Refused("the nodes of a local run are all this machine")
     if turn.nodes.of(node).drained:
-        return f"{node} is drained already"
+        raise Refused(f"{node} is drained already")
     nodes = {name for allocation in state.allocations() for name in allocation.nodes}
     nodes |= {name for unit in state.units if unit.phase in LIVE for name in unit.place.nodes}
     if node not in nodes:
-        return f"the run has no node {node}; it has {', '.join(sorted(nodes)[:20]) or 'none'}"
+        raise Wrong(f"the run has no node {node}; it has {', '.join(sorted(nodes)[:20]) or 'none'}")
     if not nodes - turn.nodes.unusable - {node}:
-        return f"{node} is the last node that the run may use: to end the run, ftslurm stop"
-    return None
+        raise Refused(f"{node} is the last node that the run may use: to end the run, ftslurm stop")

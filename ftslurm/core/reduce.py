@@ -119,7 +119,7 @@ def _asked(turn: Turn, event: Asked) -> None:
     try:
         text = REQUESTS[event.what](turn, event)
     except user_requests.Refused as error:
-        turn.do(records.CommandRefused(reason=str(error), **about))
+        turn.do(records.CommandRefused(reason=str(error), wrong=isinstance(error, user_requests.Wrong), **about))
     else:
         if text:
             turn.actions.insert(before, records.CommandDone(text=text, **about))

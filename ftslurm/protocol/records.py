@@ -156,6 +156,7 @@ class CommandRefused(RunEvent):
     what: Asked
     by: By
     reason: Reason
+    wrong: bool = False  # it can never be: a word of the command is wrong
     group: int | None = None  # the replica group of the command
     rank: int | None = None  # the rank of the command
     node: str | None = None  # the node of the command

@@ -225,13 +225,14 @@ def test_a_scale_that_the_controller_refuses_is_a_failure(
     assert capsys.readouterr() == ("", "ftslurm: scale refused: a group has finished already\n")
 
 
-@pytest.mark.parametrize(("groups", "setting"), [("4", "groups.max=4"), ("0", "groups.min=1")])
-def test_what_the_run_can_never_become_is_not_asked(
-    run: RunDir, groups: str, setting: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [["scale", "9"], ["drain", "n9"]])
+def test_what_can_never_be_is_bad_input(
+    words: list[str], run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["scale", str(run.root), groups]) == 2
-    assert setting in capsys.readouterr().err
-    assert not list(run.inbox.iterdir())
+    about = {"what": words[0], "by": os.getuid(), "reason": "it can never be", "wrong": True}
+    answering(lambda asked: [ex.event(21, "command_refused", command=asked["id"], **about)])
+    assert main([words[0], str(run.root), words[1]]) == 2
+    assert capsys.readouterr() == ("", f"ftslurm: {words[0]} refused: it can never be\n")
 
 
 def test_a_drill_may_aim_at_a_group_that_scale_has_brought(run: RunDir, answering: Any) -> None:

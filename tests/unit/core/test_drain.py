@@ -152,7 +152,9 @@ def test_a_warm_standby_on_the_node_is_launched_elsewhere() -> None:
 )
 def test_what_cannot_be_drained_is_refused_with_the_reason(before: Any, event: ev.Event, why: str) -> None:
     story = play(*before, (20.6, event), config=SLURM)
-    assert story.all(records.CommandRefused)[-1].reason.startswith(why)
+    refused = story.all(records.CommandRefused)[-1]
+    assert refused.reason.startswith(why)
+    assert refused.wrong is ("has no node" in why)
 
 
 def test_the_nodes_of_a_local_run_are_one_machine() -> None:

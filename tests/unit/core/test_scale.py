@@ -10,7 +10,6 @@ from ftslurm.config.schema import Config
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, StepId
-from ftslurm.core.user_requests import why_not_as_many
 from ftslurm.protocol import messages as msg
 
 D0 = StepId("group-0003", 0)
@@ -142,9 +141,9 @@ def test_it_is_too_late_when_a_group_has_finished_or_the_run_is_ending() -> None
 def test_what_a_run_cannot_become_is_refused_with_the_setting_that_says_so(
     groups: int, settings: Config, why: str | None
 ) -> None:
-    assert why_not_as_many(groups, settings) == why
     story = play(*AT_WORK, (11, to(groups)), config=settings)
-    assert [r["reason"] for r in story.records("command_refused")] == ([] if why is None else [why])
+    told = [(r["reason"], r["wrong"]) for r in story.records("command_refused")]
+    assert told == ([] if why is None else [(why, True)])
 
 
 def test_it_does_not_let_the_last_groups_go_that_hold_the_state() -> None:

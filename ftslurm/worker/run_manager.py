@@ -97,11 +97,18 @@ class RunManager(Base):  # type: ignore[misc]
         super().wait_quorum()
         self._ftslurm.progress.has_waited(self, time.monotonic() - began)
 
-    def allreduce(self, *args: Any, **kwargs: Any) -> Any:
-        """Average a tensor."""
+    def allreduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Average a tensor: the same memory, as a tensor that needs no gradient.
+
+        LocalSGD averages clones of weights, which need one. For such a tensor torch (2.11 and 2.13) adds a hook when
+        Gloo has begun already. Gloo's thread, which copies the average of a tensor on a GPU into it, removes all hooks
+        at that moment: the process dies of SIGSEGV.
+        """
         self._ftslurm.progress.reduces(self)
         group = self._pg
-        return gloo_end.bounded(super().allreduce(*args, **kwargs), group)
+        if getattr(tensor, "requires_grad", False):
+            tensor = tensor.detach()
+        return gloo_end.bounded(super().allreduce(tensor, *args, **kwargs), group)
 
     def report_error(self, e: Exception) -> None:
         """End what the process group does at the first error of a step; it is made anew for the next quorum.

@@ -17,11 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-import torch
 from torchft import Manager
 
-if torch.cuda.is_available():
-    torch._C._set_print_stack_traces_on_fatal_signal(True)  # of C++, beside Python's
 group, rank, step, method = os.environ["KILL"].split()
 mine = group in (os.environ["REPLICA_GROUP_ID"], "all") and rank == os.environ["RANK"]
 attempt = int(os.environ["FTSLURM_ATTEMPT"])

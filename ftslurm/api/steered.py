@@ -155,12 +155,16 @@ class Steered:
         )
         return [*srun, *shell]
 
-    def inject(self, fault: str, group: int | None = None, rank: int = 0) -> Answer[FaultInjected]:
+    def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them."""
         if fault not in FAULTS:
             raise EnvironmentProblem(f"{fault!r} is no fault; {offer(fault, FAULTS)} (ftslurm inject --help)")
+        if fault == "lighthouse" and (group is not None or rank is not None):
+            raise EnvironmentProblem("the Lighthouse belongs to no group: leave out the group and the rank")
+        if fault == "cancel" and rank is not None:
+            raise EnvironmentProblem("cancel ends the whole step of a group: leave out the rank")
         return Conversation(self.files).ask(
-            "inject", FaultInjected, refused=FaultRefused, kind=fault, group=group, rank=rank
+            "inject", FaultInjected, refused=FaultRefused, kind=fault, group=group, rank=rank or 0
         )
 
 

@@ -443,7 +443,7 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
         args=(
             arg("fault", choices=FAULTS, metavar="FAULT", help="one of those below"),
             number("--group", help="of this group (default: the lowest one that runs)"),
-            RANK,
+            number("--rank", metavar="R", help="this rank of the group, or its node (default: 0)"),
             YES,
         ),
         run=ONLY,

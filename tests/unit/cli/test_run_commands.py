@@ -117,6 +117,8 @@ def test_silence_is_told_with_the_log_to_look_into(
         (["inject", "kill", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["inject", "kill", "--group=-1"], ["no group -1"]),
         (["inject", "kill", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
+        (["inject", "lighthouse", "--group", "0"], ["belongs to no group"]),
+        (["inject", "cancel", "--rank", "0"], ["whole step", "rank"]),
         (["restart", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["stacks", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["stacks", "--group", "0", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),

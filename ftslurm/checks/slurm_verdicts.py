@@ -30,8 +30,8 @@ class SlurmFacts:
 
     def value(self, key: str) -> str:
         """Return a setting of Slurm or of the partition, "" if there is none."""
-        found = (self.chosen or {}).get(key) or self.config.get(key, "")
-        return "" if found == "(null)" else found
+        found = (one.get(key, "") for one in (self.chosen or {}, self.config))
+        return next((value for value in found if value not in ("", "(null)")), "")
 
 
 def read_settings(text: str) -> dict[str, str]:

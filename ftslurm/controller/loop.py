@@ -113,6 +113,7 @@ class Controller:
         self.events: list[Event] = [Granted(allocation, self.saved, past, refused, homes, Map(scheduler.leaves()))]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
         self.start = run_started(config, run, allocation.name, number, past, after=after or None)
+        self.over = False  # the journal has its last line
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
 
         self.wakeup = Wakeup(SIGNALS, signals)
@@ -357,6 +358,10 @@ class Controller:
 
     def _record(self, record: records.JournalRecord) -> None:
         """Append a record to the journal. It is flushed, and told, with those of the next decision."""
+        if self.over:  # its last line says how the run has ended
+            log.info("after the end: %s", record)
+            return
+        self.over = isinstance(record, records.RunFinished)
         written = self.journal.append(record)
         if not isinstance(record, records.Progress):
             log.info("%s", written)

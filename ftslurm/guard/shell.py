@@ -65,11 +65,15 @@ def become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
     environ |= {key: os.environ[key] for key in ("TERM", "SHELL") if key in os.environ}
     enter = [shutil.which("nsenter") or "nsenter", f"--target={guard}", "--wd"]
     options = {"user": ["--user", "--preserve-credentials"], "mnt": ["--mount", "--root"]}
-    for kind, words in options.items():
-        if os.readlink(f"/proc/{guard}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
-            enter += words
-    shell = [*enter, "/bin/sh", "-c", 'test -x "$SHELL" && exec "$SHELL"; exec /bin/sh']
-    os.execve(shell[0], shell, environ)  # noqa: S606 an argument list
+    try:
+        for kind, words in options.items():
+            if os.readlink(f"/proc/{guard}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
+                enter += words
+        shell = [*enter, "/bin/sh", "-c", 'test -x "$SHELL" && exec "$SHELL"; exec /bin/sh']
+        os.execve(shell[0], shell, environ)  # noqa: S606 an argument list
+    except OSError as error:
+        _say(f"there is no way to where the rank runs: {error}")
+        sys.exit(1)
 
 
 def _say(words: str) -> None:

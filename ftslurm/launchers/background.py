@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from ftslurm.protocol.value_class import Value
 from ftslurm.slurm.parse import plain
 
 NOT_STARTED = 127  # the exit code of a command that cannot be started, as in a shell
+
+KILL_AGAIN_S = 1.0  # one that waits for a dead file server does not die at once
 
 
 class Answered(Value):
@@ -34,7 +37,11 @@ class _Running:
     until: float
 
     def kill(self) -> None:
-        for pid in (*processes.descendants(self.process.pid), self.process.pid):  # sbatch has a session of its own
+        self.until = time.monotonic() + KILL_AGAIN_S
+        others = processes.descendants(self.process.pid)  # sbatch has a session of its own
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in others:
             processes.kill(pid)
 
 

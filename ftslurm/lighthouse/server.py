@@ -35,6 +35,7 @@ from ftslurm.security import process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
+STORES_TOLD = 16  # they must not fill the journal
 TOLD_S = 0.5  # after the first one, a successor has been announced all live attempts
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
@@ -85,7 +86,7 @@ class Server:
 
     def _tell(self, refused: Refused, store: str) -> None:
         """Log and report that a manager is refused, once for each store, if a person should know."""
-        if refused.tell and store not in self.told:
+        if refused.tell and store not in self.told and len(self.told) < STORES_TOLD:
             self.told.add(store)
             log(refused.reason)
             self.report(messages.QuorumRefused(refused.reason))

@@ -80,8 +80,9 @@ def _show_log(log: Path, trace: Sequence[str], page: Page, when: float) -> None:
         _print(out, f"\nat the end of {log} (--raw prints all of it):", stack_text.users_first(stacks))
         return
     _print(out, f"\nthe end of {log}:")
-    tail = view.tail or max(LINES, min(_MOST_STACKS, lines))
-    page.write(LogFile(log, log.stem), when, page.pick(end_of(log, _READ))[-tail:])
+    tail = max(LINES, min(_MOST_STACKS, lines)) if view.tail is None else view.tail
+    shown = page.pick(end_of(log, _READ))
+    page.write(LogFile(log, log.stem), when, shown[max(0, len(shown) - tail) :])
 
 
 def _print(out: BinaryIO, heading: str, lines: Sequence[str] = ()) -> None:

@@ -77,6 +77,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped") -> Event:
                 "step": step.step,
             }
             journal.append(read(ended))
+        reason = reason[:1000]
         finished = RunFinished(outcome=outcome, reason=reason, steps=story.status.step, restarts=story.status.restarts)
         line = journal.append(finished)
     observing.tell_the_end(run)

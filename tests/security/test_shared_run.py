@@ -170,9 +170,9 @@ def test_a_member_cannot_speak_for_another_or_for_a_pilot(reachable: Path) -> No
     run = RunDir(reachable / "run")
     run.create(LAB, steer=True)
 
-    def leave(uid: int, groups: list[int], name: str, mode: int = 0o640, **fields: object) -> int:
+    def leave(uid: int, groups: list[int], file: str, mode: int = 0o640, **fields: object) -> int:
         def write() -> int:
-            path = run.inbox / name
+            path = run.inbox / file
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(number, json.dumps(fields).encode())
             os.fchmod(number, mode)

@@ -119,10 +119,10 @@ class Server:
             self.decision_due = True
             asyncio.get_running_loop().call_later(PAUSE_S * len(self.book.beats), self.decide)
 
-    def decide(self) -> None:
+    def decide(self, moment: float | None = None) -> None:
         """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""
         self.decision_due = False
-        moment = now()
+        moment = now() if moment is None else moment
         self._set_aside(moment)  # before a quorum without the silent is formed
         if self.evicted:
             self.evicted = False
@@ -157,8 +157,9 @@ class Server:
         """Decide every tick_s seconds, and forget silent managers."""
         while True:
             await asyncio.sleep(self.tick_s)
-            self.decide()
-            self.book.prune(now())
+            moment = now()  # one for both: whoever is forgotten was set aside before
+            self.decide(moment)
+            self.book.prune(moment)
 
     # --- the controller --------------------------------------------------------------------------------------------
 

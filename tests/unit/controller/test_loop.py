@@ -58,6 +58,16 @@ def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
     assert (line["event"], line["where"], line["error"]) == ("controller_error", "an action (Launch)", "KeyError: 'x'")
 
 
+def test_no_line_follows_that_of_the_end(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller.scheduler, "start", lambda *_: 1 / 0)
+    controller.events = []
+    controller._write([records.RunFinished(outcome="failed", reason="x", steps=1, restarts=0)])
+    controller._act([Launch(STEP, 0, PLACE)])
+    controller._write([])
+    (line,) = [json.loads(line) for line in controller.run_dir.events.read_text().splitlines()]
+    assert line["event"] == "run_finished"  # who reads the last line knows that the run is over
+
+
 def test_a_script_begins_before_its_line_is_on_disk_but_not_before_it_is_written(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,23 @@ def unknown(answer: object) -> bool:
 def taken(answer: object, holder: str) -> bool:
     """Return whether a manager is refused because another one has its store."""
     return isinstance(answer, Refused) and answer.for_now and f"({holder!r}) lives" in answer.reason
+
+
+def test_whoever_is_forgotten_was_set_aside_before_although_time_goes_on_within_a_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, told = running(), list[messages.Report]()
+    it.beat("a1", 5.0)
+    clock = itertools.count(1.0 + RULES.heartbeat_timeout_s - 0.0005, 0.001)
+    monkeypatch.setattr("ftslurm.lighthouse.server.now", lambda: next(clock))
+
+    async def some_ticks() -> None:
+        server = Server(it, LastQuorum(str(tmp_path)), 0.001, told.append)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(server.tick(), 0.2)
+
+    asyncio.run(some_ticks())
+    assert [(one.group, one.aside) for one in told if isinstance(one, messages.GroupAside)] == [(1, True)]
 
 
 def test_an_evicted_group_is_waited_for_no_longer() -> None:

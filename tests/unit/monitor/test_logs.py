@@ -208,7 +208,7 @@ def test_hundreds_of_logs_need_few_open_files(run: RunDir) -> None:
     show(run, Wanted(), out)
     assert [int(line.split()[1]) for line in out.getvalue().splitlines()] == list(range(300))
     assert most - before < 150
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # threads of other tests may end
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(run: RunDir) -> None:

@@ -151,15 +151,17 @@ def _told(process: subprocess.Popen[bytes], message: bytes, answers_s: float) ->
     """Give a message to a command, and wait so long for its answer. Return that; empty: there is none."""
     assert process.stdin is not None
     assert process.stdout is not None
-    answers = process.stdout.fileno() if answers_s else -1
     with contextlib.suppress(OSError):  # it reads no events, or has ended
-        while answers_s and readable(answers) and os.read(answers, _LONGEST):
+        if not answers_s:
+            process.stdin.write(message)
+            process.stdin.close()
+            return b""
+        answers = process.stdout.fileno()
+        while readable(answers) and os.read(answers, _LONGEST):
             pass  # more than the line that answered the last message
         process.stdin.write(message)
         process.stdin.flush()
-        if answers_s:
-            return _line(answers, answers_s)
-        process.stdin.close()
+        return _line(answers, answers_s)
     return b""
 
 

@@ -20,10 +20,10 @@ def main(args: argparse.Namespace) -> int:
     out = sys.stdout.buffer
     view = View(args.time, args.since, args.tail, args.grep, args.raw, colours=sys.stdout.isatty())
     if args.failure:
-        failure = log_failure.last_failure(run.files, wanted)
+        failure = log_failure.last_failure(run.files, wanted, view.since)
         if failure is None:
             check_started(run.config, run.files)
-            print(f"ftslurm: nothing has failed in run {run.id}", file=sys.stderr)
+            print(f"ftslurm: nothing of what you ask for has failed in run {run.id}", file=sys.stderr)
             return 1
         left_out = log_failure.show_failure(run.files, wanted, failure, out, view)
     else:

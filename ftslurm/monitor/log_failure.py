@@ -32,8 +32,8 @@ class Failure(NamedTuple):
     step: StepExited
 
 
-def last_failure(run: RunDir, wanted: Wanted) -> Failure | None:
-    """Return the last failure of the run, or of the wanted group and attempt; None: there is none."""
+def last_failure(run: RunDir, wanted: Wanted, since: float = 0.0) -> Failure | None:
+    """Return the last failure of the run, or of the wanted group and attempt; None: there is none since that time."""
     found = None
     for event in JournalReader(run.events).iter_new():
         record = read(event)
@@ -41,7 +41,7 @@ def last_failure(run: RunDir, wanted: Wanted) -> Failure | None:
             continue
         if wanted.group in (None, record.group) and wanted.attempt in (None, record.attempt):
             found = Failure(number(event, "time") or 0.0, record)
-    return found
+    return found if found and found.time >= since else None
 
 
 def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, view: View) -> int:

@@ -43,10 +43,10 @@ from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.private_names import Patch
 from ftslurm.worker.progress import Observer
 from ftslurm.worker.quorum_abort import BrokenQuorums
+from ftslurm.worker.unhealed import Watch
 
 if TYPE_CHECKING:
     from ftslurm.worker.comparison import Comparison
-from ftslurm.worker.unhealed import Watch
 
 _MOST_ERROR = 300  # characters of an exception's first line
 _kept: list[Any] = []  # the TCPStore lives as long as the process

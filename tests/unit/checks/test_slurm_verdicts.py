@@ -54,6 +54,11 @@ def test_a_good_cluster_has_no_complaint() -> None:
     assert not any(finding.fix for finding in check_slurm(GOOD))
 
 
+def test_what_a_partition_leaves_open_is_as_in_all_of_slurm() -> None:
+    facts = SlurmFacts({"PreemptMode": "SUSPEND", "Nothing": "(null)"}, {"PreemptMode": "(null)"}, [], 0.01)
+    assert (facts.value("PreemptMode"), facts.value("Nothing"), facts.value("Else")) == ("SUSPEND", "", "")
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "check", "level"),
     [

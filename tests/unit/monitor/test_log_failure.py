@@ -80,3 +80,10 @@ def test_another_group_and_another_attempt_have_failures_of_their_own(run: RunDi
     assert "group 0 attempt 0 died: killed (signal 9)" in shown(run, Wanted(group=0))
     assert f"there is no {run.rank_log('group-0000', 0, 0)}" in shown(run, Wanted(group=0))
     assert last_failure(run, Wanted(group=1, attempt=1)) is None
+
+
+def test_a_failure_before_the_time_that_is_asked_for_is_none(run: RunDir) -> None:
+    failure = last_failure(run, Wanted())
+    assert failure is not None
+    assert last_failure(run, Wanted(), since=failure.time) == failure
+    assert last_failure(run, Wanted(), since=failure.time + 0.001) is None

@@ -2,17 +2,17 @@
 
     DIR/positions/group-0003-rank-0
 
-A record is a pickle: a step, the number of ranks, and the state of the data object after the step. A record of a step
-replaces those of the same and of later steps, which a full restart has undone. One that was not written completely is
-left out. A file is read only if no other user can have written it.
+A record is a pickle behind its size and checksum: a step, the number of ranks, and the state of the data object after
+the step. A record of a step replaces those of the same and of later steps, which a full restart has undone. One that is
+not as it was written is left out. A file is read only if no other user can have written it.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class DataPositions:
             trim_to: the steps of the checkpoints; if given, positions that neither belong to one nor are newer are
                 dropped.
         """
-        record = pickle.dumps((step, self.ranks, self.data.state_dict()))
+        record = framed(pickle.dumps((step, self.ranks, self.data.state_dict())))
         try:
             self.append(step, record)
             if trim_to:
@@ -85,17 +85,20 @@ class DataPositions:
         """
         self.records.clear()
         try:
-            with owned_files.open_own(self.path) as file, suppress(EOFError, pickle.UnpicklingError):
-                while True:  # until its end, or an incomplete record
-                    record = pickle.load(file)  # noqa: S301 open_own has checked the owner
-                    self._remember(record[0], pickle.dumps(record))
+            with owned_files.open_own(self.path) as file:
+                content = file.read()
         except FileNotFoundError:
             return
+        at = 0
+        while record := content[at + 8 : at + 8 + int.from_bytes(content[at : at + 4], "big")]:
+            if content.startswith(whole := framed(record), at):
+                self._remember(pickle.loads(record)[0], whole)  # noqa: S301 open_own has checked the owner
+            at += 8 + len(record)
 
     def upto(self, step: int | None = None) -> Any:
         """Return the last record of this step or before."""
         steps = [known for known in self.records if step is None or known <= step]
-        return pickle.loads(self.records[steps[-1]]) if steps else None  # noqa: S301 read() has checked the owner
+        return pickle.loads(self.records[steps[-1]][8:]) if steps else None  # noqa: S301 see read()
 
     def append(self, step: int, record: bytes) -> None:
         """Append a record with one write, without a sync: it outlives a killed process, not a crash of the machine.
@@ -135,3 +138,8 @@ class DataPositions:
         while self.records and next(reversed(self.records)) >= step:
             self.records.popitem()
         self.records[step] = record
+
+
+def framed(record: bytes) -> bytes:
+    """Return a record behind its size and checksum."""
+    return len(record).to_bytes(4, "big") + zlib.crc32(record).to_bytes(4, "big") + record

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.checkpoint.data_offsets import DataPositions
+from ftslurm.checkpoint.data_offsets import DataPositions, framed
 
 
 class Numbers:
@@ -74,10 +74,24 @@ def test_a_record_cut_off_anywhere_costs_only_itself(tmp_path: Path) -> None:
         read = positions(tmp_path)
         read.read()
         assert list(read.records) == [1, 2]
-    read.append(3, pickle.dumps((3, 1, {"at": 33})))
+    read.append(3, framed(pickle.dumps((3, 1, {"at": 33}))))
     assert back_at(tmp_path, None) == 33
     here.path.write_bytes(text[:-1] + b"\xff")
     assert back_at(tmp_path, None) == 2
+
+
+def test_a_flipped_bit_costs_at_most_its_record_and_those_behind_it(tmp_path: Path) -> None:
+    here = positions(tmp_path)
+    train(here, 1, 2, 3)
+    text, each = here.path.read_bytes(), here.path.stat().st_size // 3
+    for at in range(8 * len(text)):
+        damaged = bytearray(text)
+        damaged[at // 8] ^= 1 << at % 8
+        here.path.write_bytes(damaged)
+        read = positions(tmp_path)
+        read.read()
+        assert {*range(1, at // 8 // each + 1)} <= {*read.records} <= {1, 2, 3}
+        assert all(read.upto(step) == (step, 1, {"at": step}) for step in read.records)
 
 
 def test_the_file_stays_short_and_keeps_what_checkpoints_need(tmp_path: Path) -> None:

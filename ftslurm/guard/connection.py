@@ -253,7 +253,7 @@ class ControlChannel:
         except OSError:
             return
         if peer_uid(peer) != os.getuid():
-            complain(f"refused user {peer_uid(peer)}, who tried to control this task")
+            self.guard.network.refusals.tell("control", f"user {peer_uid(peer)}, who tried to control this task")
             peer.close()
             return
         self._leave()

@@ -40,8 +40,8 @@ class Network:
         self.requests = requests
         self.key = b""  # b"": it is not known yet
         self.warnings: deque[str] = deque()  # what the user has to know
-        self._refusals = Refusals()
-        self._admission = Admission(lambda: self.key, self._refusals)
+        self.refusals = Refusals()
+        self._admission = Admission(lambda: self.key, self.refusals)
         self._lighthouse: Forwarder | None = None
         self._servers: list[Forwarder] = []  # to the parameter server of each serving group
         self._forwarders: dict[str, Forwarder] = {}  # to stores, managers and checkpoint servers, by address
@@ -52,7 +52,7 @@ class Network:
             "withdraw": self._admission.withdraw,
             "forwarder": self._forwarder,
             "dial": self._dial,
-            "refused": self._refusals.tell,
+            "refused": self.refusals.tell,
         }
         raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
         requests.setblocking(False)  # a worker that does not read its answers must not block the guard
@@ -127,7 +127,7 @@ class Network:
         )
 
     def _new(self, url: str, moves: bool = True) -> Forwarder:
-        return Forwarder(url, lambda: self.key, self._refusals, self.warnings.append, moves)
+        return Forwarder(url, lambda: self.key, self.refusals, self.warnings.append, moves)
 
     def _forwarder(self, address: str) -> str:
         """Return 127.0.0.1:PORT of a forwarder to that server of the run; other addresses unchanged.
@@ -173,7 +173,7 @@ class Network:
         listener = FilteredListener(given)
         if not listener.filtered:
             words = "nothing: this kernel cannot keep others on this machine from the"
-            self._refusals.tell("filter", f"{words} {service} of this worker")
+            self.refusals.tell("filter", f"{words} {service} of this worker")
         self._admission.offer(service, listener)
 
     def _dial(self, address: str, given: socket.socket) -> None:

@@ -11,7 +11,7 @@ from ftslurm.checkpoint.handing_on import hand_on
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.core.state.model import Saved
-from ftslurm.errors import EnvironmentProblem
+from ftslurm.errors import Distrusted, EnvironmentProblem
 from ftslurm.protocol.records import FullRestart, ReplicasDiffer
 from ftslurm.run import configuration, facts, stored_checkpoints
 from ftslurm.run.directory import RunDir
@@ -42,7 +42,7 @@ class Resumption:
         try:
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
             hand_on(self.source, target)
-        except OSError as error:
+        except (OSError, Distrusted) as error:
             shutil.rmtree(run.root, ignore_errors=True)
             raise EnvironmentProblem(
                 f"the checkpoints in {self.source} cannot be given to {target}: {error}"

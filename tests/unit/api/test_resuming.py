@@ -78,6 +78,17 @@ def test_a_damaged_checkpoint_is_named_and_nothing_starts(tmp_path: Path) -> Non
     assert resume(run, from_scratch=True).source is None
 
 
+def test_places_in_the_data_that_are_links_are_not_handed_on_and_leave_no_run(tmp_path: Path) -> None:
+    run = parent(tmp_path)
+    save(run.checkpoints, 10)
+    (run.checkpoints / "positions").mkdir(mode=0o700)
+    (run.checkpoints / "positions/group-0000-rank-0").symlink_to("/etc/hostname")
+    child, before = resume(run), {*tmp_path.iterdir()}
+    with pytest.raises(EnvironmentProblem, match=r"cannot be given to .*neither a file nor a folder"):
+        child.create(child.config)
+    assert {*tmp_path.iterdir()} == before
+
+
 def test_a_child_of_a_child_names_its_own_parent_and_has_its_own_directory(tmp_path: Path) -> None:
     run = parent(tmp_path)
     save(run.checkpoints, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -40,7 +41,7 @@ class Run(Steered):
             RunNotFound: it is none.
         """
         self.files = RunDir(Path(path).absolute())
-        if not self.files.config.exists():
+        if not os.path.exists(self.files.config):
             raise RunNotFound(f"{self.files.root} is no run directory, it holds no {self.files.config.name}")
 
     def __repr__(self) -> str:

@@ -85,7 +85,7 @@ def settings(prefix: str, own: str | None) -> Iterator[str]:
 def paths(prefix: str) -> Iterator[str]:
     """Generate the folders and files whose path begins so."""
     for path in glob.iglob(f"{glob.escape(prefix)}*"):  # noqa: PTH207
-        yield f"{path}/" if Path(path).is_dir() else path
+        yield f"{path}/" if os.path.isdir(path) else path
 
 
 def _presets(section: str, own: str | None) -> set[str]:

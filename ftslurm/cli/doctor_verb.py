@@ -47,7 +47,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     Raises:
         EnvironmentProblem: as for `main`.
     """
-    root = Path(os.path.abspath(Path(args.root).expanduser()))  # noqa: PTH100 links stay links
+    root = Path(os.path.abspath(os.path.expanduser(args.root)))  # noqa: PTH100 links stay links
     partitions, why_not = client.partitions()
     places = dict[str, list[str]]()
     if partitions:
@@ -71,7 +71,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     place = [f"--partition={args.partition}"] if args.partition else []
     submit = commands.try_submission(*place, *args.srun, "--wrap=true")
     tried = [args.srun, submit if places and client.call(submit).ok else []]
-    there = next(path for path in (root, *root.parents) if path.is_dir())
+    there = next(path for path in (root, *root.parents) if os.path.isdir(path))
     try:
         scratch = TemporaryDirectory(prefix=".ftslurm-doctor-", dir=there, ignore_cleanup_errors=True)
     except OSError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from pathlib import Path
 
 from ftslurm.api import resuming
 from ftslurm.cli import run_verb
@@ -13,7 +13,7 @@ from ftslurm.cli.run_argument import find_run
 
 def main(args: argparse.Namespace) -> int:
     """Start the run and follow it, as `ftslurm run` does. Return its exit code."""
-    if args.run is not None and "=" in args.run and not Path(args.run).exists():
+    if args.run is not None and "=" in args.run and not os.path.exists(args.run):
         args.run, args.overrides = None, [args.run, *args.overrides]
     parent = find_run(args)
     resumption = resuming.resume(parent.files, args.overrides, args.from_scratch, args.new_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
         folder / path.name: path.read_text(encoding="utf-8").replace(PYTHON, f"python={shlex.quote(sys.executable)}\n")
         for path in sorted(shipped("sbatch").glob("*.sbatch"))
     }
-    if there := [str(path) for path in texts if path.exists() or path.is_symlink()]:
+    if there := [str(path) for path in texts if os.path.lexists(path)]:
         raise EnvironmentProblem(f"{listed(there)} exist already, and nothing is overwritten: name another DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -162,10 +162,10 @@ def _walk(root: str) -> dict[str, int] | None:
 
 
 def _holds_no_code(above: str, name: str) -> bool:
-    folder = Path(above, name)
-    if name.startswith(".") or name in _NO_CODE or (folder / "pyvenv.cfg").exists():
+    folder = os.path.join(above, name)
+    if name.startswith(".") or name in _NO_CODE or os.path.exists(f"{folder}/pyvenv.cfg"):
         return True
-    with suppress(OSError), owned_files.open_file(folder / ".gitignore") as file:
+    with suppress(OSError), owned_files.open_file(Path(folder, ".gitignore")) as file:
         return file.read(len(IGNORED) + 1) == IGNORED  # a run directory, from its first moment
     return False
 

@@ -51,7 +51,7 @@ def compose(
         ConfigError: unknown key or preset, or wrong type.
     """
     folders = [shipped("conf"), *([] if config_dir is None else [Path(config_dir).absolute()])]
-    if not folders[-1].is_dir():
+    if not os.path.isdir(folders[-1]):
         raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
     parsed = [hydra_adapter.parse(word) for word in words]
     given = overrides.for_hydra(parsed, folders, multirun)
@@ -129,7 +129,7 @@ def absolute(config: Config) -> Config:
     if config.job.script is not None and config.job.script.startswith("example:"):
         config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
     if (config.cluster.container_image or "").startswith(("./", "../", "~")):
-        config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
+        config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100
     for key in paths():
         section, name = key.split(".")
         settings = getattr(config, section)
@@ -137,7 +137,7 @@ def absolute(config: Config) -> Config:
         if section == "checkpoint" and value and is_url(value := plain(value)):
             config.checkpoint.dir = value.rstrip("/")
         elif value is not None and not is_url(value):
-            setattr(settings, name, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
+            setattr(settings, name, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100 links stay links
     return config
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ def commands(config: Config) -> list[tuple[str, ...]]:
 def absolute(command: Sequence[str]) -> tuple[str, ...]:
     """Return a command as seen from any folder; a program without a folder is found on PATH."""
     program, *rest = command
-    return (str(Path(program).expanduser().absolute()) if "/" in program else program, *rest)
+    return (str(Path(os.path.expanduser(program)).absolute()) if "/" in program else program, *rest)
 
 
 def wrong(setting: str, command: Sequence[str], runs_here: bool) -> Iterator[str]:

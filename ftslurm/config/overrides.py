@@ -5,6 +5,7 @@ Values are checked once all is composed (config/typed_values.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def for_hydra(overrides: Sequence[Override], folders: Sequence[Path], sweep: boo
                 f"-m it makes a run of each combination, and what a launcher would ask of Slurm are settings here: "
                 f"cluster.partition, cluster.time, groups.nodes, groups.gpus, ... (ftslurm help scripts)"
             )
-        is_preset = "/" in key or (not one.mapping and any((folder / key).is_dir() for folder in folders))
+        is_preset = "/" in key or (not one.mapping and any(os.path.isdir(folder / key) for folder in folders))
         if not key.startswith("hydra.") and not is_preset:
             if not exists(key):
                 raise no_setting(key)

@@ -6,6 +6,7 @@ submission/capabilities.py.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -130,9 +131,10 @@ def _check_job(config: Config) -> Iterator[str]:
         yield f"job.script and job.module: {which}; give one, as in `job.script=train.py`, or choose a job as `job=ddp`"
     parent = config.internal.parent
     copied = parent is not None and Path(parent, "code").is_dir()  # resumed with that copy
-    if job.script is not None and not Path(job.script).expanduser().is_file() and not copied:
-        what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
-        yield f"job.script={job.script}: {what}"
+    script = None if job.script is None else os.path.expanduser(job.script)
+    if script is not None and not os.path.isfile(script) and not copied:
+        gone = f"no such file that you may read, seen from {Path.cwd()}"
+        yield f"job.script={job.script}: {'is a folder' if os.path.isdir(script) else gone}"
     if job.python in ("", []):
         yield "job.python: must be an interpreter, or a list that ends with one"
     yield from _check_staging(config)
@@ -163,10 +165,10 @@ def _check_staging(config: Config) -> Iterator[str]:
 
 def _may_be_folder(folder: str) -> bool:
     """Return whether this is a folder, or can become one."""
-    path = Path(folder).expanduser()
     try:
+        path = Path(folder).expanduser()
         return folder != "" and (path.is_dir() or not path.exists())
-    except OSError:  # a folder above it cannot be read
+    except (OSError, RuntimeError):  # a folder above it cannot be read, or there is no such user
         return False
 
 

@@ -44,7 +44,7 @@ def entries(root: Path) -> list[Entry]:
 
 def entry_of(path: Path) -> Entry | None:
     """Return the run at this path; None: there is none."""
-    run = RunDir(path)
+    run, found = RunDir(path), None
     try:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
@@ -52,6 +52,8 @@ def entry_of(path: Path) -> Entry | None:
         # The config is written once, when the run is created; the folder's own time changes with every new file.
         return Entry(run, run.config.stat().st_mtime, owned_files.is_own(path), owned_files.user_name(found.st_uid))
     except PermissionError:
+        if found is None:  # a folder above it is closed
+            return Entry(run, 0.0, own=False, user="another user", readable=False)
         return Entry(run, found.st_mtime, own=False, user=owned_files.user_name(found.st_uid), readable=False)
     except (OSError, ValueError):  # ValueError: a name with a zero byte
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def find(run: str | None, root: Path) -> RunDir:
     places = (Path(run), root / run) if run else (root,)
     candidates = list(dict.fromkeys(path.absolute() for path in places))
     for path in candidates:
-        if _there(RunDir(path).config):
+        if os.path.exists(RunDir(path).config):
             return RunDir(path)
         _check_readable(path)
     found = _named(run, newest(root)) if run else None
@@ -87,13 +88,6 @@ def newest(root: Path) -> list[RunDir]:
     """Return all runs under `root` that this user may read: first its own, then those of others; the newest first."""
     known = [entry for entry in entries(root) if entry.readable]
     return [entry.run for entry in sorted(known, key=lambda entry: not entry.own)]
-
-
-def _there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long or with a zero byte, or a folder without permission to read
-        return False
 
 
 def _present(root: Path) -> str:

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.slurm import commands, sbatch_variables
@@ -125,7 +124,7 @@ def partitions() -> tuple[list[Partition], str]:
         if shutil.which(program) is None:
             return [], f"{program} is not on PATH"
     conf = os.environ.get("SLURM_CONF")
-    if conf and not Path(conf).exists():  # sinfo would try for long
+    if conf and not os.path.exists(conf):  # sinfo would try for long
         return [], f"there is no file SLURM_CONF={conf}"
     deadline = time.monotonic() + PATIENCE_S
     while True:

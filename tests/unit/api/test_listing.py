@@ -10,6 +10,7 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from closed import closed
 from programs import Programs
 from rich.console import Console
 
@@ -117,12 +118,9 @@ def test_runs_are_listed_newest_first(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"there is no run of the sweep nope under {tmp_path}" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0)
-    with pytest.raises(RunNotFound, match="cannot be listed: Permission denied"):
-        listing.under(closed)
+    with closed(tmp_path), pytest.raises(RunNotFound, match="cannot be listed: Permission denied"):
+        listing.under(tmp_path)
 
 
 def test_the_table_fits_into_80_columns_and_keeps_every_id_whole(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
+from closed import closed
 
 from ftslurm.cli import main
 
@@ -70,3 +72,27 @@ def test_a_wrong_value_is_refused_in_one_paragraph(line: str, said: str, capsys:
     paragraph = capsys.readouterr().err
     assert paragraph.startswith(said)
     assert paragraph.count("\n") == 1
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("plan cluster=local job.script={}/train.py", "no such file that you may read"),
+        ("plan cluster=slurm job=ddp --config-dir {}/conf", "there is no such folder"),
+        ("status {}/run", "run belongs to another user and is not readable for you"),
+        ("templates {}/sbatch", "Permission denied"),
+        (f"plan {LONG}=1", "there is no setting"),
+        (f"resume job.args.prompt={LONG} --root {{}}.none", "there is no run under"),
+        ("plan cluster=local job=ddp \"health.preflight=[['~nobody-here/check']]\"", "~nobody-here/check"),
+        ("plan cluster=local job=ddp \"checkpoint.dir='{}/saved'\"", "must be a folder that you can read"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_told(
+    line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pathlib's `exists` and its like raise errors there, until Python 3.14."""
+    with closed(tmp_path):
+        assert says in refusal(line.format(tmp_path), capsys)

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from closed import closed
 
 from ftslurm.code import copying, record, selection
 from ftslurm.code.survey import Survey, survey
@@ -107,6 +108,14 @@ def test_without_git_it_is_the_package_or_the_scripts_folder(tmp_path: Path) -> 
     assert (copy / "d.csv").is_symlink()
     package = look(tmp_path / "q/pkg/sub/train.py")
     assert (package.root, package.script) == (str(tmp_path / "q"), "pkg/sub/train.py")
+
+
+def test_a_folder_beside_the_script_may_be_closed(tmp_path: Path) -> None:
+    write(tmp_path, "p/train.py", "p/lib/b.py", "p/lost+found/c.py")
+    with closed(tmp_path / "p/lost+found"):
+        found = look(tmp_path / "p/train.py")
+        assert found.files == {"train.py", "lib/b.py"}
+        assert (kept(found, tmp_path / "run") / "lost+found").is_symlink()
 
 
 def test_of_a_home_directory_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from closed import closed
 from programs import Programs
 
 from ftslurm.errors import RunNotFound
@@ -33,6 +34,11 @@ def root(tmp_path: Path) -> Path:
 
 def test_without_a_name_the_newest_run_is_meant(root: Path) -> None:
     assert find(None, root).root == root / "run-6"
+
+
+def test_a_run_below_a_closed_folder_is_somebody_elses(root: Path) -> None:
+    with closed(root.parent), pytest.raises(RunNotFound, match="run-2 belongs to another user and is not readable"):
+        find(str(root / "run-2"), root)
 
 
 def test_a_run_id_is_looked_for_under_the_root(root: Path) -> None:

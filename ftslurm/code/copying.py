@@ -9,6 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.code import record, selection
@@ -142,10 +143,11 @@ def _link_rest(found: Survey, part: str) -> None:
             if around.startswith(os.path.realpath(entry.path) + "/"):
                 continue  # the folder of the runs
             target = os.path.join(part, path)
-            if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.exclude):
-                _copy_one(entry.path, target, found.root, keep_links=False)
-            elif entry.is_symlink() and os.path.relpath(os.path.realpath(entry.path), found.root) in copied:
-                _copy_one(entry.path, target, found.root, keep_links=False)  # a link within the copy
-            elif links < MOST_LINKS and (os.path.isfile(entry.path) or os.path.isdir(entry.path)):
-                links += 1
-                os.symlink(entry.path, target)
+            with suppress(FileNotFoundError):  # deleted a moment ago
+                if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.exclude):
+                    _copy_one(entry.path, target, found.root, keep_links=False)
+                elif entry.is_symlink() and os.path.relpath(os.path.realpath(entry.path), found.root) in copied:
+                    _copy_one(entry.path, target, found.root, keep_links=False)  # a link within the copy
+                elif links < MOST_LINKS and (os.path.isfile(entry.path) or os.path.isdir(entry.path)):
+                    links += 1
+                    os.symlink(entry.path, target)

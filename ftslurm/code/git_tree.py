@@ -44,13 +44,14 @@ def ask(folder: str | Path, *words: str) -> bytes:
 
 
 def top(folder: str | Path) -> str | None:
-    """Return the root of the work tree in which a folder lies; None: it lies in none.
+    """Return the root of the work tree in which a folder lies; None: it lies in none. (core.worktree may name any.)
 
     Raises:
         GitError: there is one, and git refuses to read it: it belongs to another user (safe.directory).
     """
     try:
-        return os.fsdecode(ask(folder, "rev-parse", "--show-toplevel")).rstrip("\n") or None
+        root = os.fsdecode(ask(folder, "rev-parse", "--show-toplevel")).removesuffix("\n")
+        return root if root and f"{os.path.realpath(folder)}/".startswith(f"{root}/") else None
     except GitError as error:
         if "not a git repository" in str(error) or "work tree" in str(error) or "cannot be run" in str(error):
             return None

@@ -22,7 +22,7 @@ CODE = frozenset(
 _MODULES = (".py", ".so")  # also copied if git ignores them: generated version files, extensions built in place
 # Never copied: keys and passwords, by their usual names. A link leads to the original.
 _SECRET = re.compile(
-    r"(?i:.*\.env(\..+)?|.+\.(pem|key|p12|pfx|keystore|jks|ppk|kdbx)|id_(rsa|dsa|ecdsa|ed25519).*"
+    r"(?is:.*\.env(rc|\..+)?|.+\.(pem|key|p12|pfx|keystore|jks|ppk|kdbx)|id_(rsa|dsa|ecdsa|ed25519).*"
     r"|[._]?(netrc|pgpass|npmrc|pypirc|htpasswd|dockercfg|kubeconfig)"
     r"|\.?(.+[-_.])?(credential|secret|service[-_]?account)s?([-_.].+)?(?<!\.py)|((access|api|auth|hf)[-_])?token(\.txt)?)"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 import sys
@@ -100,7 +101,8 @@ def _of_files(
     *,
     git: bool = False,
 ) -> Survey:
-    exclude, script = tuple(config.job.snapshot_exclude), os.path.relpath(main, root)
+    script, saved = (os.path.relpath(os.path.realpath(one), root) for one in (main, config.checkpoint.dir or "/"))
+    exclude = (*config.job.snapshot_exclude, *([] if script.startswith(f"{saved}/") else [f"/{glob.escape(saved)}"]))
     chosen = choose({path: size for path, size in sizes.items() if path != script}, known, exclude)
     if isinstance(chosen, str):
         return Survey(why=chosen)

@@ -118,6 +118,40 @@ def test_a_folder_beside_the_script_may_be_closed(tmp_path: Path) -> None:
         assert (kept(found, tmp_path / "run") / "lost+found").is_symlink()
 
 
+@pytest.mark.parametrize("in_git", [False, True])
+def test_checkpoints_are_no_code(in_git: bool, tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "saved/step-00000010.json", "saved/data-00000010-a-0-0-1/tree.pickle", "savedata.json")
+    if in_git:
+        git(tmp_path, "init", "-q")
+    found = look(tmp_path / "train.py", checkpoint__dir=str(tmp_path / "saved"))
+    assert found.files == {"train.py", "savedata.json"}
+    assert os.readlink(kept(found, tmp_path / "run") / "saved") == str(tmp_path / "saved")
+
+
+def test_git_may_name_a_tree_in_which_the_script_does_not_lie(tmp_path: Path) -> None:
+    write(tmp_path, "a/train.py", "b/other.py")
+    for name in "ab":
+        git(tmp_path / name, "init", "-q")
+    git(tmp_path / "a", "config", "core.worktree", str(tmp_path / "b"))
+    found = look(tmp_path / "a/train.py")
+    assert (found.root, found.script, found.git, found.note) == (str(tmp_path / "a"), "train.py", False, "")
+
+
+def test_what_is_not_copied_may_vanish_while_links_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "tree/train.py", "tree/a.log", "tree/b.log")
+    (tmp_path / "tree/.gitignore").write_text("*.log")
+    git(tmp_path / "tree", "init", "-q")
+    found, scan = look(tmp_path / "tree/train.py"), os.scandir
+
+    def scandir(folder: str) -> list[os.DirEntry[str]]:
+        entries = list(scan(folder))
+        (tmp_path / "tree/a.log").unlink()
+        return entries
+
+    monkeypatch.setattr(copying.os, "scandir", scandir)
+    assert {path.name for path in kept(found, tmp_path / "run").iterdir()} == {"train.py", ".gitignore", "b.log"}
+
+
 def test_of_a_home_directory_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     write(tmp_path, "train.py", "thesis/plot.py")

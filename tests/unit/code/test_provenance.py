@@ -90,6 +90,7 @@ BY_NAME = (
     *(".env", ".env.local", "prod.env", "sub/.netrc", "_netrc", "credentials.json", "a/.aws/credentials", "token"),
     *("application_default_credentials.json", "client_secret_12.apps.json", "k.pem", "id_ed25519", "secrets.yaml"),
     *("service-account.json", "ID_RSA", ".pypirc", "kube/kubeconfig", "my.p12", "hf_token.txt", "x-secret.toml"),
+    *(".envrc", "a\nb.env"),
 )
 
 

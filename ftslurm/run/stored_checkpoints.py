@@ -101,5 +101,7 @@ def _ask(config: Config, run: RunDir, what: str, *words: str) -> Any:
             f"checkpoint.dir={place} cannot be used: {last or f'exit code {error.returncode}'}; see that the bucket "
             f"is there, and its credentials in the environment of the controller"
         ) from error
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+    except subprocess.TimeoutExpired:  # its own words are the whole command
+        raise EnvironmentProblem(f"checkpoint.dir={place} cannot be used: no answer within {ANSWER_S:g} s") from None
+    except (OSError, ValueError) as error:
         raise EnvironmentProblem(f"checkpoint.dir={place} cannot be used: {error}") from error

@@ -16,6 +16,7 @@ the weights of the last sync, and the outer optimizer.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from threading import Thread
@@ -41,7 +42,8 @@ FRAGMENT = "StreamingDiLoCoFragment_"  # how the names of DiLoCo's state begin
 
 
 class Comparison(Onlooker):
-    """Takes the digests of this process. Every optimizer of torch is noted before its first step from now on.
+    """Takes the digests of this process. Every optimizer of torch is noted when it is made, from now on: its first step
+    may come long after a heal, and all groups must compare the same.
 
     Args:
         warn: told of what keeps it from comparing, once.
@@ -53,7 +55,7 @@ class Comparison(Onlooker):
     def __init__(self, warn: Callable[[str], None], position: Position, every: int, parts: Sequence[str] = ()) -> None:
         super().__init__()
         self.report: Callable[[int, str], None] = lambda *_: None  # step, digest; called in a thread
-        self._warn: Callable[[str], None] | None = warn
+        self._warn = warn
         self._position, self._every, self._parts = position, every, parts
         self._committed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # the last step, of each Manager
         self._apart = False
@@ -61,6 +63,13 @@ class Comparison(Onlooker):
         self._thread: Thread | None = None
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_pre_hook(lambda optimizer, *_: self.optimizer_steps(optimizer))
+        make = optim.Optimizer.__init__
+
+        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            self.optimizer_steps(optimizer)
+
+        optim.Optimizer.__init__ = functools.wraps(make)(made)
 
     def failed(self, error: Exception) -> None:
         """Tell the user that groups are not compared."""
@@ -142,9 +151,8 @@ class Comparison(Onlooker):
             self.failed(error)
 
     def _tell(self, text: str) -> None:
-        if self._warn is not None:
-            warn, self._warn = self._warn, None
-            warn(text)
+        warn, self._warn = self._warn, lambda _: None
+        warn(text)
 
 
 def _fragments(manager: Any) -> dict[str, Callable[[], Any]]:

@@ -140,6 +140,28 @@ def test_what_is_large_is_complete_before_the_optimizer_or_a_heal_changes_it(mon
         assert real(digest.chosen({"default": training.state()}, [training.optimizer], [])) != before
 
 
+def test_a_group_that_has_yet_to_take_a_step_of_a_second_optimizer_compares_what_the_others_do() -> None:
+    """A group that has healed may come to the first step of one of two optimizers later than the others."""
+
+    def train(first: int) -> Training:
+        training = Training(every=1)
+        other = torch.nn.Parameter(torch.ones(4))
+        of_it = training.state
+        training.state = lambda: {**of_it(), "other": other.detach()}  # type: ignore[method-assign]
+        second = torch.optim.SGD([other], lr=0.0)
+        other.grad = torch.ones(4)
+        for step in range(6):
+            training.step()
+            if step >= first:
+                second.step()
+        training.over()
+        return training
+
+    one, healed = train(first=2), train(first=100)
+    assert one.reports == healed.reports != []
+    assert one.warnings == healed.warnings == []
+
+
 def test_a_step_that_is_repeated_is_reported_once_and_a_heal_is_no_commit() -> None:
     training = Training()
     training.train(2)

@@ -2,9 +2,9 @@
 
 The same ranks of all groups are compared, each after the same step, as soon as more than half of the groups that train
 are equal, or all have reported. Groups that differ from a majority are brought down; they heal from it elsewhere.
-Without a majority nobody knows which are wrong: people are told, and nothing is judged while these groups differ, since
-one that heals meanwhile has the weights of one of them. What an attempt has reported counts while it runs, so a group
-that is back, and a history that a full restart has undone, are not compared with what was before.
+Without a majority nobody knows which are wrong: people are told, and nothing is judged until these groups are equal
+again, since one that heals meanwhile has the weights of one of them. What an attempt has reported counts while it runs,
+so a group that is back, and a history that a full restart has undone, are not compared with what was before.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
     digests = new.digests.set((unit.name, unit.attempt), (said.digest, said.task))
     new = replace(new, digests=digests, differs=differs)
     steps = (*steps, new)[-KEPT:] if old is None else tuple(new if one is old else one for one in steps)
-    equal = known.equal
+    known = replace(known, steps=known.steps.set(said.rank, steps))
     if not new.differs and _all_have_reported(turn, new):
-        equal = equal.set(said.rank, said.step)
-    turn.set(comparisons=replace(known, steps=known.steps.set(said.rank, steps), equal=equal))
+        told = known.told if known.rank != said.rank else frozenset()
+        known = replace(known, equal=known.equal.set(said.rank, said.step), told=told)
+    turn.set(comparisons=known)
     for one in steps:
-        if one.differs and turn.goes_on:
+        if one.differs and one.step > known.equal.get(said.rank, 0) and turn.goes_on:
             _judge(turn, said.rank, one, _late(turn, one, steps))
 
 
@@ -104,7 +105,8 @@ def _condemn(turn: Turn, rank: int, step: int, wrong: Tasks, equal: int) -> None
 def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
     """Tell people once that groups differ, and that nothing shows which are right."""
     known = turn.state.comparisons
-    turn.set(comparisons=replace(known, told=frozenset((unit.name, unit.attempt) for unit, _ in differ)))
+    told = frozenset((unit.name, unit.attempt) for unit, _ in differ)
+    turn.set(comparisons=replace(known, told=told, rank=rank))
     reason = (
         f"after step {step} weights or optimizer differ, and no majority shows which are wrong: {_named(differ, rank)}"
     )

@@ -568,6 +568,7 @@ class Comparisons(Value):
     steps: Map[int, tuple[Compared, ...]] = Map()  # of each rank, those that were reported last
     equal: Map[int, int] = Map()  # of each rank, the last step after which it was equal in all groups
     told: frozenset[tuple[str, int]] = frozenset()  # attempts that differ without a majority, as people know
+    rank: int = 0  # the rank in which they do
 
 
 class Drills(Value):

@@ -148,6 +148,38 @@ def test_without_a_majority_people_are_told_once_and_the_training_goes_on() -> N
     assert story.outcome() is None
 
 
+def test_groups_that_were_equal_again_are_told_of_when_they_differ_again() -> None:
+    """A later step may round away what differs."""
+    story = play(
+        *trains(2),
+        *((10.0 * n, reports(10 * n, [GOOD, one])) for n, one in enumerate([BAD, BAD, GOOD, WORSE, BAD], 1)),
+        config=settings(2),
+    )
+    assert [record["step"] for record in story.records("replicas_differ")] == [10, 40]
+    three = play(
+        *trains(),
+        (10, reports(10, [GOOD, BAD, WORSE])),
+        (20, reports(20, [GOOD, GOOD, GOOD])),
+        (30, reports(30, [GOOD, GOOD, BAD])),
+        config=settings(),
+    )
+    assert wrong(three) == [2]
+
+
+def test_a_rank_that_is_equal_says_nothing_of_another_that_differs() -> None:
+    story = play(
+        (0, granted(4)),
+        (1, said.lighthouse_up(LIGHT0, URL)),
+        (2, [*ready(A0, "n1", "n2"), *ready(B0, "n3", "n4")]),
+        (3, [store(step) for step in (A0, B0)]),
+        (5, [stepped(step, 1) for step in (A0, B0)]),
+        config=settings(2, workers=2),
+    )
+    for n in (10, 20, 30, 40):
+        story.turn(n, [said.digested(A0, n, GOOD, 1), said.digested(B0, n, BAD, 1), *reports(n, [GOOD, GOOD])])
+    assert [(one["step"], one["rank"]) for one in story.records("replicas_differ")] == [(10, 1)]
+
+
 def test_without_a_majority_the_run_ends_if_the_user_wants_that() -> None:
     equal, differ = (10, reports(10, [GOOD, GOOD])), (20, reports(20, [GOOD, BAD]))
     story = play(*trains(2), equal, differ, config=settings(2, on_divergence="stop"))

@@ -338,7 +338,8 @@ def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
         return
     if not turn.lineage.resuming:  # progress is reported once a second, and may be behind
         turn.set_lineage(step=max(turn.lineage.step, said.step))
-    turn.do(records.CheckpointSaved(**about))
+    equal = min(divergence.agreed(turn, rank) for rank in range(tasks_of(unit, turn.config)))
+    turn.do(records.CheckpointSaved(**about, equal=equal))
 
 
 def _warn(turn: Turn, group: int | None, text: str) -> None:

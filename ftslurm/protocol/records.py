@@ -604,6 +604,7 @@ class CheckpointSaved(OfGroup):
     step: Step
     path: str | None  # where
     seconds: float | None  # how long it took
+    equal: int = 0  # the last step after which all groups were equal (health.compare_every)
 
 
 class CheckpointFailed(OfGroup):

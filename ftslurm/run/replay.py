@@ -202,7 +202,7 @@ class Reading(Past, Fold):
                 self.live[step.unit] = replace(step, step=record.step)
 
     def checkpoint_saved(self, record: records.CheckpointSaved) -> None:
-        self.saved = True
+        self.saved, self.equal = True, record.equal
         if record.step is not None and self.resuming is None:
             self.step = max(self.step, record.step)
 
@@ -217,7 +217,8 @@ class Reading(Past, Fold):
 
     def full_restart(self, record: records.FullRestart) -> None:
         self.step = max(self.step, record.step or 0)
-        self.resuming, self.undone = record.checkpoint_step or 0, set(self.live)
+        self.resuming = self.equal = record.checkpoint_step or 0
+        self.undone = set(self.live)
 
     def _stepped(self, step: int | None) -> None:
         """A step is committed. The first one after a full restart is where the history goes on."""

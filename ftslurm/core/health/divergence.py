@@ -44,7 +44,7 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
         known = replace(known, equal=known.equal.set(said.rank, said.step), told=told)
     turn.set(comparisons=known)
     for one in steps:
-        if one.differs and one.step > known.equal.get(said.rank, 0) and turn.goes_on:
+        if one.differs and one.step > agreed(turn, said.rank) and turn.goes_on:
             _judge(turn, said.rank, one, _late(turn, one, steps))
 
 
@@ -93,13 +93,19 @@ def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
         _tell(turn, rank, compared.step, differ)
 
 
+def agreed(turn: Turn, rank: int) -> int:
+    """Return the last step after which a rank was equal in all groups: at first that from which all have started."""
+    known = turn.state.comparisons
+    return known.equal.get(rank, known.base or turn.lineage.resume_step)
+
+
 def _condemn(turn: Turn, rank: int, step: int, wrong: Tasks, equal: int) -> None:
     """Bring the groups down that differ from the majority."""
     alone = f"weights or optimizer differ from those of {equal} groups, which are equal, after step {step}"
     _write(turn, rank, step, wrong, equal, f"{_named(wrong, rank)}: {alone}")
     for unit, task in wrong:
         sign = Evidence(task, unit.current.hosts[task], error=alone, cause=Cause.DIVERGED)
-        turn.attempt(stop(turn, unit, Cause.DIVERGED, sign), agreed=turn.state.comparisons.equal.get(rank, 0))
+        turn.attempt(stop(turn, unit, Cause.DIVERGED, sign), agreed=agreed(turn, rank))
 
 
 def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
@@ -113,7 +119,7 @@ def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
     _write(turn, rank, step, differ, 0, reason)
     if turn.config.health.on_divergence == "stop":
         for unit, _ in differ:
-            after = known.equal.get(rank, 0)
+            after = agreed(turn, rank)
             turn.attempt(unit, agreed=after)  # it may save until it has ended
             turn.do(DistrustCheckpoints(unit.group_id, unit.attempt, after))  # nobody may see that it has
         turn.fail(f"{reason} (health.on_divergence=stop)")

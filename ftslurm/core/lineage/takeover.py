@@ -19,6 +19,7 @@ from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import (
     LIVE,
     Adoption,
+    Comparisons,
     Evidence,
     Exit,
     Job,
@@ -64,7 +65,7 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
             else:
                 give_up(turn, unit, why)
         elif step is not None and (step.home is None or step.home in homes):
-            turn.put(_left_behind(unit, step, turn.now))
+            turn.put(_left_behind(unit, step, turn.now, past.equal))
         elif step is not None:
             _gone(turn, unit, step, past)
     if any(unit.adopting for unit in turn.state.groups):
@@ -77,6 +78,7 @@ def _went_on(turn: Turn, past: Past) -> None:
     turn.set(
         released=past.step > 0 and not resuming,
         standstill=replace(turn.state.standstill, longest_s=past.longest_s, seen=past.seen),
+        comparisons=Comparisons(base=past.equal),
     )
     turn.set_lineage(step=past.step, saved=past.saved, resuming=resuming, resume_step=past.resuming or 0)
     turn.set_drills(injected=frozenset(range(past.drilled)), stepping_since=turn.now if past.step > 0 else None)
@@ -100,7 +102,7 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
     turn.do(exited(unit, exit_, now, away_since=away, evidence=()))
     turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
     if step.diverged:
-        distrust(turn, unit.group_id, step.attempt, 0)
+        distrust(turn, unit.group_id, step.attempt, past.equal)
 
 
 def scaled(turn: Turn, past: Past) -> None:
@@ -135,14 +137,14 @@ def scheduled(turn: Turn, past: Past) -> None:
             turn.change(unit, due=due, reason=one.reason, marks=Marks(one.noticed, one.noticed, one.away))
 
 
-def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
+def _left_behind(unit: Unit, live: Live, now: float, equal: int) -> Unit:
     """Return a unit whose step is to be adopted, as the journal of the earlier controller describes it."""
     hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
     current = replace(
         unit.current,
         reached=live.step,
         recalled=live.recalled,
-        agreed=0 if live.diverged else None,
+        agreed=equal if live.diverged else None,
         evidence=(live.diverged,) if live.diverged else (),
         ran_as=None if live.id == StepId(unit.name, live.attempt) else live.id,
         hosts=hosts,

@@ -567,6 +567,7 @@ class Comparisons(Value):
 
     steps: Map[int, tuple[Compared, ...]] = Map()  # of each rank, those that were reported last
     equal: Map[int, int] = Map()  # of each rank, the last step after which it was equal in all groups
+    base: int = 0  # the same of all ranks, as an earlier controller knew it
     told: frozenset[tuple[str, int]] = frozenset()  # attempts that differ without a majority, as people know
     rank: int = 0  # the rank in which they do
 

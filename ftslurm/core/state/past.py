@@ -47,6 +47,7 @@ class Past:
     over: dict[str, str | None] = field(default_factory=dict)  # unit -> why it was given up; None: it has finished
     resuming: int | None = None  # all groups were starting over, from the checkpoint of this step
     saved: bool = False  # a group had reported a checkpoint
+    equal: int = 0  # the last step after which groups were equal, as known at the last checkpoint
     drilled: int = 0  # how many of the planned drills were done
     groups: int | None = None  # number of groups set by `ftslurm scale`
     restarts: int = 0  # of groups that had failed

@@ -140,7 +140,7 @@ def adopted(recalled: str | None, *, ended: bool = False, diverged: Evidence | N
         for s, place in zip((A0, B0), PLACES, strict=True)
     ]
     steps[1] = replace(steps[1], recalled=recalled, diverged=diverged)
-    past = Past({"lighthouse": 0, A0.unit: 0, B0.unit: 0}, 40, {one.unit: one for one in steps}, home="7.0")
+    past = Past({"lighthouse": 0, A0.unit: 0, B0.unit: 0}, 40, {one.unit: one for one in steps}, home="7.0", equal=30)
     opened = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.0"}))
 
     def reported(step: Any) -> list[ev.Event]:
@@ -179,7 +179,7 @@ def test_a_group_that_differs_is_ended_by_the_next_controller_too_and_what_it_ha
     (exited,) = story.records("step_exited")
     assert (exited["cause"], exited["node"], exited["error"]) == ("diverged", "n2", "other weights")
     assert [e["node"] for e in story.records("node_excluded")] == ["n2"]
-    assert [(one.group, one.attempt, one.after) for one in story.all(act.DistrustCheckpoints)] == [(1, 0, 0)]
+    assert [(one.group, one.attempt, one.after) for one in story.all(act.DistrustCheckpoints)] == [(1, 0, 30)]
     assert (story.ids(act.Launch)[-1], story.all(act.Launch)[-1].place.nodes) == (B1, ("n3",))
 
 

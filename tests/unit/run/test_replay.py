@@ -34,7 +34,7 @@ def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) ->
     back: ex.Line = {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60}
     over = read_past(ex.new_run(tmp_path / "c", [*lines, back]))
     undone = {unit: replace(step, step=None) for unit, step in past.live.items()}
-    assert over == replace(past, resuming=60, undone={*undone}, live=undone, time=back["time"])
+    assert over == replace(past, resuming=60, equal=60, undone={*undone}, live=undone, time=back["time"])
     late = [ex.exited(26, 2, step=past.step), ex.progress(27, 0, 63, 1)]  # an attempt of before takes its time to end
     again = [ex.exited(23, 0, step=past.step), ex.launched(24, 0, 1), ex.joined(25, 0, 61, 1), *late]
     for run in (
@@ -148,6 +148,17 @@ def test_a_group_that_differs_from_a_majority_is_known_until_it_has_ended(tmp_pa
     past = read_past(ex.new_run(tmp_path / "b", [*ARRAY, found, *again, launched("group-0000", 1, "n0")]))
     assert past is not None
     assert past.live["group-0000"].diverged is None
+
+
+def test_how_far_groups_were_equal_is_known_until_a_full_restart(tmp_path: Path) -> None:
+    saved = [line("checkpoint_saved", group=0, attempt=0, step=step, path="p", equal=step - 3) for step in (10, 20)]
+    past = read_past(ex.new_run(tmp_path / "a", [*ARRAY, *saved]))
+    assert past is not None
+    assert past.equal == 17
+    again = line("full_restart", reason="x", step=20, checkpoint="p", checkpoint_step=10)
+    past = read_past(ex.new_run(tmp_path / "b", [*ARRAY, *saved, again]))
+    assert past is not None
+    assert past.equal == 10
 
 
 def test_drained_nodes_are_read_until_slurm_drains_them_no_longer(tmp_path: Path) -> None:

@@ -180,6 +180,12 @@ def test_a_rank_that_is_equal_says_nothing_of_another_that_differs() -> None:
     assert [(one["step"], one["rank"]) for one in story.records("replicas_differ")] == [(10, 1)]
 
 
+def test_a_checkpoint_tells_the_next_controller_up_to_which_step_groups_were_equal() -> None:
+    equal, saved = (10, reports(10, [GOOD] * 3)), (15, said.checkpointed(A0, 15, "/c/step-15", 1.0))
+    story = play(*trains(), saved, equal, saved, config=settings())
+    assert [record.get("equal", 0) for record in story.records("checkpoint_saved")] == [0, 10]
+
+
 def test_without_a_majority_the_run_ends_if_the_user_wants_that() -> None:
     equal, differ = (10, reports(10, [GOOD, GOOD])), (20, reports(20, [GOOD, BAD]))
     story = play(*trains(2), equal, differ, config=settings(2, on_divergence="stop"))
@@ -307,7 +313,7 @@ def test_a_history_that_a_full_restart_has_undone_says_nothing_of_what_is_saved_
     story.turn(15, [stepped(step, 6) for step in again])
     story.turn(20, reports(20, [GOOD, BAD, GOOD], [1, 1, 1]))
     story.turn(21, killed(again[1]))
-    assert _saved_from(story) == [0]
+    assert _saved_from(story) == [5]  # from which all started
 
 
 def test_what_a_group_reports_that_then_dies_does_not_make_the_others_equal() -> None:

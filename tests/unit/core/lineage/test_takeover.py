@@ -107,6 +107,14 @@ def test_the_limit_for_hangs_goes_on_from_what_was_learnt() -> None:
     assert (standstill.longest_s, standstill.seen) == (400.0, 99)
 
 
+def test_what_was_saved_before_the_last_known_comparison_may_be_restored_whoever_leads() -> None:
+    settings = array()
+    settings.health.compare_every, settings.health.on_divergence = 10, "stop"
+    differ = [said.digested(A0, 50, "a" * 16), said.digested(B0, 50, "b" * 16)]
+    story = play((10, opening(past(equal=35))), *ADOPTED[1:], (14, differ), config=settings)
+    assert {one.after for one in story.all(act.DistrustCheckpoints)} == {35}
+
+
 def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse() -> None:
     story = adopted((13, stepped(A0, 45, committed=30)))
     assert story.phases() == [Phase.RUNNING] * 2

@@ -278,6 +278,10 @@ class StatusFold(Fold):
 
     checkpoint_restored = checkpoint_saved
 
+    def checkpoints_distrusted(self, record: records.CheckpointsDistrusted) -> None:
+        if (self.status.checkpoint or 0) > record.step:
+            self.status.checkpoint = None  # which one is the newest now, the journal does not say
+
     def full_restart(self, record: records.FullRestart) -> None:
         self.status.checkpoint, self.status.no_step = record.checkpoint_step, None
         self.status.full_restarts += 1

@@ -109,6 +109,13 @@ def test_after_a_full_restart_the_step_of_the_run_goes_back_to_the_checkpoint() 
     assert play(*lines, *again).step == 51
 
 
+@pytest.mark.parametrize(("step", "shown"), [(50, None), (60, 60)])
+def test_a_checkpoint_that_is_not_restored_is_not_the_newest(step: int, shown: int | None) -> None:
+    saved = ex.event(5, "checkpoint_saved", group=0, attempt=0, step=60, path="p")
+    distrusted = ex.event(6, "checkpoints_distrusted", group=0, attempt=0, step=step)
+    assert play(ex.started(2), saved, distrusted).checkpoint == shown
+
+
 def test_full_restarts_are_told_of_to_the_end() -> None:
     line = {"time": ex.START + 20, "event": "full_restart", "step": 65, "checkpoint_step": 50}
     status = play(ex.started(2), line)

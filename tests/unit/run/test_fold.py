@@ -23,7 +23,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.AllocationRequested, records.AllocationLeaving),
         *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
         *(records.StacksTaken, records.QuorumRefused, records.CheckpointFailed),
-        *(records.FaultInjected, records.CheckpointsDistrusted),
+        records.FaultInjected,
     },
     (HistoryFold,): {
         *(*ANSWERS, records.ControllerLeft, records.ControllerError, records.Command, records.RollOver, records.Warned),

@@ -99,8 +99,9 @@ def damage(files: Files, there: Mapping[str, int]) -> str | None:
 
 
 def is_of(part: re.Match[str], writer: Writer) -> bool:
-    """Return whether an attempt of a group has saved a part."""
-    return (part["run"], int(part["group"]), int(part["attempt"])) == (_word(writer.run), writer.group, writer.attempt)
+    """Return whether a group has saved a part, in this attempt or one before."""
+    ours = (part["run"], int(part["group"])) == (_word(writer.run), writer.group)
+    return ours and int(part["attempt"]) <= writer.attempt
 
 
 def is_dead(part: re.Match[str], me: Writer, now_ns: int) -> bool:

@@ -170,7 +170,7 @@ class Store:
             self.files.rm(self.path(part), recursive=True)
 
     def distrust(self, writer: Writer, after: int) -> None:
-        """Have nobody restore what an attempt of a group has saved after a step.
+        """Have nobody restore what a group has saved after a step, in this attempt or one before.
 
         Raises:
             OSError: the store cannot be read or written.

@@ -587,7 +587,7 @@ class ReplicasDiffer(TrainingEvent):
 
 
 class CheckpointsDistrusted(OfGroup):
-    """What an attempt has saved after this step is not restored: the group had diverged."""
+    """What a group has saved after this step, in this attempt or one before, is not restored: it had diverged."""
 
     step: Annotated[int, KEY]  # the last step after which it was equal to the others
 

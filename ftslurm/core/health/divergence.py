@@ -118,7 +118,7 @@ def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
     )
     _write(turn, rank, step, differ, 0, reason)
     if turn.config.health.on_divergence == "stop":
-        for unit, _ in differ:
+        for unit in turn.state.groups:  # one that is down now may have been wrong, too
             after = agreed(turn, rank)
             turn.attempt(unit, agreed=after)  # it may save until it has ended
             turn.do(DistrustCheckpoints(unit.group_id, unit.attempt, after))  # nobody may see that it has

@@ -80,7 +80,7 @@ class NoteBroken(Value):
 
 
 class DistrustCheckpoints(Value):
-    """Have nobody restore what an attempt of a group has saved after a step: it had diverged."""
+    """Have nobody restore what a group has saved after a step, in this attempt or one before: it had diverged."""
 
     group: int
     attempt: int

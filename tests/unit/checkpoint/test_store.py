@@ -368,8 +368,8 @@ def test_what_a_group_has_saved_while_it_had_diverged_is_not_restored(store: Sto
     for step in (20, 30):
         save(store, step)
     saved = save(store, 25, me=other)
-    again = save(store, 40, me=Writer(ME.run, ME.group, ME.attempt + 1))
-    store.distrust(ME, after=10)
+    again = save(store, 40, me=Writer(ME.run, ME.group, ME.attempt + 2))
+    store.distrust(Writer(ME.run, ME.group, ME.attempt + 1), after=10)
     assert (store.newest(), store.newest(39), store.newest(24)) == (again, saved, first)
     assert [found.step for found in store.survey() if "other weights" in str(found.damage)] == [30, 20]
     assert store.summary() == (f"{store.name}/step-00000040.json", 40, None)

@@ -186,6 +186,18 @@ def test_a_checkpoint_tells_the_next_controller_up_to_which_step_groups_were_equ
     assert [record.get("equal", 0) for record in story.records("checkpoint_saved")] == [0, 10]
 
 
+def test_without_a_majority_nothing_is_restored_that_a_group_has_saved_which_is_down() -> None:
+    story = play(
+        *trains(),
+        (10, reports(10, [GOOD, GOOD, GOOD])),
+        (11, killed(C0)),
+        (20, reports(20, [GOOD, BAD, None])),
+        config=settings(on_divergence="stop"),
+    )
+    distrusted = {(one.group, one.attempt, one.after) for one in story.all(act.DistrustCheckpoints)}
+    assert {(0, 0, 10), (1, 0, 10), (2, 1, 10)} == distrusted
+
+
 def test_without_a_majority_the_run_ends_if_the_user_wants_that() -> None:
     equal, differ = (10, reports(10, [GOOD, GOOD])), (20, reports(20, [GOOD, BAD]))
     story = play(*trains(2), equal, differ, config=settings(2, on_divergence="stop"))

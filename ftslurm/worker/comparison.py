@@ -118,9 +118,8 @@ class Comparison(Onlooker):
             return
         self._committed[manager] = -1  # once: the weights may change, or the next step may not be committed
         fragments = _fragments(manager)
-        common = not self._parts and fragments
-        state = {key: read() for key, read in (common or manager._user_state_dicts).items()}
-        parts = ["*"] if common else self._parts
+        state = {key: read() for key, read in (fragments or manager._user_state_dicts).items()}
+        parts = self._parts or ["*"] * bool(fragments)
         names = [name for name, _ in digest.named(state)] if self._parts else []
         if idle := [part for part in self._parts if not fnmatch.filter(names, part)]:
             self._tell(f"health.compare_parts: no tensor to compare is {listed(idle, 'or')}; there are {few(names)}")

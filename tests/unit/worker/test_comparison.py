@@ -218,6 +218,25 @@ def test_groups_that_train_apart_are_compared_where_they_are_equal(syncs: Callab
     assert wrong_steps == ([2] if syncs is local_sgd else [1, 2, 3])
 
 
+@pytest.mark.parametrize(("part", "steps"), [("default.model.*", []), ("Streaming*.original_parameters.*", [1, 2, 3])])
+def test_of_diloco_only_what_groups_share_between_syncs_can_be_named(part: str, steps: list[int]) -> None:
+    """The digest is taken before a sync, when each group's own weights are elsewhere."""
+
+    def train(gradient: float) -> Training:
+        training = Training(every=1, parts=(part,))
+        with diloco(training):
+            for _ in range(12):
+                training.weight.grad = torch.full_like(training.weight, gradient)
+                training.optimizer.step()
+        training.over()
+        return training
+
+    one, other = train(1.0), train(-3.0)
+    assert one.reports == other.reports
+    assert [step for step, _ in one.reports] == steps
+    assert ["there are StreamingDiLoCoFragment_0" in text for text in one.warnings] == [True] * (not steps)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_second_optimizer_beside_that_of_localsgd_accuses_nobody(first: bool) -> None:
     """LocalSGD knows one optimizer; another may change weights before it does."""

@@ -56,10 +56,13 @@ def _constants(device: torch.device) -> torch.Tensor:
 
 
 def named(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a state by their names, as `default.model.weight`; of a sharded one the local part."""
+    """Yield the tensors of a state by their names, as `default.model.weight`; of a sharded one the local part.
+
+    A sparse one, which no optimizer trains, is left out: it has no memory that can be read as integers.
+    """
     if hasattr(tree, "__tensor_flatten__"):
         tree = {part: getattr(tree, part) for part in tree.__tensor_flatten__()[0]}
-    if isinstance(tree, torch.Tensor):
+    if isinstance(tree, torch.Tensor) and tree.layout is torch.strided:
         yield name, tree
     elif isinstance(tree, Mapping | list | tuple):
         for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree):

@@ -129,7 +129,7 @@ def test_what_is_trained_is_compared_and_what_may_differ_is_not() -> None:
     optimizer.step()
     state = {
         "default": OrderedDict(model=net.state_dict(), optimizer=optimizer.state_dict()),
-        "other": [torch.get_rng_state(), {"place": torch.tensor(7)}, "text", None],
+        "other": [torch.get_rng_state(), {"place": torch.tensor(7)}, torch.eye(3).to_sparse(), "text", None],
     }
     found = chosen(state, [optimizer], [])
     weights = {f"default.model.{name}" for name in ("body.weight", "body.bias", "norm.weight", "norm.bias")}

@@ -100,9 +100,9 @@ def _in_doubt(run: RunDir, step: int) -> str:
     for record in map(read, JournalReader(run.events).iter_new()):
         if isinstance(record, ReplicasDiffer) and record.equal == 0:
             found = found or record
-        elif isinstance(record, FullRestart) and found is not None and (record.checkpoint_step or 0) < found.step:
+        elif isinstance(record, FullRestart) and found is not None and (record.checkpoint_step or 0) <= found.since:
             found = None  # what differed is undone
-    return f" (warning: {found.reason})" if found is not None and found.step <= step else ""
+    return f" (warning: {found.reason})" if found is not None and found.since < step else ""
 
 
 def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:

@@ -583,6 +583,7 @@ class ReplicasDiffer(TrainingEvent):
     groups: tuple[int, ...]  # those that differ from the majority; without one, all that were compared
     nodes: tuple[str, ...]  # the node of the rank in each of these groups
     equal: int  # how many groups are the majority; 0: there is none
+    since: int  # the last step after which this rank was equal in all groups
     reason: str  # what has happened, for a person
 
 

@@ -10,7 +10,7 @@ so a group that is back, and a history that a full restart has undone, are not c
 from __future__ import annotations
 
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ftslurm.core.state.actions import DistrustCheckpoints
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
@@ -128,7 +128,8 @@ def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
 def _write(turn: Turn, rank: int, step: int, differ: Tasks, equal: int, reason: str) -> None:
     groups = tuple(unit.group_id for unit, _ in differ)
     nodes = tuple(str(unit.current.hosts[task]) for unit, task in differ)
-    turn.do(records.ReplicasDiffer(step=step, rank=rank, groups=groups, nodes=nodes, equal=equal, reason=reason))
+    about: dict[str, Any] = {"groups": groups, "nodes": nodes, "equal": equal, "since": agreed(turn, rank)}
+    turn.do(records.ReplicasDiffer(step=step, rank=rank, **about, reason=reason))
 
 
 def _named(differ: Tasks, rank: int) -> str:

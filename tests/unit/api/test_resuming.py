@@ -47,17 +47,18 @@ def test_a_checkpoint_that_was_saved_after_groups_differed_is_warned_of(tmp_path
         return "weights differ" in resume(run).begins
 
     def differ(step: int, equal: int = 0) -> ex.Line:
-        fields = {"rank": 0, "groups": [0, 1], "nodes": ["n1", "n2"], "equal": equal, "reason": "weights differ"}
-        return ex.event(3, "replicas_differ", step=step, **fields)
+        fields = {"rank": 0, "groups": [0, 1], "nodes": ["n1", "n2"], "equal": equal, "since": step - 2}
+        return ex.event(3, "replicas_differ", step=step, **fields, reason="weights differ")
 
     def undone(step: int) -> ex.Line:
         return ex.event(4, "full_restart", reason="x", step=20, checkpoint="x", checkpoint_step=step)
 
     assert told("after", differ(6))
-    assert not told("before", differ(11))
+    assert told("since they were equal", differ(11))
+    assert not told("before", differ(12))
     assert not told("majority", differ(6, equal=2))
     assert not told("undone", differ(6), undone(4))
-    assert told("not undone", differ(6), undone(8))
+    assert told("not undone", differ(6), undone(5))
 
 
 def test_checkpoints_of_a_scripts_own_format_are_shared(tmp_path: Path) -> None:

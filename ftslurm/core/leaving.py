@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftslurm.core.groups import standby
-from ftslurm.core.groups.launching import has_room
+from ftslurm.core.groups.launching import has_room, lighthouse_node
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, uses_jobs
@@ -210,7 +210,7 @@ def _there(turn: Turn) -> list[Unit]:
     drained, found = turn.nodes.drained, []
     for unit in turn.table.near(*drained):
         free = unit.phase in RUNS and unit.current.recalled is None and not unit.adopting
-        if free and not (unit.is_lighthouse and drained.issuperset(turn.state.allocation.nodes)):
+        if free and not (unit.is_lighthouse and drained.issuperset(lighthouse_node(turn))):
             found.append(unit)
     return found
 

@@ -122,10 +122,9 @@ class PlaceFinder:
 
     def find(self, unit: Unit) -> Place | None:
         """Return the place where a unit can be launched now; None: there is none."""
-        state, config = self._turn.state, self._turn.config
+        config = self._turn.config
         if unit.is_lighthouse:
-            nodes = [node for node in state.allocation.nodes if not state.nodes.of(node).drained]
-            return Place((*nodes, *state.allocation.nodes)[:1])  # the controller's node: both fail together
+            return Place(lighthouse_node(self._turn))
         if unit.is_standby:
             return standby.home(self._turn, unit)
         pool = pool_of(unit.group, config)
@@ -161,6 +160,14 @@ class PlaceFinder:
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
             for avoid, there in kinds
         ]
+
+
+def lighthouse_node(turn: Turn) -> tuple[str, ...]:
+    """Return the node of the Lighthouse: the controller's, as both fail together, unless it is lost or drained."""
+    known = turn.nodes
+    return tuple(
+        sorted(turn.state.allocation.nodes, key=lambda node: (known.of(node).out is Out.LOST, known.of(node).drained))
+    )[:1]
 
 
 def has_room(turn: Turn, pool: int, beside: Iterable[Unit], avoid: str = "") -> bool:

@@ -20,6 +20,7 @@ from histories import (
     stop,
     store,
 )
+from said import lighthouse_up
 from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0, S1
 
 from ftslurm.core.state import actions as act
@@ -126,6 +127,30 @@ def test_the_lighthouse_leaves_the_drained_node_and_is_not_told_as_failed() -> N
     launched = [r for r in story.records("step_launched") if r["unit"] == "lighthouse"]
     assert launched[-1]["nodes"] == ["n2"]
     assert story.times(act.Launch, LIGHT1) == [21.5]
+
+
+def lost(node: str) -> ev.Event:
+    return ev.NodeFate(node, True, False, "Slurm says down")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gone", "drained", "then"),
+    [
+        pytest.param(4, ["n2"], [], "n3", id="the next sound one"),
+        pytest.param(2, ["n2"], [], "n1", id="rather a drained one than a lost one"),
+        pytest.param(4, ["n2"], ["n3", "n4"], "n1", id="the controller's, if all others are drained or lost"),
+    ],
+)
+def test_a_lighthouse_that_has_moved_does_not_come_back_on_a_lost_node(
+    nodes: int, gone: list[str], drained: list[str], then: str
+) -> None:
+    moved = ((21, drain("n1")), (21.5, ev.Ended(LIGHT0, code=143)), (22, lighthouse_up(LIGHT1, "http://n2:1")))
+    story = play((0, granted(nodes)), *RUNNING[1:], *moved, config=SLURM)
+    story.turn(23, [*map(drain, drained), *map(lost, gone)])
+    story.turn(24, [ev.Ended(LIGHT1, code=None)])
+    story.wait(30)
+    launched = [r for r in story.records("step_launched") if r["unit"] == "lighthouse"]
+    assert [r["nodes"] for r in launched] == [["n1"], ["n2"], [then]]
 
 
 def test_a_warm_standby_on_the_node_is_launched_elsewhere() -> None:

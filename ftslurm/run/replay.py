@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Evidence, Exit, Out, Place, StepId
+from ftslurm.core.slow import LEAST_S
+from ftslurm.core.state.model import Evidence, Exit, Out, Pace, Place, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.protocol import records
@@ -208,6 +209,12 @@ class Reading(Past, Fold):
 
     def hang_limit(self, record: records.HangLimit) -> None:
         self.longest_s, self.seen = record.longest_s or 0.0, record.steps or 0
+
+    def group_slow(self, record: records.GroupSlow) -> None:
+        step, own_s = self.live.get(group_unit(record.group)), record.own_s or 0.0
+        if step is not None:
+            told = own_s / max(record.others_s or 0.0, LEAST_S) if record.slow else None
+            self.live[step.unit] = replace(step, pace=Pace(own_s, record.step_s or 0.0, record.step, told))
 
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:
         for group, node in zip(record.groups, record.nodes, strict=False) if record.equal else ():

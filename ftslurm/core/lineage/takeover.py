@@ -143,6 +143,7 @@ def _left_behind(unit: Unit, live: Live, now: float, equal: int) -> Unit:
     current = replace(
         unit.current,
         reached=live.step,
+        pace=live.pace,
         recalled=live.recalled,
         agreed=equal if live.diverged else None,
         evidence=(live.diverged,) if live.diverged else (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftslurm.core.state.model import Evidence, Exit, Nodes, Place, StepId
+from ftslurm.core.state.model import Evidence, Exit, Nodes, Pace, Place, StepId
 from ftslurm.protocol.value_class import Value
 
 
@@ -25,6 +25,7 @@ class Live(Value):
     recalled: str | None = None  # as in Attempt
     diverged: Evidence | None = None  # why it has been brought down, if it differs from a majority
     step: int | None = None  # the last committed one that it has reported
+    pace: Pace | None = None  # when it was last told that it is slow, or no longer
 
 
 class Scheduled(Value):

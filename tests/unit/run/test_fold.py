@@ -46,7 +46,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         records.NodeSilent,
         *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
         *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
-        *(records.GroupHeardAgain, records.GroupSlow, records.CheckpointsDistrusted),
+        *(records.GroupHeardAgain, records.CheckpointsDistrusted),
         *(records.QuorumRefused, records.CheckpointFailed, records.CheckpointRestored),
     },
 }

@@ -15,7 +15,7 @@ from ftslurm.checkpoint.layout import OWNER, Writer, name_of
 from ftslurm.checkpoint.places import Folders
 from ftslurm.config.schema import Config
 from ftslurm.controller.loop import UNSYNCED
-from ftslurm.core.state.model import Evidence, Exit, Node, Out, Place, Saved, StepId
+from ftslurm.core.state.model import Evidence, Exit, Node, Out, Pace, Place, Saved, StepId
 from ftslurm.core.state.past import Live, Scheduled
 from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
@@ -62,6 +62,15 @@ def test_what_was_learnt_for_hangs_is_read_back(tmp_path: Path) -> None:
     past = read_past(ex.new_run(tmp_path, lines))
     assert past is not None
     assert (past.longest_s, past.seen) == (400.0, 99)
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_what_was_told_of_a_slow_group_is_known_to_the_next_controller(tmp_path: Path, slow: bool) -> None:
+    pace = {"slow": slow, "step": 90, "own_s": 0.4, "others_s": 0.2, "step_s": 0.5}
+    lines = [ex.started(), ex.launched(1, 1), line("group_slow", group=1, attempt=0, nodes=["n2"], **pace)]
+    past = read_past(ex.new_run(tmp_path, lines))
+    assert past is not None
+    assert past.live["group-0001"].pace == Pace(0.4, 0.5, 90, 2.0 if slow else None)
 
 
 def line(event: str, **fields: object) -> ex.Line:

@@ -30,7 +30,7 @@ from ftslurm.controller.translate import read_attach
 from ftslurm.core.jobs.supply import SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Exit, Job, Node, Nodes, Out, Phase, Place, StepId
+from ftslurm.core.state.model import Allocation, Evidence, Exit, Job, Node, Nodes, Out, Pace, Phase, Place, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
@@ -113,6 +113,13 @@ def test_what_was_saved_before_the_last_known_comparison_may_be_restored_whoever
     differ = [said.digested(A0, 50, "a" * 16), said.digested(B0, 50, "b" * 16)]
     story = play((10, opening(past(equal=35))), *ADOPTED[1:], (14, differ), config=settings)
     assert {one.after for one in story.all(act.DistrustCheckpoints)} == {35}
+
+
+def test_a_group_that_was_told_as_slow_is_told_when_it_is_so_no_longer() -> None:
+    before = past(live(A0), replace(live(B0), pace=Pace(0.4, 0.5, 30, 2.0)))
+    even = [said.progressed(step, 50, 3, 2, 9, 0, own_s=0.2, step_s=0.5) for step in (A0, B0)]
+    story = play((10, opening(before)), (11, ALL), (11.5, word(A0), word(B0)), (20, even), (22,), config=array())
+    assert [(record["group"], record["slow"]) for record in story.records("group_slow")] == [(1, False)]
 
 
 def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse() -> None:

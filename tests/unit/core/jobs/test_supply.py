@@ -188,6 +188,15 @@ def test_a_job_that_is_over_ends_its_group_for_its_reason_and_is_asked_for_again
     assert story.unit(A0).phase is Phase.RUNNING
 
 
+def test_the_group_of_a_suspended_job_has_not_failed_and_waits_for_it() -> None:
+    story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), over("90_1", "SUSPENDED"))), config=ARRAY)
+    story.turn(12.4, [ev.Ended(B0, code=137)])
+    assert story.records("step_exited")[-1]["cause"] == "preempted"
+    story.turn(36, [seen(35.9, pilot("90_0", "n1"), pilot("90_1", "n2"))])
+    assert story.ids(act.Launch)[-1] == B1
+    assert requests(story) == [FIRST]
+
+
 def test_a_job_that_slurm_knows_no_more_is_over() -> None:
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"))), config=ARRAY)
     assert story.records("allocation_lost")[0]["reason"] == "Slurm knows it no more"

@@ -28,6 +28,7 @@ HINTS = {
     "JobHeldUser": "it is held: scontrol release {job}",
     "JobHeldAdmin": "an administrator holds it: ask them",
     "JobHoldMaxRequeue": "it was requeued too often: scontrol release {job}",
+    "job requeued in held state": "somebody has requeued and holds it: scontrol release {job}",
     "launch failed requeued held": "Slurm could not start it and holds it: scontrol release {job}",
     "ReqNodeNotAvail": "the nodes it may use are down, drained or reserved (sinfo -R); before a maintenance a shorter "
     "cluster.time may fit",

@@ -188,6 +188,7 @@ def test_in_steps_mode_a_group_says_what_it_waits_for_until_a_job_is_asked_for()
         ("JobHeldUser", "scontrol release 81_2"),
         ("JobHeldAdmin", "ask them"),
         ("launch_failed_requeued_held", "scontrol release 81_2"),
+        ("job_requeued_in_held_state", "scontrol release 81_2"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", "sinfo -R"),
         ("QOSMaxJobsPerUserLimit", "cluster.sbatch.qos"),
         ("QOSGrpNodeLimit", "cluster.sbatch.qos"),

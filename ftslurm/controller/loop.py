@@ -255,7 +255,7 @@ class Controller:
         if self.separate_jobs and number == signal.SIGUSR2:
             self.leaving = "its job is about to end"
         elif self.separate_jobs and number == signal.SIGTERM:
-            self._ask(AskOwnState())
+            self._ask(AskOwnState(signalled=True))
         else:
             self.events.append(asked_by_signal(number, self.config, is_batch(os.environ)))
             if number == signal.SIGTERM and self.scheduler.job is not None:

@@ -13,9 +13,10 @@ from ftslurm.config.schema import Config
 from ftslurm.controller.loop import Controller
 from ftslurm.controller.signals import SIGNALS
 from ftslurm.core.state.actions import Attach, Kill, Launch
-from ftslurm.core.state.events import Ended, TaskFailed
+from ftslurm.core.state.events import Ended, Explained, TaskFailed
 from ftslurm.core.state.model import Place, StepId
 from ftslurm.launchers.local import ThisMachine
+from ftslurm.launchers.scheduler import AskOwnState
 from ftslurm.protocol import records
 from ftslurm.run.directory import RunDir
 
@@ -78,6 +79,19 @@ def test_a_script_begins_before_its_line_is_on_disk_but_not_before_it_is_written
     assert synced == []
     controller._write([records.QuorumRefused(reason="x")])
     assert len(synced) == 1
+
+
+def test_a_cancelled_job_without_groups_ends_when_slurm_has_answered_and_waits_for_no_other_answer(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[AskOwnState] = []
+    monkeypatch.setattr(controller.executor, "ask", lambda ask: asked.append(ask) or [])
+    controller.separate_jobs, controller.config.cluster.kind = True, "array"
+    controller._signalled(signal.SIGTERM)
+    controller._own_job_ends([Explained(ask.signalled) for ask in asked])
+    controller._decide()
+    assert controller.state.ending is not None
+    assert controller.state.ending.until < controller.now()
 
 
 def test_an_error_while_a_step_is_adopted_ends_the_controller_because_the_step_may_run(controller: Controller) -> None:

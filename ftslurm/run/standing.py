@@ -142,7 +142,9 @@ def _between(facts: Facts) -> Standing:
 def _silence(facts: Facts, silent_s: float) -> str:
     where = f" on {visible(facts.host)}" if facts.host else ""
     long = "is not heard" if silent_s == math.inf else f"has not been heard for {seconds(silent_s)}"
-    return f"its controller{where} {long}"
+    state, _ = _last_state(facts)
+    job = f": Slurm job {facts.job} is {visible(state)}" if state not in ("", "RUNNING") else ""
+    return f"its controller{where} {long}{job}"
 
 
 def _why_lost(facts: Facts) -> str:

@@ -88,6 +88,12 @@ def test_a_complaint_is_told_while_it_trains_and_as_the_last_word() -> None:
     assert (standing(replace(trains, lives=False)).why or "").endswith("; its last word: the disk is full")
 
 
+def test_why_a_controller_is_silent_is_told_if_slurm_knows_it() -> None:
+    silent = replace(BEGUN, jobs=jobs(j81="SUSPENDED"), silent_s=40.0)
+    assert standing(silent).why == "its controller has not been heard for 40 s: Slurm job 81 is SUSPENDED"
+    assert standing(replace(silent, jobs=jobs(j81="RUNNING"))).why == "its controller has not been heard for 40 s"
+
+
 UNKNOWN = st.text(min_size=1, max_size=20).filter(lambda text: text not in TABLE)
 ANY = st.builds(
     Facts,

@@ -218,7 +218,8 @@ def _application(folders: Sequence[Path]) -> Iterator[Any]:
 
 
 def first_lines(error: BaseException) -> str:
-    """Return an error's message on one line, without OmegaConf's indented internals."""
+    """Return an error's message on one line, with the setting that OmegaConf means, without its indented internals."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("full_key:", "object_type=", "reference_type="))]
-    return " ".join(kept[:4])
+    said, key = " ".join(kept[:4]), getattr(error, "full_key", None) or ""
+    return said if key in said else f"{key}: {said}"

@@ -98,6 +98,7 @@ def test_an_element_of_a_list_may_be_changed() -> None:
         (["-m", "job=ddp,nope"], "job=nope: there is no such preset; there are: ddp, "),
         (["job=../job/ddp/x"], "job=../job/ddp/x: there is no such preset"),
         (["job.args=[1]", "job.args={a: 1}"], "job.args is a list in this job"),
+        (["run.name=${nope}"], "run.name: Interpolation key 'nope' not found"),
     ],
 )
 def test_what_the_schema_does_not_have_is_refused_by_its_key(words: list[str], says: str) -> None:

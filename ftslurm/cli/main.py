@@ -66,6 +66,12 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"ftslurm {__version__}")
         return 0
+    try:
+        os.getcwd()  # noqa: PTH109 verbs make names absolute
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the folder in which ftslurm is started cannot be used: {error.strerror}; change to another one"
+        ) from error
     verb = VERBS.get(words[0])
     name, rest = (verb.name, words[1:]) if verb is not None else ("run", words)
     if name in ("run", "plan") and {"-h", "--help"} & set(words):

@@ -216,3 +216,17 @@ def test_a_folder_that_is_not_there_any_more_is_told(tmp_path: Path, monkeypatch
     with pytest.raises(ConfigError, match="the folder in which ftslurm is started"):
         compose.to_config(copy.deepcopy(PLAIN))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("words", [["list"], ["status"], ["status", "x"], ["plan", "job=ddp"]])
+def test_a_verb_in_such_a_folder_says_so_in_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code = main.main(words)
+    monkeypatch.chdir(tmp_path)
+    why = "the folder in which ftslurm is started cannot be used: No such file or directory; change to another one"
+    assert (code, capsys.readouterr().err) == (2, f"ftslurm: {why}\n")

@@ -20,9 +20,11 @@ from ftslurm.config.schema import (
     EACH,
     MOST_GROUPS,
     Config,
+    Place,
     fault_kinds,
     members,
     most_groups,
+    sbatch_options,
     words,
 )
 from ftslurm.config.store_url import is_url, refusal
@@ -189,6 +191,11 @@ def _check_places(config: Config) -> Iterator[str]:
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:
             yield f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself"
+    places: list[Place] = [config.cluster, *config.cluster.ranges]
+    for place in places:
+        for option, value in sbatch_options(place).items():
+            if option in ("array", "test-only", "wait") and value not in (False, None):
+                yield f"cluster.sbatch.{option}: ftslurm submits single jobs, and follows each by its id; leave it out"
 
 
 def _check_store(config: Config, url: str) -> Iterator[str]:

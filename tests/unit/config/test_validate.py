@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.config.schema import Config, Fault, RandomFaults
+from ftslurm.config.schema import Config, Fault, RandomFaults, Range
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 
@@ -102,6 +102,10 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({"groups__mem": "1.5G"}, ["groups.mem='1.5G'"]),
         ({"groups__mem": "-5G"}, ["groups.mem='-5G'"]),
         ({"groups__mem": ""}, ["groups.mem=''"]),
+        # jobs
+        ({"cluster__sbatch": {"array": "0-3"}}, ["cluster.sbatch.array", "leave it out"]),
+        ({"cluster__sbatch": {"test_only": True}}, ["cluster.sbatch.test-only"]),
+        ({"cluster__kind": "array", "cluster__ranges": [Range("1", sbatch={"wait": True})]}, ["cluster.sbatch.wait"]),
         # job
         ({"run__name": "my job"}, ["run.name='my job'"]),
         ({"run__name": ""}, ["run.name=''"]),

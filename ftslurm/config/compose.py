@@ -86,6 +86,9 @@ def compose(
         raise ConfigError(f"{error} (given: {line})".replace(" ++", " ")) from error
     if evaluation is not None and task.asked:
         evaluation.conclude(best)
+    elif not task.composed:
+        swept = " ".join(one.word for one in parsed if one.sweeps)
+        raise ConfigError(f"{swept}: there is no combination of these values, so nothing would run")
     return [_typed(raw, sweep_names.suffix(told, fixed) if multirun else "") for raw, told in task.composed]
 
 

@@ -91,3 +91,8 @@ def test_what_hydra_would_do_beside_ftslurm_is_refused(words: Sequence[str], say
 def test_numbers_in_names_are_short() -> None:
     given = ["++groups.count=3", "job=ddp", "++job.args.lr=0.0123456789", "++job.args.x=1.23456789e-05", "~faults"]
     assert sweep_names.suffix(given, ["groups.count", "~faults"], 7) == "7-lr_0.0123456789-x_1.23456789e-05"
+
+
+def test_a_sweep_without_a_combination_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^groups.count=range\(1,1\): there is no combination of these values"):
+        compose.compose([JOB[0], "groups.count=range(1,1)"], multirun=True)

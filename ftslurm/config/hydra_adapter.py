@@ -24,7 +24,7 @@ from ftslurm.config.typed_values import as_in
 from ftslurm.errors import ConfigError, FtslurmError
 
 # What Hydra and its plugins raise of what they cannot understand.
-_BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError, AssertionError)
+_BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError, AssertionError, RecursionError)
 _ALONE = threading.RLock()  # Hydra's state belongs to the whole process
 
 
@@ -181,6 +181,8 @@ def _why(error: Exception, words: Sequence[str]) -> str:
         section, _, name = error.missing_cfg_file.partition("/")
         there = ", ".join(error.options)
         return f"{section}={name}: there is no such preset; there are: {there} (your own: --config-dir DIR)"
+    if isinstance(error, RecursionError):
+        return "a preset has itself in its defaults, maybe by way of another one"
     if isinstance(error.__cause__, ConfigTypeError):
         key, is_mapping = error.__cause__.full_key or "", error.__cause__.object_type is dict
         how = f"mapping in this job: set its values one by one, as in {key}.NAME=VALUE"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,3 +108,11 @@ def test_what_a_job_preset_sets_elsewhere_is_only_a_default(kind: str) -> None:
 def test_torchtitan_saves_to_no_object_store() -> None:
     with pytest.raises(ConfigError, match="torchtitan saves in a format of its own, to folders"):
         composed("job=torchtitan", "checkpoint.dir=s3://bucket/run")
+
+
+def test_presets_that_take_in_each_other_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/a.yaml").write_text("defaults: [b]\n")
+    (tmp_path / "job/b.yaml").write_text("defaults: [a]\n")
+    with pytest.raises(ConfigError, match=r"^a preset has itself in its defaults.*given: job=a"):
+        compose(["job=a"], config_dir=str(tmp_path))

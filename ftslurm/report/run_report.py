@@ -17,6 +17,7 @@ from ftslurm.report.report_json import ReportJson, to_json
 from ftslurm.report.tables import render
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.run_reader import RunReader
+from ftslurm.security import owned_files
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,10 @@ class Report:
         """Write report.html: only this user may read it, and a reader sees the old page or the new one.
 
         Raises:
-            EnvironmentProblem: it cannot be written.
+            EnvironmentProblem: it cannot be written, or the run belongs to another user, who could not read it then.
         """
+        if not owned_files.is_own(path.parent.resolve()):
+            raise EnvironmentProblem(f"{path} is not written: the run belongs to another user")
         from ftslurm.report.report_page import page  # every verb imports this, and jinja2 takes 0.1 s
 
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import random
 import re
 import stat
@@ -221,3 +222,13 @@ def test_a_thousand_groups_and_ten_thousand_events_take_two_seconds_and_5_mb() -
     assert min(took) < 2.0
     assert len(text.encode()) < 5_000_000
     assert text.count("<rect ") > 7000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into the folders of others")
+def test_root_leaves_the_page_of_another_user_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run: RunDir = ex.new_run(tmp_path, ex.one_kill())
+    run.config.write_text(compose.dump(Config()))
+    os.chown(run.root, 12345, 12345)
+    assert cli.main(["report", str(run.root)]) == 0
+    assert "is not written: the run belongs to another user" in capsys.readouterr().err
+    assert not run.report.exists()

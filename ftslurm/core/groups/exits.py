@@ -173,8 +173,7 @@ def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
         turn.fail(f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log")
         give_up(turn, unit)
         return
-    due = turn.now + 1.0 if unit.exits else turn.now
-    wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
+    wait_for_next(turn, unit, turn.now + 1.0 if unit.exits else turn.now, f"restart: {describe(verdict)}")
 
 
 def _lighthouse_away(turn: Turn) -> bool:
@@ -197,8 +196,7 @@ def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
         turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer}"))
         give_up(turn, unit)
         return
-    due = max(answer, verdict.time + 1.0)
-    wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
+    wait_for_next(turn, unit, max(answer, verdict.time + 1.0), f"restart: {describe(verdict)}")
 
 
 def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
@@ -221,11 +219,11 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
     if isinstance(answer, str):
         given_up(turn, unit, answer)
         return
-    due, reason = answer, f"restart: {describe(verdict)}"
+    reason = f"restart: {describe(verdict)}"
     # Else its launch was refused, and that record says when; or whether all start over is not decided yet.
     if verdict.attempt == unit.attempt and turn.lineage.lost is None:
-        turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=due, reason=reason))
-    wait_for_next(turn, unit, due, reason)
+        turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=answer, reason=reason))
+    wait_for_next(turn, unit, answer, reason)
 
 
 def _got_anywhere(turn: Turn) -> bool:
@@ -277,10 +275,12 @@ def _blame(turn: Turn, unit: Unit) -> None:
         node, reason = last.node, f"{last.cause.row.words}: {last.error}"
     if node is None or turn.nodes.of(node).out:
         return
-    others = turn.table.in_phase(*LIVE, Phase.PENDING)  # groups that are down return to their places
-    beside = (other for other in others if other.name != unit.name)
+    # Groups that are down return to their places.
+    beside = (other for other in turn.table.in_phase(*LIVE, Phase.PENDING) if other.name != unit.name)
     if node in broken or has_room(turn, pool_of(unit.group, turn.config), beside, avoid=node):
-        turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason), NoteBroken(node, reason))
+        turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason))
+        if unit.current.drilled is None:  # a drill says nothing about the node to other runs
+            turn.do(NoteBroken(node, reason))
         turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
 
 

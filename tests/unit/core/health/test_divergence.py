@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import said
 from histories import Moment, Story, config, granted, killed, play, ready, stepped, store
-from steps import A0, B0, C0, LIGHT0, URL
+from steps import A0, ANN, B0, C0, LIGHT0, URL
 
 from ftslurm.core.health.divergence import KEPT
 from ftslurm.core.state import actions as act
@@ -85,6 +85,19 @@ def test_a_majority_shows_who_is_wrong(
         named = sorted(group for record in found for group in record["groups"])
         assert named == sorted(group for groups in told for group in groups)
         assert all(record["equal"] == (digests.count(GOOD) if stopped else 0) for record in found)
+
+
+def test_a_drill_leaves_the_node_out_of_this_run_and_tells_other_runs_nothing() -> None:
+    story = play(
+        *trains(),
+        (10, reports(10, [GOOD, GOOD, GOOD])),
+        (11, ev.Asked("inject", ANN, "c", 1, 0, fault="corrupt")),
+        (400, reports(20, [GOOD, BAD, GOOD])),
+        (401, ev.Ended(B0, code=137)),
+        config=settings(),
+    )
+    assert [record["node"] for record in story.records("node_excluded")] == ["n2"]
+    assert story.all(act.NoteBroken) == []
 
 
 def test_the_group_leaves_its_node_heals_at_once_and_its_checkpoints_are_not_restored() -> None:

@@ -22,20 +22,15 @@ _STYLES = {
     "unreadable": "dim",
 }
 NUMBERS = frozenset(("step", "rate", "groups", "restarts", "age", "value"))
-WIDE = 120  # columns from which on notes have a column
+WIDE = 120  # columns from which on notes and sweeps have a column
 
 
 def render(rows: Sequence[Brief], width: int) -> Table:
     """Return the table, at most `width` columns wide; ids are never cut off."""
     names, cells = cells_of(rows, width)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in names:
-        table.add_column(
-            name,
-            justify="right" if name in NUMBERS else "left",
-            overflow="fold",
-            min_width=24 if name == "run" else None,
-        )
+        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
         table.add_row(*cells[row.dir])
     return table
@@ -45,7 +40,7 @@ def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, li
     """Return the names of the columns for this width, and the cells of each run by its folder."""
     told = {
         "value": any(row.value for row in rows),
-        "sweep": any(row.sweep for row in rows),
+        "sweep": width >= WIDE and any(row.sweep for row in rows),
         "user": len({row.user for row in rows}) > 1,
         "note": width >= WIDE,
     }

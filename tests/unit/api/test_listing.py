@@ -6,6 +6,8 @@ import io
 import json
 import os
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import example_journal as ex
@@ -15,8 +17,8 @@ from programs import Programs
 from rich.console import Console
 
 from ftslurm.api import listing
-from ftslurm.api.brief import brief
-from ftslurm.cli.list_table import render
+from ftslurm.api.brief import Brief, brief
+from ftslurm.cli.list_table import cells_of, render
 from ftslurm.cli.main import main
 from ftslurm.errors import RunNotFound
 from ftslurm.run.directory import RunDir, replace_text
@@ -131,6 +133,19 @@ def test_the_table_fits_into_80_columns_and_keeps_every_id_whole(tmp_path: Path)
     text = console.export_text()
     assert name in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [60, 80, 125])
+def test_nothing_in_a_table_is_cut_off(width: int) -> None:
+    name, made = "script-lr_0.003-20261127-202249-e216", time.time() - 1740
+    row = Brief(name, "/a", "me", "succeeded", made, step=1532, total_steps=100_000, groups=1, restarts=0, job="81234")
+    row = replace(row, sweep="sweep-20261127-202248-7510", note="all groups finished")
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(render([row], width))
+    names, cells = cells_of([row], width)
+    said = "".join((*names, *(cell.plain for cell in cells[row.dir])))
+    assert Counter("".join(console.export_text().split())) == Counter("".join(said.split()))
+    assert ("sweep" in names) == ("note" in names) == (width == 125)
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -10,7 +10,6 @@ from ftslurm.api import state
 from ftslurm.cli.run_argument import find_run
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import table
-from ftslurm.report.tables import WIDTH
 
 
 def main(args: argparse.Namespace) -> int:
@@ -21,7 +20,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(report.json, indent=2))
         return 0
     console = table.console()
-    console.print(report.text(), width=min(console.width, WIDTH), soft_wrap=not report.history.groups)
+    console.print(report.text(), soft_wrap=not report.history.groups)
     try:
         report.write_page(run.files.report)
         print(f"\npage: {run.files.report}")

@@ -16,7 +16,6 @@ from ftslurm.report.accounting import Account, Accounts
 from ftslurm.report.history import Failure, History, Slow
 from ftslurm.words import few, plural, seconds
 
-WIDTH = 80  # columns of a terminal that it needs
 _OF_SLOW = ("own part of a step", "the others'", "a step", "the run waited")
 _NUMBERS = ("seconds", "share", "failures", "back after", *_OF_SLOW)  # columns that are aligned at the right
 WORDS = {cause.value: cause.row.words for cause in Cause} | {
@@ -143,8 +142,9 @@ def _lost(
         sum(one.seconds for one in lost),
     )
     for one in lost[:most] if whole else ():
-        share = percent(one.seconds / whole)
-        table.add_row(Text(word(one.name)), f"{one.seconds:,.1f}", share, str(one.failures or ""))
+        table.add_row(
+            Text(word(one.name)), f"{one.seconds:,.1f}", percent(one.seconds / whole), str(one.failures or "")
+        )
     return _shown(table, len(lost))
 
 
@@ -180,7 +180,7 @@ def _table(title: str, *columns: str) -> Table:
         header_style="dim",
     )
     for name in columns:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "what")
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "what", overflow="fold")
     return table
 
 

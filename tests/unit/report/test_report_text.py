@@ -19,8 +19,9 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.report.accounting import account
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.run_report import Report
-from ftslurm.report.tables import WIDTH
 from ftslurm.run.directory import RunDir
+
+WIDTH = 80
 
 
 def report_of(lines: list[ex.Line]) -> Report:
@@ -43,6 +44,10 @@ def run_of(folder: Path, lines: list[ex.Line]) -> RunDir:
 @pytest.mark.parametrize("lines", [[], ex.one_kill(), ex.lost_node(), ex.old(ex.one_kill())])
 def test_the_text_fits_a_terminal_of_80_columns(lines: list[ex.Line]) -> None:
     assert max(len(line.rstrip()) for line in text(lines).splitlines()) <= WIDTH
+
+
+def test_the_log_of_a_failure_is_named_to_its_end() -> None:
+    assert "logs/group-0001/attempt-000/rank-0.log" in "".join(map(str.strip, text(ex.one_kill()).splitlines()))
 
 
 def test_the_text_says_what_failed_where_and_how_long_the_recovery_took() -> None:

@@ -67,7 +67,7 @@ class Conversation:
         for what, count in (("group", len(self.status.groups)), ("rank", self.ranks)):
             if asked.get(what) not in (None, *range(count)):
                 raise EnvironmentProblem(
-                    f"there is no {what} {asked[what]}; this run has {plural(count, what)}, numbered from 0"
+                    f"there is no {what} {asked[what]}, only {plural(count, what)}, numbered from 0"
                 )
 
     def ask(

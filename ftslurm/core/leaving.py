@@ -187,7 +187,7 @@ def undrain(turn: Turn, event: Asked) -> str:
     if left_out:
         turn.take_back(node, "a user takes it back")
         turn.do(NoteBroken(node))
-        said = f"{node} may be used again, and is checked before (health.preflight)"
+        said = f"{node} may be used again; health.preflight, if set, checks it before"
     supply.told_to_avoid(turn)
     return said
 

@@ -17,7 +17,7 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot
     run = local.start("groups.count=2", "restart=never", args={"open-end": True, "step-time": 0.1})
     run.wait_for_steps(5, 2)
     code, said = ask(run, "restart", "--group", "7")
-    assert (code, said) == (2, "ftslurm: there is no group 7; this run has 2 groups, numbered from 0\n")
+    assert (code, said) == (2, "ftslurm: there is no group 7, only 2 groups, numbered from 0\n")
     words = [sys.executable, "-m", "ftslurm", "attach", str(run.dir), "--group=1"]
     shell = Terminal(words, run.environ)
     shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$FTSLURM_NODE.; exit 3")
@@ -30,7 +30,7 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot
     assert "light.py" in said
     assert ask(run, "stacks", "--group", "1", "--all")[0] == 0
     code, said = ask(run, "stacks", "--group", "1", "--rank", "4")
-    assert (code, said) == (2, "ftslurm: there is no rank 4; this run has 1 rank, numbered from 0\n")
+    assert (code, said) == (2, "ftslurm: there is no rank 4, only 1 rank, numbered from 0\n")
     assert not run.named("command_refused")
     code, said = ask(run, "save")
     assert code == 1

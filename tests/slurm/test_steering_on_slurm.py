@@ -148,7 +148,7 @@ def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkey
     assert "state T" in said
     assert "light.py" in said
     code, said = run.ask("attach", "--group", "1", "--rank", "2")
-    assert (code, said) == (2, "ftslurm: there is no rank 2; this run has 2 ranks, numbered from 0\n")
+    assert (code, said) == (2, "ftslurm: there is no rank 2, only 2 ranks, numbered from 0\n")
     code, said = run.ask("attach", "--group", "1")
     assert (code, said.startswith("ftslurm: attach needs a terminal")) == (2, True)
     run.end_soon()

@@ -111,17 +111,25 @@ def test_silence_is_told_with_the_log_to_look_into(
     assert str(run.controller_log) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [[], ["--group", "0"], ["--group=0", "--attempt=1"]])
+def test_a_failure_that_is_not_there_is_not_denied_for_the_whole_run(
+    words: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["logs", str(run.root), "--failure", *words]) == 1
+    assert capsys.readouterr().err == f"ftslurm: nothing of what is asked for has failed in run {run.root.name}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["inject", "kill", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["inject", "kill", "--group=-1"], ["no group -1"]),
-        (["inject", "kill", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
+        (["inject", "kill", "--rank", "2"], ["no rank 2", "only 2 ranks, numbered from 0"]),
         (["inject", "lighthouse", "--group", "0"], ["belongs to no group"]),
         (["inject", "cancel", "--rank", "0"], ["whole step", "rank"]),
         (["restart", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
         (["stacks", "--group", "3"], ["no group 3", "3 groups, numbered from 0"]),
-        (["stacks", "--group", "0", "--rank", "2"], ["no rank 2", "2 ranks, numbered from 0"]),
+        (["stacks", "--group", "0", "--rank", "2"], ["no rank 2", "only 2 ranks, numbered from 0"]),
     ],
 )
 def test_what_the_run_does_not_have_is_refused(

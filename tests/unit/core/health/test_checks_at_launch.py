@@ -90,7 +90,7 @@ def test_undrain_lets_a_node_be_checked_again_that_has_failed() -> None:
     story = play(*begun, (3, ready(A0), store(A0)), config=settings(cluster={"requeue": False}))
     assert story.unit(B0).phase is Phase.PENDING
     story.turn(4, [ev.Asked("undrain", ANN, "c1", node="n2")])
-    assert "is checked before" in story.records("command_done")[0]["text"]
+    assert "health.preflight, if set, checks it before" in story.records("command_done")[0]["text"]
     assert [r["node"] for r in story.records("node_restored")] == ["n2"]
     assert (on(story, B1), checks(story)[B1]) == (("n2",), ("n2",))
 

@@ -23,7 +23,7 @@ def main(args: argparse.Namespace) -> int:
         failure = log_failure.last_failure(run.files, wanted, view.since)
         if failure is None:
             check_started(run.config, run.files)
-            print(f"ftslurm: nothing of what you ask for has failed in run {run.id}", file=sys.stderr)
+            print(f"ftslurm: nothing of what is asked for has failed in run {run.id}", file=sys.stderr)
             return 1
         left_out = log_failure.show_failure(run.files, wanted, failure, out, view)
     else:

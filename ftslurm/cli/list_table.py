@@ -22,7 +22,7 @@ _STYLES = {
     "unreadable": "dim",
 }
 NUMBERS = frozenset(("step", "rate", "groups", "restarts", "age", "value"))
-WIDE = 120  # columns from which on notes and sweeps have a column
+WIDE = 120  # columns from which on notes have a column
 
 
 def render(rows: Sequence[Brief], width: int) -> Table:
@@ -40,7 +40,7 @@ def cells_of(rows: Sequence[Brief], width: int) -> tuple[list[str], dict[str, li
     """Return the names of the columns for this width, and the cells of each run by its folder."""
     told = {
         "value": any(row.value for row in rows),
-        "sweep": width >= WIDE and any(row.sweep for row in rows),
+        "sweep": width >= 100 and any(row.sweep for row in rows),  # in 80 there is no room
         "user": len({row.user for row in rows}) > 1,
         "note": width >= WIDE,
     }

@@ -374,12 +374,13 @@ def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
     if evidence.node_lost and evidence.node is not None:
         node_health.exclude(turn, evidence.node, evidence.error or "lost")
-    if unit.phase is Phase.STOPPING:
-        return  # rules._bring_down kills it when it is due
-    if queue.is_told(unit, evidence) and turn.goes_on:
+    told = turn.goes_on and queue.is_told(turn, unit, evidence)
+    if told:
         queue.doubt(turn, unit)  # Slurm is asked why
         unit = turn.attempt(unit, told=unit.current.told or turn.now)
-        if unit.place.allocation is not None:
-            return  # leaving.vacate brings it down
+    if unit.phase is Phase.STOPPING:
+        return  # rules._bring_down kills it when it is due
+    if told and unit.place.allocation is not None:
+        return  # leaving.vacate brings it down
     unit = stop(turn, unit, None, died=fault_drills.struck(unit, turn.now))
     lost_connections.failed(turn, unit)

@@ -122,10 +122,10 @@ def holds(turn: Turn, step: StepId) -> bool:
     return (known is None or known.doubted is not None) and not turn.due(unit.current.told + TOLD_S)
 
 
-def is_told(unit: Unit, evidence: Evidence) -> bool:
-    """Return whether the evidence shows that Slurm has told a running step to end."""
-    orders = (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT)
-    return unit.phase is Phase.RUNNING and evidence.cause in orders and not unit.is_standby
+def is_told(turn: Turn, unit: Unit, evidence: Evidence) -> bool:
+    """Return whether the evidence shows that Slurm has told a running step to end, which may have said so before."""
+    runs = unit.phase is Phase.RUNNING or unit.current.failing.noticed == turn.now  # we have ended nothing of it yet
+    return runs and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
 
 
 def explained(turn: Turn) -> None:

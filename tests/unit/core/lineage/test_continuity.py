@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -296,6 +297,21 @@ def test_a_step_that_slurm_ends_beside_its_word_on_the_job_has_the_same_cause(fi
     words = (sign, told) if first == "its step" else (told, sign)
     story = play(*RUNNING, (30, *words), (30.02, ev.Ended(A0, 143), ev.Ended(B0, 143)))
     assert [end["cause"] for end in story.records("step_exited") if end["group"] is not None] == [cause.value] * 2
+
+
+@pytest.mark.parametrize(
+    "order",
+    [one for one in itertools.permutations(range(4)) if one.index(2) > max(one.index(0), one.index(1))],  # its end last
+)
+def test_all_that_slurm_says_in_one_moment_means_the_same_in_any_order(order: tuple[int, ...]) -> None:
+    words = (
+        ev.TaskFailed(B0, Evidence(0, "n2", signal=15)),
+        ev.TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)")),
+        ev.Ended(B0, 143),
+        ev.StopAsked("the job ends", SLURM, Cause.PREEMPTED),
+    )
+    story = play(*RUNNING, (30, *(words[i] for i in order)), (30.02, ev.Ended(A0, 143)))
+    assert [end["cause"] for end in story.records("step_exited") if end["group"] == 1] == ["preempted"]
 
 
 def test_who_asks_for_checkpoints_and_gets_none_is_told() -> None:

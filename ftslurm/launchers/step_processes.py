@@ -29,6 +29,8 @@ from ftslurm.security import owned_files
 HELPER_S = 5.0  # srun's helper process ends within two seconds of srun, or it is stuck
 ORDER_S = 1.0  # longer than a process needs to end after the message `kill`
 LONGEST_LINE = 4096  # bytes of a stderr line that are read
+# Why an adopted step's task has let go of its controller.
+TOLD = frozenset((ExitCode.ORPHANED, ExitCode.NO_GUARD, ExitCode.END_REPORTED, ExitCode.DETACHED))
 STUCK_S = 0.2  # wait for the rest of a step after the loss of one of its nodes
 
 
@@ -327,6 +329,8 @@ class Children:
                 bad = [c.code for c in step.children if c.code and (there or c.code != ExitCode.SRUN_FAILED)]
                 if id_ in self.adopted and bad:
                     self.check_lead()  # it also fails when another controller has attached
+                    if not (waited or step.kills or TOLD.issuperset(bad)):
+                        continue  # srun was ended, maybe with our job: then we leave, and the step trains on
                 abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
                 if abnormal:
                     self.cancel(id_)

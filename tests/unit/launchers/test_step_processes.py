@@ -108,6 +108,21 @@ def test_who_leaves_ends_its_own_processes_and_tells_nothing(
     assert cancelled() == []
 
 
+@pytest.mark.parametrize("ends", ["kill -9 $$", "kill -15 $$", "exit 143", "exit 137"])
+def test_a_step_whose_srun_is_ended_with_the_controllers_job_is_there_for_the_next_controller(
+    ends: str, tmp_path: Path, cancelled: Callable[[], list[str]]
+) -> None:
+    children = Children(tmp_path, Slurm(Config(), RunDir(tmp_path)))
+    adopt(children, f"{HELLO} {ends}", tmp_path)
+    until, news = time.monotonic() + 1.5, list[News]()
+    while time.monotonic() < until:  # Slurm is asked why this process got SIGTERM
+        news += children.listen(0.05)
+    assert children.steps[STEP].over_since is not None
+    children.leave()
+    assert not any(isinstance(one, StepEnded) for one in news)
+    assert cancelled() == []
+
+
 def _gone(group: int) -> bool:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:

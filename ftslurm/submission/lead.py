@@ -38,7 +38,7 @@ UNWRITTEN = 3  # of one whose run has not succeeded, which it could not write in
 # imported, so it imports nothing that is not needed for that.
 LAST = ("run_finished", "run_requeued", "controller_left")
 CHECKS_PER_S = 32  # of all pilots together: each check asks the file server a few times
-STAND_BACK_S = 5.0  # head start of better candidates: the controller's own job, or one that is not about to end
+STAND_BACK_S = 5.0  # head start of the controller's own job, and of jobs that are not about to end
 LEAVE_S = 5.0  # how long a controller may take to leave its steps
 END_S = 30.0  # how long it may take to tidy up when the run is over
 CRASHED_S = 20.0  # head start of all others after several crashes here
@@ -201,8 +201,9 @@ class Candidate(Lead):
         last = leadership.vacant(self.run, self.config, self.watch, self.number, jitter_s)
         if last is None:
             return
-        if (self.making_way or not self.by_hand) and last != self.stood_back:
-            self.stood_back, self.next_check = last, now + STAND_BACK_S
+        back_s = STAND_BACK_S * (self.making_way + (not self.by_hand))
+        if back_s and last != self.stood_back:
+            self.stood_back, self.next_check = last, now + back_s
         else:
             self._lead(last)
 

@@ -18,7 +18,7 @@ from ftslurm.protocol import records
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import lead
-from ftslurm.submission.lead import Lead
+from ftslurm.submission.lead import STAND_BACK_S, Candidate, Lead
 
 
 @pytest.fixture
@@ -108,6 +108,25 @@ def test_a_signal_that_comes_before_a_controller_can_handle_it_waits(
     assert process.wait(60) == 0
     assert "[15]" in said + capfd.readouterr().out
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "its_job_ends", "stands_back_s"),
+    [(True, False, 0.0), (True, True, STAND_BACK_S), (False, False, STAND_BACK_S), (False, True, 2 * STAND_BACK_S)],
+)
+def test_a_candidate_whose_job_is_about_to_end_leads_only_if_no_other_one_does(
+    by_hand: bool, its_job_ends: bool, stands_back_s: float, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = list[int]()
+    monkeypatch.setattr(leadership, "vacant", lambda *_: 7)
+    candidate = Candidate(Config(), run)
+    monkeypatch.setattr(candidate, "_lead", taken.append)
+    candidate.by_hand, candidate.making_way = by_hand, its_job_ends
+    candidate._check(0.0)
+    if stands_back_s:
+        assert (taken, candidate.next_check) == ([], stands_back_s)
+        candidate._check(stands_back_s)
+    assert taken == [7]
 
 
 def test_the_names_of_the_last_events_are_those_of_the_journal() -> None:

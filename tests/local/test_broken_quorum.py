@@ -55,6 +55,7 @@ class MakesTheId(ProcessGroupWrapper):
         return SimpleNamespace(allreduce=lambda tensors: store.get("the others"))
 torch.distributed.ProcessGroupNCCL = torch.distributed.ProcessGroupXCCL = OnGpus
 torch.accelerator.current_device_index = lambda: "cpu"  # what torch.device() of this machine takes
+torch.accelerator.current_accelerator = lambda: None  # a torch for CUDA names its GPUs where there are none
 torch.cuda.nccl.version = lambda: (2, 27)
 kinds = {kind.__name__: kind for kind in (ProcessGroupNCCL, ProcessGroupXCCL, OfTheScript, GlooOfTheScript, MakesTheId)}
 if sys.argv[2] == "in a wrapper":

@@ -21,6 +21,8 @@ from ftslurm.checkpoint.places import Folders
 from ftslurm.errors import complain
 from ftslurm.security import owned_files
 
+HEAD = 8  # bytes before a record: its size and its checksum
+
 
 class DataPositions:
     """The file of one rank, read once and then only written."""
@@ -90,15 +92,15 @@ class DataPositions:
         except FileNotFoundError:
             return
         at = 0
-        while record := content[at + 8 : at + 8 + int.from_bytes(content[at : at + 4], "big")]:
+        while record := content[at + HEAD : at + HEAD + int.from_bytes(content[at : at + 4], "big")]:
             if content.startswith(whole := framed(record), at):
                 self._remember(pickle.loads(record)[0], whole)  # noqa: S301 open_own has checked the owner
-            at += 8 + len(record)
+            at += HEAD + len(record)
 
     def upto(self, step: int | None = None) -> Any:
         """Return the last record of this step or before."""
         steps = [known for known in self.records if step is None or known <= step]
-        return pickle.loads(self.records[steps[-1]][8:]) if steps else None  # noqa: S301 see read()
+        return pickle.loads(self.records[steps[-1]][HEAD:]) if steps else None  # noqa: S301 see read()
 
     def append(self, step: int, record: bytes) -> None:
         """Append a record with one write, without a sync: it outlives a killed process, not a crash of the machine.

@@ -49,6 +49,11 @@ def find(turn: Turn) -> None:
             _judge(turn, unit, middle)
 
 
+def times(own_s: float, others_s: float) -> float:
+    """Return how many times the others' part of a step a group needs for its own."""
+    return own_s / max(others_s, LEAST_S)
+
+
 def _judge(turn: Turn, unit: Unit, others_s: float) -> None:
     pace, step = unit.current.pace, unit.current.step
     if pace is None or step is None:
@@ -56,7 +61,7 @@ def _judge(turn: Turn, unit: Unit, others_s: float) -> None:
     factor = EVEN if pace.told else SLOW
     slow = pace.own_s > factor * others_s and pace.own_s - others_s > max(MATTERS * pace.step_s, LEAST_S)
     since = (step if pace.since is None else pace.since) if slow else None
-    ratio, told = pace.own_s / max(others_s, LEAST_S), None
+    ratio, told = times(pace.own_s, others_s), None
     if since is not None and (pace.told or step - since >= STEPS):
         told = ratio if pace.told is None or not pace.told / SLOW < ratio < pace.told * SLOW else pace.told
     if (since, told) != (pace.since, pace.told):  # else every group would be looked at once a second

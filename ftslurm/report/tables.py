@@ -142,9 +142,8 @@ def _lost(
         sum(one.seconds for one in lost),
     )
     for one in lost[:most] if whole else ():
-        table.add_row(
-            Text(word(one.name)), f"{one.seconds:,.1f}", percent(one.seconds / whole), str(one.failures or "")
-        )
+        share = percent(one.seconds / whole)
+        table.add_row(Text(word(one.name)), f"{one.seconds:,.1f}", share, str(one.failures or ""))
     return _shown(table, len(lost))
 
 

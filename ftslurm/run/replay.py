@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ftslurm.core import slow
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.slow import LEAST_S
 from ftslurm.core.state.model import Evidence, Exit, Out, Pace, Place, StepId
 from ftslurm.core.state.past import Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
@@ -213,7 +213,7 @@ class Reading(Past, Fold):
     def group_slow(self, record: records.GroupSlow) -> None:
         step, own_s = self.live.get(group_unit(record.group)), record.own_s or 0.0
         if step is not None:
-            told = own_s / max(record.others_s or 0.0, LEAST_S) if record.slow else None
+            told = slow.times(own_s, record.others_s or 0.0) if record.slow else None
             self.live[step.unit] = replace(step, pace=Pace(own_s, record.step_s or 0.0, record.step, told))
 
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:

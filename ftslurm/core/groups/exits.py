@@ -45,7 +45,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
 
 
 def distrust(turn: Turn, group: int, attempt: int, after: int) -> None:
-    """Have nobody restore what an attempt that had diverged has saved after a step."""
+    """Have nobody restore what a group that had diverged has saved after a step, in this attempt or one before."""
     turn.do(records.CheckpointsDistrusted(group=group, attempt=attempt, step=after))
     turn.do(DistrustCheckpoints(group, attempt, after))
 
@@ -173,7 +173,8 @@ def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
         turn.fail(f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log")
         give_up(turn, unit)
         return
-    wait_for_next(turn, unit, turn.now + 1.0 if unit.exits else turn.now, f"restart: {describe(verdict)}")
+    due = turn.now + 1.0 if unit.exits else turn.now
+    wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
 
 
 def _lighthouse_away(turn: Turn) -> bool:
@@ -196,7 +197,8 @@ def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
         turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer}"))
         give_up(turn, unit)
         return
-    wait_for_next(turn, unit, max(answer, verdict.time + 1.0), f"restart: {describe(verdict)}")
+    due = max(answer, verdict.time + 1.0)
+    wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
 
 
 def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
@@ -275,8 +277,8 @@ def _blame(turn: Turn, unit: Unit) -> None:
         node, reason = last.node, f"{last.cause.row.words}: {last.error}"
     if node is None or turn.nodes.of(node).out:
         return
-    # Groups that are down return to their places.
-    beside = (other for other in turn.table.in_phase(*LIVE, Phase.PENDING) if other.name != unit.name)
+    others = turn.table.in_phase(*LIVE, Phase.PENDING)  # groups that are down return to their places
+    beside = (other for other in others if other.name != unit.name)
     if node in broken or has_room(turn, pool_of(unit.group, turn.config), beside, avoid=node):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason))
         if unit.current.drilled is None:  # a drill says nothing about the node to other runs

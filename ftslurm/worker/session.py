@@ -438,8 +438,8 @@ def share(assign: messages.Assign, me: messages.Rank) -> str | None:
         return f"{first}:{count}"
     if first != 0:
         raise RuntimeError(
-            f"standby.imports: a module has made a CUDA context on the node's first GPUs, and the group's share starts "
-            f"at number {first}; leave that module out"
+            f"the standby initialized CUDA on the node's first GPU before it got its own, which start at number "
+            f"{first}: its log names the module to remove from standby.imports"
         )
     return None  # the share starts at the first GPU anyway, and CUDA no longer reads the variable
 

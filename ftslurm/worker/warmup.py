@@ -3,7 +3,8 @@
 torch imports many of its modules at their first use: the first optimizer imports torch._dynamo and with it sympy, some
 800 modules in all. The warm-up must not change the script's results (it restores the random generators) or what the
 script can do: it runs no backward pass, because that starts autograd's threads, and then a script that forks cannot use
-autograd in its children.
+autograd in its children. Nor may it initialize CUDA: a standby does not know its GPUs yet. So it steps with SGD alone,
+since the step of Adam asks for the GPU's current stream (torch 2.13), and Adam imports nothing more.
 """
 
 from __future__ import annotations
@@ -40,24 +41,30 @@ def warm(further: Iterable[str]) -> None:
         _take_a_step()
     except Exception as error:
         complain(f"standby: could not take a step to warm up: {error!r}")
+    import torch
+
     for name in further:
+        initialized = torch.cuda.is_initialized()
         try:
             importlib.import_module(name)
         except BaseException as error:
             raise RuntimeError(
                 f"standby.imports: {name!r} cannot be imported by {sys.executable}: {type(error).__name__}: {error}"
             ) from error
+        if torch.cuda.is_initialized() > initialized:
+            complain(f"standby: the import of {name} has initialized CUDA: remove it from standby.imports")
 
 
 def _take_a_step() -> None:
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        for optimizer in (torch.optim.SGD, torch.optim.AdamW):
-            model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
-            stepper = optimizer(model.parameters(), lr=0.1)
-            stepper.zero_grad()
-            model(torch.zeros(1, 2)).square().mean().item()
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-            stepper.step()
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+        stepper.zero_grad()
+        model(torch.zeros(1, 2)).square().mean().item()
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        stepper.step()
+    if torch.cuda.is_initialized():
+        raise RuntimeError("CUDA has been initialized")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from guarded import Step, step
 
 NIGHTLY = pytest.mark.nightly
@@ -98,6 +100,40 @@ def test_what_a_standby_cannot_import_early_it_does_without(
     monkeypatch.setattr(warmup, "LATE", ("torch.no_such_part",))
     warmup.warm([])
     assert "standby: could not import torch.no_such_part early" in capsys.readouterr().err
+
+
+WARM_UP = """
+import sys, torch, torchft
+{stand_in}
+from ftslurm.worker import warmup
+warmup.warm(sys.argv[1:])
+print("touched:", *touched, torch.cuda.is_initialized())
+"""
+STAND_IN = "import devices, pytest; touched = devices.Touched(pytest.MonkeyPatch())"
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+
+def warm_up(stand_in: str, *imports: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Warm up in a fresh process, with a stand-in for the GPUs."""
+    command = [sys.executable, "-c", WARM_UP.format(stand_in=stand_in), *imports]
+    environ = os.environ | {"PYTHONPATH": ":".join([path, *sys.path])}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("stand_in", [STAND_IN, pytest.param("touched = []", marks=ON_GPU)])
+def test_the_warm_up_touches_no_gpu_whatever_torch_does_in_it(stand_in: str) -> None:
+    """A standby learns its GPUs later: a context on the node's first one would keep it from all groups but one."""
+    done = warm_up(stand_in)
+    assert done.stdout == "touched: False\n", done.stdout + done.stderr
+    assert "standby:" not in done.stderr
+
+
+def test_a_module_that_initializes_cuda_is_named(tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text("import torch; torch.cuda.is_initialized = lambda: True")
+    done = warm_up("touched = []", "json", "greedy", "wave", path=str(tmp_path))
+    assert re.findall("standby:.*", done.stderr) == [
+        "standby: the import of greedy has initialized CUDA: remove it from standby.imports"
+    ]
 
 
 @NIGHTLY

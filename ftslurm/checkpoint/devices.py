@@ -2,16 +2,23 @@
 
 In a thread that is left there NCCL would connect through GPU 0, the child of a process group would use it, and DCP
 would wait for its stream. Each rank of a node would hold half a GB of GPU 0 for its context.
+
+So does a script that does not select its GPU, which is seen by the contexts of its process.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
+MISPLACED = (
+    "a worker uses GPU {}, which is another local rank's: its CUDA context takes about half a GB there. Call "
+    "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else of the script uses CUDA"
+)
 
 
 def on_this_device(function: Callable[..., T]) -> Callable[..., T]:
@@ -29,3 +36,18 @@ def on_this_device(function: Callable[..., T]) -> Callable[..., T]:
         return function(*args)
 
     return there
+
+
+def misplaced() -> str:
+    """Return what to tell the user if this worker has a CUDA context on the GPU of another local rank, else "".
+
+    A worker's GPU is that of its local rank, where there is one for each.
+    """
+    import torch
+
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)  # a build for CPUs has none
+    ranks, own = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    if has_context is None or not torch.cuda.is_initialized() or torch.cuda.device_count() != ranks:
+        return ""
+    others = [gpu for gpu in range(ranks) if gpu != own and has_context(gpu)]
+    return MISPLACED.format(others[0]) if others else ""

@@ -84,9 +84,9 @@ class Observer(Onlooker):
         self._position.mark(manager._step, Stage.SEEKING_QUORUM)
 
     @quietly
-    def reduces(self, manager: Any) -> None:
-        """Note that the script averages something."""
-        self._of(manager).pace.reduces(self._clock())
+    def reduces(self, manager: Any, tensor: Any) -> None:
+        """Note that the script averages a tensor."""
+        self._of(manager).pace.reduces(self._clock(), tensor)
         if self._position.stage == Stage.SEEKING_QUORUM:
             self._reducing = True
         else:
@@ -122,8 +122,8 @@ class Observer(Onlooker):
         now = self._clock()
         seen = self._read(manager)
         seen.step = manager.current_step()
-        seen.pace.ends(now, committed)
         self._position.mark(seen.step, Stage.COMPUTING)
+        seen.pace.ends(now, committed)
         if not committed:
             self._aborted += 1
             if not self._aborting or now - self._reported_at >= self._every_s:

@@ -104,7 +104,7 @@ class RunManager(Base):  # type: ignore[misc]
         Gloo has begun already. Gloo's thread, which copies the average of a tensor on a GPU into it, removes all hooks
         at that moment: the process dies of SIGSEGV.
         """
-        self._ftslurm.progress.reduces(self)
+        self._ftslurm.progress.reduces(self, tensor)
         group = self._pg
         if getattr(tensor, "requires_grad", False):
             tensor = tensor.detach()

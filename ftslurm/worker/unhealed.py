@@ -1,4 +1,4 @@
-"""Warns the user of a script that trains without a torchft Manager: nothing will heal it.
+"""Warns the user of a script that trains without a torchft Manager, which nothing will heal, or on the wrong GPUs.
 
 torch calls a hook after each step of each optimizer. A script that has taken ten of them without a Manager trains
 without one. Other signs would be wrong:
@@ -8,12 +8,17 @@ without one. Other signs would be wrong:
 - The first step: some scripts take an empty one to create the optimizer's state before they create the Manager.
 
 A script that ends sooner is checked at its end: the user is warned if it has taken a step, or leaves a process group.
+
+By the tenth step a script that does not select its GPU has shown it, too (devices.misplaced).
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+
+from ftslurm.checkpoint import devices
+from ftslurm.worker.onlooker import Onlooker, quietly
 
 STEPS = 10
 WARNING = (
@@ -23,14 +28,15 @@ WARNING = (
 )
 
 
-class Watch:
-    """Watches this process until a Manager is created or the tenth optimizer step is taken.
+class Watch(Onlooker):
+    """Watches this process until the tenth optimizer step is taken, or a Manager is created.
 
     Args:
-        warn: called with the text for the user, at most once.
+        warn: called with a text for the user, at most once with each.
     """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
+        super().__init__()
         self.over = True  # nothing is watched yet; then: there is a Manager, or the user is warned
         self._warn = warn
         self._steps = 0
@@ -40,6 +46,7 @@ class Watch:
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._stepped)
         self.over = False
 
+    @quietly
     def ended(self) -> None:
         """Handle that the script has ended without an error."""
         import torch.distributed as dist
@@ -47,10 +54,14 @@ class Watch:
         if self._steps or (dist.is_available() and dist.is_initialized()):
             self._tell()
 
+    @quietly
     def _stepped(self, *_: object) -> None:
         self._steps += 1
-        if self._steps == STEPS:
-            self._tell()
+        if self._steps != STEPS:
+            return
+        self._tell()
+        if text := devices.misplaced():
+            self._warn(text)
 
     def _tell(self) -> None:
         if not self.over:

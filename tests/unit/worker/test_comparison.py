@@ -61,7 +61,7 @@ class Training:
         self.reports, self.warnings, self.position = list[tuple[int, str]](), list[str](), Position()
         self.compared = Comparison(self.warnings.append, self.position, every, parts)
         self.compared.report = lambda *told: self.reports.append(told)
-        progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, reduces=bool)
+        progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, reduces=lambda *_: None)
         watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
         watchers.quorums = SimpleNamespace(cover=bool)
         self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)

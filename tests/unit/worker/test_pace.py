@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 
+import torch
+
 from ftslurm.worker.pace import STEPS, Pace
+
+CPU = torch.zeros(1)
 
 
 class Clock:
@@ -24,13 +28,14 @@ def step(
     quorum_s: float = 0.0,
     committed: bool = True,
     buckets: int = 1,
+    tensor: torch.Tensor = CPU,
 ) -> None:
     """Take a step: compute, wait for the quorum, compute, reduce with the others, vote."""
     clock.passes(own_s / 2 + quorum_s)
     pace.waited(quorum_s)
-    pace.reduces(clock.passes(own_s / 2))
+    pace.reduces(clock.passes(own_s / 2), tensor)
     for _ in range(buckets - 1):
-        pace.reduces(clock.passes(others_s))
+        pace.reduces(clock.passes(others_s), tensor)
     clock.passes(others_s)
     pace.waited(others_s)  # an allreduce waits for the quorum, too
     pace.ends(clock.passes(0.001), committed)

@@ -2,16 +2,22 @@
 
 import gc
 import logging
+import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from weakref import WeakSet
 
 import pytest
+import torch
+from devices import Devices
 from torchft_managers import fake_torchft, run_manager
 
+from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
+from ftslurm.worker.pace import STEPS
 from ftslurm.worker.progress import Observer
 
 KEYS = ["step", "quorum_id", "participants", "committed", "aborted", "gap_s"]
@@ -157,6 +163,43 @@ def test_a_failing_report_is_noted_once_and_training_goes_on(caplog):
     assert [record.message.count("the controller is gone") for record in caplog.records] == [1]
 
 
+def on_gpu(index):
+    return SimpleNamespace(device=torch.device("cuda", index))
+
+
+@pytest.mark.parametrize("odd", [0.0, 0.2, 1.0])
+def test_whatever_gpus_a_step_uses_and_however_they_fail_its_progress_is_reported(odd, monkeypatch):
+    """The gradients' allreduce is called in the main thread or in a hook's, on its current device or another one."""
+    for seed in range(10):
+        dice = random.Random(seed)
+        gpus = Devices(monkeypatch)
+        gpus.odd = lambda dice=dice: dice.random() < odd
+        run, used = Run(every_s=0), set()
+        for _ in range(2 * STEPS):
+            run.manager.start_quorum()
+            for index in dice.choices(range(1, 4), k=dice.randrange(3)):
+                hook = on_this_device(run.manager.allreduce) if dice.random() < 0.5 else run.manager.allreduce
+                with ThreadPoolExecutor(1) as executor:
+                    executor.submit(hook, on_gpu(index)).result()
+                used.add(index)
+            assert run.manager.should_commit()
+            assert place(run) == (run.manager.current_step(), Stage.COMPUTING)
+        assert run.told("step") == [(step,) for step in range(1, 2 * STEPS + 1)]
+        assert gpus.contexts <= used  # and none on GPU 0, the current one
+
+
+def test_the_clock_of_the_gpu_with_the_gradients_is_read_whatever_the_current_one_is(monkeypatch):
+    gpus, run = Devices(monkeypatch), Run(every_s=0)
+    for _ in range(STEPS + 2):
+        run.manager.start_quorum()
+        run.now, gpus.now = run.now + 0.01, gpus.now + 0.3
+        run.manager.allreduce(on_gpu(2))
+        run.now, gpus.now = run.now + 0.5, gpus.now + 0.2
+        run.manager.should_commit()
+    assert (run.reports[-1].own_s, run.reports[-1].step_s) == (0.3, 0.51)
+    assert gpus.contexts == {2}
+
+
 def test_a_report_of_a_long_run_is_small():
     run = Run()
     run.manager._step = 10**9
@@ -184,9 +227,9 @@ def test_the_position_follows_every_step():
     release.set()
     manager._quorum_future.result()
     assert place(run) == (0, Stage.HAS_QUORUM)
-    manager.allreduce(1)
+    manager.allreduce(torch.zeros(1))
     assert place(run) == (0, Stage.COLLECTIVE)
-    manager.allreduce(1)
+    manager.allreduce(torch.zeros(1))
     manager.should_commit()
     assert place(run) == (1, Stage.COMPUTING)
     manager.start_quorum(heal_to=24)
@@ -201,7 +244,7 @@ def test_an_allreduce_before_the_quorum_waits_for_it_and_then_is_one():
     release = threading.Event()
     run.manager._executor.submit(release.wait)
     run.manager.start_quorum()
-    thread = threading.Thread(target=run.manager.allreduce, args=(1,))
+    thread = threading.Thread(target=run.manager.allreduce, args=(torch.zeros(1),))
     thread.start()
     while not run.observer._reducing:
         pass

@@ -1,0 +1,61 @@
+"""Which workers are said to use a GPU that is not theirs."""
+
+from __future__ import annotations
+
+import loaded
+import pytest
+import torch
+from devices import Devices
+
+from ftslurm.checkpoint import devices
+from ftslurm.worker import unhealed
+
+
+@pytest.mark.parametrize(
+    ("ranks", "own", "contexts", "named"),
+    [
+        (4, 1, {1}, None),
+        (4, 1, {0, 1}, 0),
+        (4, 0, {0, 2, 3}, 2),
+        (4, 3, {0}, 0),  # "cuda" without an index
+        (4, 2, set[int](), None),  # it trains on the CPU
+        (2, 1, {2, 3}, None),  # two GPUs for each worker
+        (8, 5, {1}, None),  # workers share GPUs
+    ],
+)
+def test_a_worker_that_uses_the_gpu_of_another_rank_is_told_the_cure(
+    ranks: int, own: int, contexts: set[int], named: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = Devices(monkeypatch)
+    gpus.contexts = set(contexts)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("LOCAL_RANK", str(own))
+    told: list[str] = []
+    watch = unhealed.Watch(told.append)
+    for _ in range(3 * unhealed.STEPS):
+        watch._stepped()
+    assert told == ([] if named is None else [devices.MISPLACED.format(named)])
+    assert gpus.contexts == contexts
+
+
+def test_nothing_that_is_said_can_end_a_step_of_an_optimizer() -> None:
+    def closed(_: str) -> None:
+        raise BrokenPipeError
+
+    watch = unhealed.Watch(closed)
+    watch.over = False
+    for _ in range(2 * unhealed.STEPS):
+        watch._stepped()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_contexts_of_this_process_are_found_and_none_is_made() -> None:
+    said = loaded.run(
+        "import torch; from ftslurm.checkpoint import devices\n"
+        "torch.cuda.init(); before = devices.misplaced()\n"
+        "torch.zeros(1, device='cuda'); print([before, devices.misplaced()])",
+        LOCAL_RANK="-1",
+        LOCAL_WORLD_SIZE=str(torch.cuda.device_count()),
+    )
+    assert said.stdout == f"{['', devices.MISPLACED.format(0)]}\n", said.stderr

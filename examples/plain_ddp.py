@@ -32,6 +32,8 @@ def main() -> None:
 
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
 
     torch.manual_seed(0)

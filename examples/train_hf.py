@@ -156,6 +156,8 @@ def main() -> None:
     )
     args = options.parse_args()
 
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before the Manager makes its streams
     set_seed(0)  # the first weights, the same in all groups
     shape = {"n_positions": 8, "n_embd": 64, "n_layer": 2, "n_head": 4}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=10, bos_token_id=None, eos_token_id=None, **shape))

@@ -1,6 +1,7 @@
-"""Keeps a thread on the GPU of its creator: each thread has a current device of its own, which at first is GPU 0.
+"""Which GPUs this process uses.
 
-In a thread that is left there NCCL would connect through GPU 0, the child of a process group would use it, and DCP
+Each thread has a current device of its own, at first GPU 0, so a thread of ours is kept on the GPU of its creator. In a
+thread that is left there NCCL would connect through GPU 0, the child of a process group would use it, and DCP
 would wait for its stream. Each rank of a node would hold half a GB of GPU 0 for its context.
 
 So does a script that does not select its GPU, which is seen by the contexts of its process.
@@ -10,9 +11,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 MISPLACED = (
@@ -36,6 +40,14 @@ def on_this_device(function: Callable[..., T]) -> Callable[..., T]:
         return function(*args)
 
     return there
+
+
+def synchronize(tensors: Iterable[torch.Tensor]) -> None:
+    """Wait until the GPUs of these tensors have done what they were asked for, on whatever stream."""
+    import torch
+
+    for device in {tensor.device for tensor in tensors if tensor.device.type != "cpu"}:
+        torch.accelerator.synchronize(device)
 
 
 def misplaced() -> str:

@@ -37,6 +37,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import GroupFailed, RankGroup
+from ftslurm.checkpoint.devices import synchronize
 from ftslurm.checkpoint.files import Files
 from ftslurm.checkpoint.store import Store
 
@@ -75,8 +76,8 @@ def copy(tree: Tree, buffers: dict[str, torch.Tensor]) -> Snapshot:
         buffers: host memory that is kept from one save to the next: pinning it anew would take longer than copying.
     """
     tensors = tensors_by_path(tree)
+    synchronize(tensors.values())  # the optimizer may have a stream of its own
     pieces: dict[str, Piece] = {}
-    on_accelerator = False
     for path, tensor in tensors.items():
         local, offsets, placements, first = tensor, torch.Size([0] * tensor.dim()), None, True
         if isinstance(tensor, DTensor):
@@ -85,7 +86,6 @@ def copy(tree: Tree, buffers: dict[str, torch.Tensor]) -> Snapshot:
             local, offsets = tensor.to_local(), torch.Size(at)
             along = zip(placements, tensor.device_mesh.get_coordinate() or (), strict=False)
             first = not any(at for one, at in along if one.is_replicate() or one.is_partial())
-        on_accelerator |= local.device.type != "cpu"
         buffer = buffers.get(path)
         if buffer is None or (buffer.size(), buffer.dtype) != (local.size(), local.dtype):
             pinned = local.device.type == "cuda"
@@ -100,8 +100,7 @@ def copy(tree: Tree, buffers: dict[str, torch.Tensor]) -> Snapshot:
 
     out = io.BytesIO()
     Pickler(out).dump(tree)
-    if on_accelerator:
-        torch.accelerator.synchronize()
+    synchronize(tensors.values())  # now the copies are complete
     return Snapshot(out.getvalue(), pieces)
 
 

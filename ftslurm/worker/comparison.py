@@ -1,8 +1,10 @@
 """Reports a digest of what all groups have in common after every so many steps; the controller compares them.
 
 It is taken when the script asks for the quorum of the next step: between the optimizer's last change and its next one,
-in the main thread, where the state may be read. A thread computes it beside that step, on the device where the tensors
-lie. Whatever may change them waits for it: a heal, and the commit after which the optimizer takes its step.
+in the main thread, where the state may be read. All streams of the GPUs that hold it have ended by then, also those of
+an optimizer. A thread computes the digest beside that step, on the device where the tensors lie. Whatever may change
+them waits for it: a heal, and the commit after which the optimizer takes its step. If something changes them all the
+same, the digest is discarded: it would accuse a group that is well.
 
 Only a step that this process has committed counts. So a group that heals reports none before the step after, and the
 random weights before the first step are never compared.
@@ -23,9 +25,7 @@ from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-import torch
-
-from ftslurm.checkpoint.devices import on_this_device
+from ftslurm.checkpoint.devices import on_this_device, synchronize
 from ftslurm.errors import complain
 from ftslurm.protocol.position import Position
 from ftslurm.words import few, listed
@@ -36,6 +36,10 @@ _NOT = "groups are not compared (health.compare_every)"
 NOTHING = (
     f"{_NOT}: no tensor of the state that the Manager heals others with is a weight that an optimizer of torch trains; "
     "name what to compare with health.compare_parts"
+)
+CHANGES = (
+    "some steps are not compared (health.compare_every): weights or optimizer changed while they were read, as by SAM "
+    "or an optimizer in a thread of its own. Name what is complete when the next step begins with health.compare_parts"
 )
 SEVERAL = f"{_NOT}: the script has several Managers"
 FRAGMENT = "StreamingDiLoCoFragment_"  # how the names of DiLoCo's state begin
@@ -133,7 +137,8 @@ class Comparison(Onlooker):
             for key in fragments:  # what has been read is a copy
                 manager._load_state_dict_fns[key](state[key])
             complain(f"drill: after step {step} one bit of {name} is flipped")
-        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, _ready()))
+        synchronize(tensors.values())  # what has begun to change; in the thread it might meet the capture of a graph
+        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors))
         self._thread.start()
 
     def _wait(self) -> None:
@@ -141,11 +146,14 @@ class Comparison(Onlooker):
             self._thread.join()
             self._thread = None
 
-    def _take(self, step: int, tensors: dict[str, Any], ready: Any) -> None:
+    def _take(self, step: int, tensors: dict[str, Any]) -> None:
         try:
-            if ready is not None:
-                ready.wait()  # what the script's stream has begun to change; a stream of its own would hold memory
-            self.report(step, digest.digest(tensors))
+            versions = [tensor._version for tensor in tensors.values()]
+            found = digest.digest(tensors)
+            if versions == [tensor._version for tensor in tensors.values()]:
+                self.report(step, found)
+            else:
+                self._tell(CHANGES)
         except Exception as error:
             self.failed(error)
 
@@ -157,8 +165,3 @@ class Comparison(Onlooker):
 def _fragments(manager: Any) -> dict[str, Callable[[], Any]]:
     """Return what reads the state of each of DiLoCo's fragments; of another script nothing."""
     return {key: read for key, read in manager._user_state_dicts.items() if key.startswith(FRAGMENT)}
-
-
-def _ready() -> Any:
-    """Return an event of the GPU that comes when all is done that the script has asked for; None: there is no GPU."""
-    return torch.accelerator.current_stream().record_event() if torch.accelerator.is_available() else None

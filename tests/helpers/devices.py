@@ -19,6 +19,7 @@ class Devices:
         self.of = threading.local()
         self.contexts = set[int]()  # of this process
         self.synchronized = list[int]()
+        self.queued = list[tuple[int, Callable[[], object]]]()  # GPU, and what it does when it is synchronized
         self.now = 0.0  # by the GPUs' clocks, in seconds
         self.odd: Callable[[], bool] = lambda: False  # whether a call of CUDA fails
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
@@ -49,7 +50,11 @@ class Devices:
         return self.current() if device is None or device.index is None else int(device.index)
 
     def _synchronize(self, device: Any = None) -> None:
-        self.synchronized.append(self.use(device))
+        index = self.use(device)
+        self.synchronized.append(index)
+        for on, work in [one for one in reversed(self.queued) if one[0] == index]:
+            self.queued.remove((on, work))
+            work()
 
 
 class Event:

@@ -144,6 +144,24 @@ def test_every_setting_that_is_written_anywhere_exists() -> None:
     assert wrong == []
 
 
+SELECTS = re.compile(r"set_device\(|pick_device\(\w")
+USES_CUDA = re.compile(r" Manager\(|init_process_group\(|\.to\(device")  # torchft's Manager makes streams
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_every_example_selects_its_gpu_before_anything_uses_cuda(example: Path) -> None:
+    text = example.read_text()
+    first = USES_CUDA.search(text)
+    if first and "cuda" in text and example.name != "train_lightning.py":  # Lightning selects it before on_fit_start
+        assert SELECTS.search(text[: first.start()]), f"{example.name}: torch.cuda.set_device comes late, or is missing"
+
+
+def test_every_snippet_for_a_gpu_selects_it(page: Path) -> None:
+    for block in FENCE.findall(page.read_text()):
+        if re.search(r"""["'`]cuda["':].*LOCAL_RANK""", block):
+            assert SELECTS.search(block), block
+
+
 def test_every_page_has_its_place_on_the_web_site() -> None:
     places = (ROOT / "mkdocs.yml").read_text()
     names = [path.name for path in (ROOT / "docs").glob("*.md")]

@@ -1,13 +1,15 @@
-"""Which workers are said to use a GPU that is not theirs."""
+"""Which workers use a GPU that is not theirs, and what is complete when the state on several GPUs is copied."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import loaded
 import pytest
 import torch
 from devices import Devices
 
-from ftslurm.checkpoint import devices
+from ftslurm.checkpoint import devices, snapshot
 from ftslurm.worker import unhealed
 
 
@@ -46,6 +48,44 @@ def test_nothing_that_is_said_can_end_a_step_of_an_optimizer() -> None:
     watch.over = False
     for _ in range(2 * unhealed.STEPS):
         watch._stepped()
+
+
+class OnGpu:
+    """A tensor on one of several GPUs. What is asked of a GPU is done when it is synchronized, the last thing first."""
+
+    layout = torch.strided
+
+    def __init__(self, gpus: Devices, index: int, value: float) -> None:
+        self.gpus, self.device, self.data = gpus, torch.device("cuda", index), torch.zeros(4)
+        gpus.queued.append((index, lambda: self.data.fill_(value)))  # by the optimizer, on a stream of its own
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
+        buffer, own = args
+        own.gpus.queued.append((own.device.index, lambda: function(buffer, own.data)))
+
+    def __getattr__(self, name: str) -> Any:  # its shape
+        return getattr(self.data, name)
+
+    def detach(self) -> OnGpu:
+        return self
+
+
+@pytest.mark.parametrize("current", range(4))
+def test_a_snapshot_is_complete_whichever_gpus_hold_the_state_and_is_current(
+    current: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus, make = Devices(monkeypatch), torch.empty
+    monkeypatch.setattr(snapshot, "_PLAIN", (OnGpu, torch.Tensor))
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, **_: make(size, dtype=dtype))
+    torch.accelerator.set_device_index(current)
+    values = {"a": 1.0, "b": 2.0, "c": 3.0}
+    tree: dict[str, Any] = {name: OnGpu(gpus, n, value) for n, (name, value) in enumerate(values.items())}
+    copied = snapshot.copy(tree | {"on the CPU": torch.ones(4)}, {}).pieces
+    assert {name: piece.tensor.tolist() for name, piece in copied.items()} == {
+        name: [value] * 4 for name, value in (values | {"on the CPU": 1.0}).items()
+    }
+    assert gpus.contexts == {0, 1, 2}
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from devices import Devices
 from torchft.local_sgd import DiLoCo, LocalSGD
 from torchft_managers import run_manager
 
@@ -138,6 +139,37 @@ def test_what_is_large_is_complete_before_the_optimizer_or_a_heal_changes_it(mon
         assert begun.is_set()
         assert training.reports == [(2, before)]
         assert real(digest.chosen({"default": training.state()}, [training.optimizer], [])) != before
+
+
+def test_a_state_that_changes_while_it_is_read_is_not_reported_and_the_next_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An optimizer in a thread of its own, or weights that the script changes within a step, as SAM does."""
+    real, training = digest.digest, Training()
+
+    def torn(tensors: Any) -> str:
+        if training.manager._step == 2:
+            with torch.no_grad():
+                training.weight[3:].add_(1)
+        return real(tensors)
+
+    monkeypatch.setattr(digest, "digest", torn)
+    training.train(7)
+    assert [step for step, _ in training.reports] == [4, 6]
+    assert [text.startswith("some steps are not compared") for text in training.warnings] == [True]
+
+
+def test_all_streams_of_all_gpus_of_the_state_have_ended_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever GPU is current: no context is made there."""
+    training, gpus, read = Training(), Devices(monkeypatch), list[list[int]]()
+    state = {str(n): SimpleNamespace(device=torch.device("cuda", n), _version=0) for n in (1, 3)}
+    state["on the CPU"] = SimpleNamespace(device=torch.device("cpu"), _version=0)
+    monkeypatch.setattr(digest, "chosen", lambda *_, **__: state)
+    monkeypatch.setattr(digest, "digest", lambda _: read.append(sorted(gpus.synchronized)) or "0" * 16)
+    training.train(3)
+    assert training.reports == [(2, "0" * 16)]
+    assert read == [[1, 3]]
+    assert gpus.contexts == {1, 3}
 
 
 def test_a_group_that_has_yet_to_take_a_step_of_a_second_optimizer_compares_what_the_others_do() -> None:

@@ -20,6 +20,7 @@ import json
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,6 +73,8 @@ def close_managers(gateway: Gateway) -> None:
         quorum.store_address = through(gateway, quorum.store_address)
 
     module.ManagerServer, module.ManagerClient = server, client
+    # Ranks wait for the Manager of rank 0, which may prepare data first. If it dies, the guards end the others.
+    module.TCPStore = functools.partial(module.TCPStore, timeout=timedelta(days=365))
 
 
 def through(gateway: Gateway, address: str) -> str:
@@ -100,19 +103,38 @@ class _Server:
 
 
 class Client:
-    """torchft's ManagerClient, with a callback for its answers, before torchft uses them."""
+    """torchft's ManagerClient, with a callback for its answers, before torchft uses them.
 
-    def __init__(self, client: Any, answered: Callable[[Any], object] = bool) -> None:
+    Args:
+        client: torchft's.
+        answered: called with each quorum.
+        has_stepped: tells whether the run has committed a step. Until then a quorum that does not come is asked for
+            again: another group may prepare data for any time, and who waits for it has not failed.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        answered: Callable[[Any], object] = bool,
+        has_stepped: Callable[[], object] = lambda: True,
+    ) -> None:
         self._client = client
         self.answered = answered
+        self.has_stepped = has_stepped
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     def _quorum(self, *args: Any, **words: Any) -> Any:
-        quorum = self._client._quorum(*args, **words)
-        self.answered(quorum)
-        return quorum
+        while True:
+            try:
+                quorum = self._client._quorum(*args, **words)
+            except TimeoutError:
+                if self.has_stepped():
+                    raise
+                continue
+            self.answered(quorum)
+            return quorum
 
 
 # --- servers in Python ------------------------------------------------------------------------------------------------

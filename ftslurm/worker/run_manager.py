@@ -39,7 +39,7 @@ class RunManager(Base):  # type: ignore[misc]
         choose(call)
         self._ftslurm.unhealed.over = True
         super().__init__(*call.args, **call.kwargs)
-        self._client = Client(self._client)
+        self._client = Client(self._client, has_stepped=lambda: self._ftslurm.lineage.reached())
         self._ftslurm.quorums.cover(self._pg)
 
     def start_quorum(self, *args: Any, **kwargs: Any) -> None:

@@ -103,3 +103,27 @@ def test_a_training_that_steps_is_not_told_and_one_that_begins_late_no_longer(ba
     done = subprocess.run(command, env=run.environ, capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout)["warnings"] == []
     stop(run)
+
+
+PREPARES = """
+import os, time
+from light_worker import Manager
+if os.environ["FTSLURM_LEADER"] == "1":
+    time.sleep(11)
+manager = Manager()
+while manager.current_step() < 5:
+    manager.start_quorum()
+    manager.wait_quorum()
+    manager.should_commit()
+"""
+
+
+@pytest.mark.light
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_nobody_fails_who_waits_for_a_leader_that_prepares_data(backend: Backend, workers: int) -> None:
+    """The limit for a quorum is 3 s; `groups.min` lets nobody begin alone."""
+    script = backend.script(PREPARES)
+    short = ("job.longest_step_s=1", "health.lost_after_s=3", "restart=never")
+    run = backend.start("groups.count=3", "groups.min=3", f"groups.workers={workers}", *short, script=script).finish()
+    assert [(e["cause"], e["step"]) for e in run.named("step_exited") if e["group"] is not None] == [("ok", 5)] * 3

@@ -39,6 +39,7 @@ STORES_TOLD = 16  # they must not fill the journal
 TOLD_S = 0.5  # after the first one, a successor has been announced all live attempts
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
+FEW = 32  # up to so many groups, a decision for each request takes less time than the shortest timer, a millisecond
 
 
 class Server:
@@ -113,11 +114,12 @@ class Server:
         """Schedule a decision for when all requests that have arrived are read.
 
         A decision takes time in proportion to the number of groups, and so does the pause before it: N requests do not
-        cost N decisions on N groups.
+        cost N decisions on N groups. With few groups there is no pause.
         """
         if not self.decision_due:
             self.decision_due = True
-            asyncio.get_running_loop().call_later(PAUSE_S * len(self.book.beats), self.decide)
+            groups = len(self.book.beats)
+            asyncio.get_running_loop().call_later(PAUSE_S * groups if groups > FEW else 0, self.decide)
 
     def decide(self, moment: float | None = None) -> None:
         """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""

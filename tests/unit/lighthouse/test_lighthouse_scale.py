@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import manager_requests
 import pytest
@@ -16,7 +17,7 @@ from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.last_quorum import LastQuorum
 from ftslurm.lighthouse.quorum import Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused
-from ftslurm.lighthouse.server import PAUSE_S, Server
+from ftslurm.lighthouse.server import FEW, PAUSE_S, Server
 from ftslurm.protocol import messages
 
 RULES = Rules(min_replicas=1, join_timeout_s=3600.0, heartbeat_timeout_s=3600.0)
@@ -54,6 +55,36 @@ def test_many_requests_do_not_cost_as_many_decisions(tmp_path: Path) -> None:
     assert len(protobuf.read_quorum(answers[0]).members) == count
     pauses = [after - before for before, after in itertools.pairwise(decisions)]
     assert min(pauses) >= PAUSE_S * count
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Counts the timers that are due later than now."""
+
+    timers = 0
+
+    def call_at(self, when: float, *rest: Any, **more: Any) -> asyncio.TimerHandle:
+        self.timers += when > self.time()
+        return super().call_at(when, *rest, **more)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 16, FEW])
+def test_no_timer_is_on_the_way_of_a_quorum(count: int, tmp_path: Path) -> None:
+    """asyncio's timers take a millisecond at least, and every step of the training would wait for it."""
+
+    async def train() -> None:
+        book = Book(RULES, time.monotonic())
+        server = Server(book, LastQuorum(str(tmp_path)), 3600.0, lambda _: None)
+        for step in range(1, 6):
+            for number in range(count):
+                book.beat(member(number).replica_id, time.monotonic())
+            requests = [manager_requests.quorum(member(number, step)) for number in range(count)]
+            answers = await asyncio.gather(*map(server.quorum, requests))
+            assert len(set(answers)) == 1
+
+    loop = CountingLoop()
+    loop.run_until_complete(train())
+    loop.close()
+    assert loop.timers == 0
 
 
 def test_a_manager_that_hangs_up_just_after_it_is_announced_is_in_no_quorum(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ class Checkpointer:
                                       "and the methods state_dict and load_state_dict")  # fmt: skip
         environ = os.environ
         run, attempt = environ.get("TORCHELASTIC_RUN_ID", ""), _number("TORCHELASTIC_RESTART_COUNT", None, 0)
+        self._history = layout.history_of(run, _number("FTSLURM_HISTORY", None, 0))
         self._me = Writer(run, _number("REPLICA_GROUP_ID", None, 0), attempt)
         if not folder:
             return
@@ -231,7 +232,8 @@ class Checkpointer:
                     f"{folder} cannot keep the place in the data (data=) outside of a run of ftslurm: use a folder"
                 )
             folder = f"{os.environ['FTSLURM_RUN_DIR']}/checkpoints"
-        return DataPositions(Path(folder).absolute(), self._me.group, self._ranks.rank, self._ranks.size, data)
+        place = Path(folder).absolute()
+        return DataPositions(place, self._history, self._me.group, self._ranks.rank, self._ranks.size, data)
 
     # --- saving ----------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,15 @@
 """Keeps the position of one rank in its data after every committed step, in an append-only file of its own.
 
-    DIR/positions/group-0003-rank-0
+    DIR/positions/group-0003-rank-0        the positions of one rank
+    DIR/positions/history-0002-RUN-1       the step at which a history began: the third one, RUN's second
 
-A record is a pickle behind its size and checksum: a step, the number of ranks, and the state of the data object after
-the step. A record of a step replaces those of the same and of later steps, which a full restart has undone. One that is
-not as it was written is left out. A file is read only if no other user can have written it.
+A record is a pickle behind its size and checksum: a step, the number of ranks, the history, and the state of the data
+object after the step. A record of a step replaces those of the same and of later steps. A damaged record is ignored. A
+file is read only if no other user can have written it.
+
+A history begins with each run and with each full restart, at the step of the checkpoint that was loaded. It undoes all
+later steps of the histories before it. Every group that loads the checkpoint writes the same file, so that a group
+which was away meanwhile can tell which of its records are undone.
 """
 
 from __future__ import annotations
@@ -27,26 +32,38 @@ HEAD = 8  # bytes before a record: its size and its checksum
 class DataPositions:
     """The file of one rank, read once and then only written."""
 
-    def __init__(self, folder: Path, group: int, rank: int, ranks: int, data: Any) -> None:
-        self.path = folder / layout.POSITIONS / f"group-{group:04d}-rank-{rank}"
-        self.name, self.ranks, self.data = f"group {group} rank {rank}", ranks, data
+    def __init__(self, folder: Path, history: str, group: int, rank: int, ranks: int, data: Any) -> None:
+        self.folder = folder / layout.POSITIONS
+        self.path = self.folder / f"group-{group:04d}-rank-{rank}"
+        self.name = f"group {group} rank {rank}"
+        self.history = history
+        self.rank = rank
+        self.ranks = ranks
+        self.data = data
         self.records: dict[int, bytes] = {}  # by step, ascending
         self._file: int | None = None
         self._failing = False
 
     def restore(self, step: int | None) -> None:
-        """Set the data to its position after a step.
+        """Set the data to its position after a step. The data is not asked for its state: it may not have one yet.
 
         Args:
-            step: the step of the checkpoint that was loaded. If the file has no record of it, the last one before is
-                used: the group was down at that step, and has trained nothing since. None: the last record.
+            step: the step of the loaded checkpoint, at which this history begins. If the file has no record of it, the
+                last one before is used: the group was down at that step, and has trained nothing since. None: other
+                groups hold the state; the last record that no history has undone is used.
         """
         why = ""
         try:
             self.read()
+            began = self.histories()
+            if step is not None:
+                began[self.history] = max(step, began.get(self.history, 0))
+                self._write_history(began)
+            self._drop_undone(began, step)
         except OSError as error:
             why = str(error)
-        at, ranks, state = self.upto(step) or (0, 0, None)
+            self.records.clear()  # which of them are undone is not known
+        at, ranks, _, state = self.upto(step) or (0, 0, "", None)
         if ranks == self.ranks:
             self.data.load_state_dict(state)
             if step is not None and at < step:
@@ -56,8 +73,35 @@ class DataPositions:
         elif ranks or step != 0:
             why = why or (f"it was recorded by groups of {ranks} ranks" if ranks else "none was recorded")
             complain(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
-        if step is not None:
-            self.note(step)  # drops the later records: their steps are undone
+
+    def histories(self) -> dict[str, int]:
+        """Return the step at which each history began, oldest first.
+
+        Raises:
+            OSError: a file cannot be read, or another user can have written it.
+        """
+        names = sorted(path.name for path in self.folder.glob("history-*"))
+        contents = {name: Folders().cat_file(str(self.folder / name)) for name in names}
+        return {
+            found[1]: int(content)
+            for name, content in contents.items()
+            if (found := layout.HISTORY.fullmatch(name)) and content.isdigit()
+        }
+
+    def _write_history(self, began: dict[str, int]) -> None:
+        """Write the step at which this history begins; all groups write the same name."""
+        if self.rank == 0:
+            name = layout.history_file(list(began).index(self.history), self.history)
+            Folders().pipe_file(str(self.folder / name), str(began[self.history]).encode())
+
+    def _drop_undone(self, began: dict[str, int], step: int | None) -> None:
+        """Drop the records of steps that a later history, or the step to go back to, has undone."""
+        order = list(began)
+        for known, record in list(self.records.items()):
+            history = unframed(record)[2]
+            later = order[order.index(history) + 1 :] if history in order else order
+            if known > min([began[name] for name in later], default=known) or (step is not None and known > step):
+                del self.records[known]
 
     def note(self, step: int, trim_to: Sequence[int] = ()) -> None:
         """Record the position after a step. An error is reported once and does not stop the training.
@@ -66,7 +110,7 @@ class DataPositions:
             trim_to: the steps of the checkpoints; if given, positions that neither belong to one nor are newer are
                 dropped.
         """
-        record = framed(pickle.dumps((step, self.ranks, self.data.state_dict())))
+        record = framed(pickle.dumps((step, self.ranks, self.history, self.data.state_dict())))
         try:
             self.append(step, record)
             if trim_to:
@@ -100,7 +144,7 @@ class DataPositions:
     def upto(self, step: int | None = None) -> Any:
         """Return the last record of this step or before."""
         steps = [known for known in self.records if step is None or known <= step]
-        return pickle.loads(self.records[steps[-1]][HEAD:]) if steps else None  # noqa: S301 see read()
+        return unframed(self.records[steps[-1]]) if steps else None
 
     def append(self, step: int, record: bytes) -> None:
         """Append a record with one write, without a sync: it outlives a killed process, not a crash of the machine.
@@ -145,3 +189,8 @@ class DataPositions:
 def framed(record: bytes) -> bytes:
     """Return a record behind its size and checksum."""
     return len(record).to_bytes(4, "big") + zlib.crc32(record).to_bytes(4, "big") + record
+
+
+def unframed(record: bytes) -> Any:
+    """Return what is in a record that `framed` has made."""
+    return pickle.loads(record[HEAD:])  # noqa: S301 DataPositions.read has checked the owner of the file

@@ -22,6 +22,7 @@ OWNER = ".owner"
 DISTRUSTED = "diverged"  # a file in a part: the group that has saved it had other weights than the rest
 BLOCK = 1 << 20  # bytes that a checksum is for
 ABANDONED_S = 24 * 3600.0  # no save takes as long; and no two clocks of a cluster are so far apart
+HISTORY = re.compile(r"history-\d{4,}-(\w+-\d+)", re.ASCII)
 PART = re.compile(r"data-(?P<step>\d{8,18})-(?P<run>\w+)-(?P<group>\d+)-(?P<attempt>\d+)-(?P<ns>\d+)", re.ASCII)
 
 Files = Mapping[str, tuple[int, list[int]]]  # by name: the size, and the checksum of each block
@@ -59,6 +60,16 @@ def step_of(name: str) -> int | None:
 def part_name(step: int, writer: Writer, begun_ns: int) -> str:
     """Return the name of the folder in which a checkpoint is written; the time makes it unique."""
     return f"data-{step:08d}-{_word(writer.run)}-{writer.group}-{writer.attempt}-{begun_ns}"
+
+
+def history_of(run: str, number: int) -> str:
+    """Return the name of a run's history; a full restart begins the next one."""
+    return f"{_word(run)}-{number}"
+
+
+def history_file(place: int, history: str) -> str:
+    """Return the name of the file that has the step at which a history began."""
+    return f"history-{place:04d}-{history}"
 
 
 def manifest(step: int, writer: Writer, part: str, files: Files) -> bytes:

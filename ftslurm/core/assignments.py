@@ -76,7 +76,7 @@ def _begin(turn: Turn) -> None:
         reached = continuity.reached(turn.state, turn.config)
         floor = reached or (turn.lineage.resume_step if turn.lineage.resuming else 0)
         turn.do(records.ScriptBegun(**unit.names))
-        turn.send(unit, messages.Begin(*store, reached > 0, floor))
+        turn.send(unit, messages.Begin(*store, reached > 0, floor, history=turn.lineage.history))
         unit = turn.attempt(unit, floor=floor)
         unit = turn.mark(unit, begun=turn.now)
         run(turn, unit)

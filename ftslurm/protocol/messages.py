@@ -392,7 +392,7 @@ class Begin(Order, kind="store"):
     """The script starts. Workers find the group's store here: the guard puts its own port in, and `public`.
 
     heals: others hold the training's state, so no checkpoint is needed. floor: the step below which no quorum may be.
-    public: HOST:PORT/store, as other groups are told it.
+    public: HOST:PORT/store, as other groups are told it. history: how many full restarts the run has had.
     """
 
     addr: Plain
@@ -400,6 +400,7 @@ class Begin(Order, kind="store"):
     heals: Truth = False
     floor: Count = 0
     public: Plain = ""
+    history: Count = 0
 
 
 class LighthouseMoved(Order, kind="lighthouse"):

@@ -226,6 +226,7 @@ class Reading(Past, Fold):
         self.step = max(self.step, record.step or 0)
         self.resuming = self.equal = record.checkpoint_step or 0
         self.undone = set(self.live)
+        self.history += 1
 
     def _stepped(self, step: int | None) -> None:
         """A step is committed. The first one after a full restart is where the history goes on."""

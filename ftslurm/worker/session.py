@@ -316,6 +316,7 @@ def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> m
     closed_servers.begin(f"{begin.addr}:{begin.port}", begin.public)
     watchers.lineage.floor = begin.floor
     os.environ["FTSLURM_HEALS"] = str(int(begin.heals))
+    os.environ["FTSLURM_HISTORY"] = str(begin.history)  # checkpoint/data_offsets.py reads it
     with contextlib.suppress(OSError):  # only `ftslurm attach` needs it
         os.pwrite(task.environment, b"\0".join(b"%s=%s" % pair for pair in os.environb.items()), 0)
     return begin

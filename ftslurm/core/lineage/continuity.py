@@ -56,7 +56,7 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
     takeover.scheduled(turn, past)
     if not turn.local:  # lost nodes are probed at once
         turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
-    turn.set_lineage(restarted=turn.now)
+    turn.set_lineage(restarted=turn.now, history=past.history)
     takeover.opened(turn, past, homes)
     turn.set(restarts=past.restarts)
 
@@ -134,6 +134,7 @@ def _restart_all(turn: Turn, lost: str) -> None:
     for unit in waiting:  # together: a later group would heal, and its data position would not be the checkpoint's
         turn.change(unit, due=due)
     turn.set_lineage(lost=None, resuming=True, resume_step=saved.step or 0, allowed_by=None, restarted=turn.now)
+    turn.set_lineage(history=turn.lineage.history + 1)
     turn.set(released=False, comparisons=Comparisons())
 
 

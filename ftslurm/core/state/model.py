@@ -430,6 +430,7 @@ class Lineage(Value):
     """The progress of the training, and where groups start from."""
 
     step: int = 0  # the highest step any group has committed
+    history: int = 0  # how many full restarts there were; each begins a new history at the step of its checkpoint
     restarted: float | None = None  # when all groups last started over together
     lost: str | None = None  # how the last live copy of the training's state was lost; until the groups start over
     resuming: bool = False  # all groups start from a checkpoint; until the first has committed a step

@@ -46,6 +46,7 @@ class Past:
     step: int = 0  # the highest that any group had committed
     live: dict[str, Live] = field(default_factory=dict)
     over: dict[str, str | None] = field(default_factory=dict)  # unit -> why it was given up; None: it has finished
+    history: int = 0  # as in Lineage
     resuming: int | None = None  # all groups were starting over, from the checkpoint of this step
     saved: bool = False  # a group had reported a checkpoint
     equal: int = 0  # the last step after which groups were equal, as known at the last checkpoint

@@ -2,31 +2,47 @@
 
 import os
 import pickle
+import random
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.data_offsets import DataPositions, framed
+
+FIRST = layout.history_of("a run", 0)
 
 
 class Numbers:
+    """A loader with a place, which has no state to give before its first batch."""
+
     at = 0
+    asked_too_early = True
+
+    def batch(self) -> int:
+        self.at += 1
+        self.asked_too_early = False
+        return self.at
 
     def state_dict(self) -> dict[str, int]:
+        assert not self.asked_too_early
         return {"at": self.at}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.at = state["at"]
 
 
-def positions(folder: Path, ranks: int = 1) -> DataPositions:
-    return DataPositions(folder, 3, 0, ranks, Numbers())
+def positions(folder: Path, ranks: int = 1, *, history: str = FIRST, group: int = 3) -> DataPositions:
+    return DataPositions(folder, history, group, 0, ranks, Numbers())
 
 
 def train(here: DataPositions, *steps: int) -> None:
     """Train with one batch per step."""
     for step in steps:
-        here.data.at += 1
+        here.data.batch()
         here.note(step)
 
 
@@ -34,6 +50,7 @@ def back_at(folder: Path, step: int | None, ranks: int = 1) -> int:
     here = positions(folder, ranks)
     here.restore(step)
     here.close()
+    assert here.data.asked_too_early
     return int(here.data.at)
 
 
@@ -55,12 +72,61 @@ def test_a_group_that_was_down_is_where_it_was(tmp_path: Path, capsys: pytest.Ca
 
 def test_steps_that_a_full_restart_has_undone_do_not_come_back(tmp_path: Path) -> None:
     train(positions(tmp_path), *range(1, 21))
-    assert back_at(tmp_path, 12) == 12
-    assert back_at(tmp_path, None) == 12  # it died again before its first step
-    here = positions(tmp_path)
-    here.restore(12)
+    for step in (12, None):  # it dies before its first step, and heals then
+        here = positions(tmp_path, history=layout.history_of("a run", 1))
+        here.restore(step)
+        assert here.data.at == 12
     train(here, 13, 14)
     assert back_at(tmp_path, None) == 14
+
+
+@given(st.integers(0, 2**32))
+def test_each_rank_trains_each_batch_once_in_the_history_that_counts(seed: int) -> None:
+    """Groups die, are away, heal, and go back together; runs resume from one another, with groups away or not.
+
+    `trained` has the batch of each committed step by group: in the steps that were never undone, 1, 2, 3 and so on.
+    """
+    rng = random.Random(seed)
+    groups = range(rng.randint(1, 3))
+    step, run, restarts = 0, 0, 0
+    saved = [0]  # the steps of the checkpoints
+    trained: list[dict[int, int]] = [{} for _ in groups]
+    live: dict[int, DataPositions] = {}
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        def start(group: int, step: int | None) -> None:
+            history = layout.history_of(f"run {run}", restarts)
+            live[group] = positions(Path(folder), history=history, group=group)
+            live[group].restore(step)
+
+        for _ in range(rng.randint(1, 40)):
+            match rng.choice(["step", "step", "step", "save", "die", "come", "all die", "resume"]):
+                case "step" if live:
+                    step += 1
+                    for group, here in live.items():
+                        trained[group][step] = here.data.batch()
+                        here.note(step, saved if rng.random() < 0.2 else ())
+                case "save" if live:
+                    saved.append(step)
+                case "die" if len(live) > 1:
+                    live.pop(rng.choice(list(live))).close()
+                case "come" if live and (away := set(groups) - live.keys()):
+                    start(rng.choice(list(away)), None)
+                case "all die" | "resume" as how:
+                    for here in live.values():
+                        here.close()
+                    live.clear()
+                    run, restarts = (run + 1, 0) if how == "resume" else (run, restarts + 1)
+                    step = rng.choice(saved[-3:])
+                    saved = [known for known in saved if known <= step]
+                    for record in trained:
+                        for undone in [known for known in record if known > step]:
+                            del record[undone]
+                    for group in rng.sample(groups, rng.randint(1, len(groups))):
+                        start(group, step)
+    for record in trained:
+        assert [record[known] for known in sorted(record)] == list(range(1, len(record) + 1))
 
 
 def test_a_record_cut_off_anywhere_costs_only_itself(tmp_path: Path) -> None:
@@ -74,7 +140,7 @@ def test_a_record_cut_off_anywhere_costs_only_itself(tmp_path: Path) -> None:
         read = positions(tmp_path)
         read.read()
         assert list(read.records) == [1, 2]
-    read.append(3, framed(pickle.dumps((3, 1, {"at": 33}))))
+    read.append(3, framed(pickle.dumps((3, 1, FIRST, {"at": 33}))))
     assert back_at(tmp_path, None) == 33
     here.path.write_bytes(text[:-1] + b"\xff")
     assert back_at(tmp_path, None) == 2
@@ -91,7 +157,7 @@ def test_a_flipped_bit_costs_at_most_its_record_and_those_behind_it(tmp_path: Pa
         read = positions(tmp_path)
         read.read()
         assert {*range(1, at // 8 // each + 1)} <= {*read.records} <= {1, 2, 3}
-        assert all(read.upto(step) == (step, 1, {"at": step}) for step in read.records)
+        assert all(read.upto(step) == (step, 1, FIRST, {"at": step}) for step in read.records)
 
 
 def test_the_file_stays_short_and_keeps_what_checkpoints_need(tmp_path: Path) -> None:

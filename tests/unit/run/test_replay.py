@@ -34,7 +34,7 @@ def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) ->
     back: ex.Line = {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60}
     over = read_past(ex.new_run(tmp_path / "c", [*lines, back]))
     undone = {unit: replace(step, step=None) for unit, step in past.live.items()}
-    assert over == replace(past, resuming=60, equal=60, undone={*undone}, live=undone, time=back["time"])
+    assert over == replace(past, history=1, resuming=60, equal=60, undone={*undone}, live=undone, time=back["time"])
     late = [ex.exited(26, 2, step=past.step), ex.progress(27, 0, 63, 1)]  # an attempt of before takes its time to end
     again = [ex.exited(23, 0, step=past.step), ex.launched(24, 0, 1), ex.joined(25, 0, 61, 1), *late]
     for run in (

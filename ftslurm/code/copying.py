@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.code import record, selection
+from ftslurm.code import own_git, record, selection
 from ftslurm.code.record import CodeRecord
 from ftslurm.code.survey import Survey
 from ftslurm.errors import EnvironmentProblem
@@ -50,6 +50,7 @@ def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
     try:
         source = str(parent / record.FOLDER)
         _lay_out(source, frozenset(_contents(source)), run / record.FOLDER, keep_links=True)
+        own_git.hand_on(source, str(run / record.FOLDER))
         record.write(run, code)
     except OSError as error:
         raise EnvironmentProblem(

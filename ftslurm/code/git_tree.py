@@ -13,13 +13,18 @@ PATIENCE_S = 30.0
 # A monitor of the file system and hooks are programs that a configuration names. Submodules are read with these, too.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 
+OTHERS = ("ls-files", "-z", "--others", "--exclude-standard")  # what git neither keeps nor ignores
+
 
 class GitError(Exception):
     """git is not there, or refuses; the message is its own."""
 
 
-def ask(folder: str | Path, *words: str) -> bytes:
+def ask(folder: str | Path, *words: str, given: bytes = b"") -> bytes:
     """Return what a git command prints.
+
+    Args:
+        given: its standard input.
 
     Raises:
         GitError: it failed, is not installed, or took too long.
@@ -30,9 +35,7 @@ def ask(folder: str | Path, *words: str) -> bytes:
     environ |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
     command = ["git", "-C", str(folder), *_QUIET, *words]
     try:
-        done = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
-        )
+        done = subprocess.run(command, env=environ, input=given, capture_output=True, timeout=PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
         raise GitError(f"git took longer than {PATIENCE_S:g} s in {folder}") from None
     except (OSError, ValueError) as error:
@@ -67,9 +70,10 @@ def files(root: str) -> tuple[list[str], list[str]]:
         GitError: git failed.
     """
     kept = ask(root, "ls-files", "-z", "--cached", "--recurse-submodules")
-    others = ask(root, "ls-files", "-z", "--others", "--exclude-standard")
-    return _names(kept), [name for name in _names(others) if not name.endswith("/")]
+    others = ask(root, *OTHERS)
+    return names(kept), [name for name in names(others) if not name.endswith("/")]
 
 
-def _names(text: bytes) -> list[str]:
+def names(text: bytes) -> list[str]:
+    """Return the names that a command has separated by zero bytes, each once."""
     return list(dict.fromkeys(os.fsdecode(name) for name in text.split(b"\0") if name))

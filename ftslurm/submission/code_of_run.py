@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftslurm.code import copying, provenance, record
+from ftslurm.code import copying, own_git, provenance, record
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, EnvironmentProblem
@@ -28,6 +28,8 @@ def take(config: Config, run: RunDir) -> None:
     found = survey(config)
     check(config, found)
     copying.keep(found, run.root)
+    if found.git and (said := own_git.give(found.root, str(run.root / record.FOLDER))):
+        print(f"ftslurm: code: {said}", file=sys.stderr)
     provenance.write(config, run.root, provenance.describe(found.root) if found.git else None)
     if found.note or (not found.root and config.job.snapshot == "auto"):
         print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)

@@ -65,6 +65,7 @@ class Watchers:
     compared: Comparison | None = None  # None: health.compare_every is 0, or this torchft does not fit
     left_out: list[str] = field(default_factory=list)  # sentences about what does not fit the installed torch, torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
+    opened: set[tuple[str, str]] = field(default_factory=set)  # the descriptors that a script may not close
 
     @property
     def waits_for_quorum(self) -> bool:
@@ -126,13 +127,12 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watchers.flush()
         watchers.unhealed.ended()
         channel.say(messages.Done())
-        if ours - descriptors():
+        if watchers.opened - descriptors():
             return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks), begin)
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
-    ours = descriptors()
     args = script.fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
 
@@ -307,9 +307,10 @@ def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> m
     Returns:
         The message with the store's address. The script may change MASTER_ADDR and MASTER_PORT.
     """
-    if rank == 0:
-        host, port = host_store(task.gateway)
-        channel.say(messages.StoreUp(host, port))
+    place = host_store(task.gateway) if rank == 0 else None
+    watchers.opened = descriptors()  # before other ranks connect to the store: they close their connections at any time
+    if place is not None:
+        channel.say(messages.StoreUp(*place))
         watchers.progress.on_quorum = channel.say
     begin = channel.receive(messages.Begin)
     os.environ |= {"MASTER_ADDR": begin.addr, "MASTER_PORT": str(begin.port)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from harness import SCRIPTS, Backend
+from harness import SCRIPTS, Backend, quoted
 
 ALL = "import os\nos.closerange(3, 1024)\n"
 FORMS = {
@@ -64,3 +66,37 @@ def test_a_script_that_closes_them_and_fails_has_failed(local: Backend) -> None:
     script = local.script(f"{ALL}raise RuntimeError('on purpose')\n")
     run = local.start("groups.count=1", "restart.max_per_group=0", script=script).finish(code=1)
     assert "on purpose" in str(run.named("step_exited", group=0)[0]["error"])
+
+
+SLOW_PROBE = """
+import sys, time
+from ftslurm.guard import guard
+from ftslurm.worker import checkpoint_folder
+del sys.argv[1:4]
+checkpoint_folder.complaint = lambda environ: time.sleep(1)
+guard.main("ftslurm.worker.session")
+"""
+MEETS = """
+import os, time
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(*address, is_master=False, wait_for_workers=False)
+store.set(f"here{rank}", "1")
+for other in range(3):
+    store.get(f"here{other}")
+time.sleep((1.0, 0.2, 4.0)[rank])
+if rank == 2:
+    store.set("result", "1")
+del store
+"""
+
+
+def test_a_rank_that_meets_the_others_while_checkpoint_dir_is_slow_is_not_blamed_for_what_they_close(
+    local: Backend,
+) -> None:
+    """Rank 0 tries to write to checkpoint.dir when the others' scripts have begun, and are connected to its store."""
+    worker = local.script(SLOW_PROBE, "worker.py")
+    python = f"job.python=[{quoted(sys.executable)},{quoted(worker)}]"
+    run = local.start("groups.count=1", "groups.workers=3", python, script=local.script(MEETS)).finish()
+    assert [ended["cause"] for ended in run.named("step_exited", group=0)] == ["ok"]

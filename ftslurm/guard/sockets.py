@@ -9,6 +9,8 @@ import os
 import resource
 import select
 import socket
+import threading
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -165,12 +167,35 @@ def has_hung_up(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def end_if_gone(connection: socket.socket, after_s: int) -> None:
-    """Have the kernel end a connection if the machine at its other end vanishes, which closes none."""
+def end_if_silent(connection: socket.socket, after_s: int) -> None:
+    """Have the kernel end a connection whose peer acknowledges nothing, or takes nothing, for so long.
+
+    Without TCP_USER_TIMEOUT it would wait a quarter of an hour for data to be acknowledged; keepalive is silent then.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, after_s // 3)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, after_s // 3)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, after_s * 1000)
+
+
+def end_if_gone(connection: socket.socket, after_s: int) -> None:
+    """Have the kernel end a connection if the machine at its other end vanishes, which closes none.
+
+    A peer that is stopped or swaps keeps its connection: its kernel answers, with a full window. TCP_USER_TIMEOUT
+    counts that time, too, so a thread lifts it meanwhile.
+    """
+
+    def lift() -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                time.sleep(1.0)
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 148)
+                probes, unacknowledged, unsent = info[3], info[24:28], info[144:]  # linux/tcp.h; empty: an old kernel
+                full = any(unsent) and not any(unacknowledged) and not probes
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0 if full else after_s * 1000)
+
+    end_if_silent(connection, after_s)
+    threading.Thread(target=lift, daemon=True).start()
 
 
 async def exactly(connection: socket.socket, count: int, data: bytearray | None = None) -> bytes:

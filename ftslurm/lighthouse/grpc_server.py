@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
-from ftslurm.guard.sockets import end_if_gone
+from ftslurm.guard.sockets import end_if_silent
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LARGEST_REQUEST = 65536  # bytes of a request's message
@@ -123,7 +123,7 @@ class GrpcServer:
     async def _serve(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         try:
-            end_if_gone(connected, GONE_S)
+            end_if_silent(connected, GONE_S)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self), connected)
         except OSError:  # the client has hung up
             connected.close()

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ftslurm.guard.gateway import Gateway
-from ftslurm.guard.sockets import end_if_gone
+from ftslurm.guard.sockets import end_if_silent
 from ftslurm.protocol import addresses
 from ftslurm.worker.closed_servers import GONE_S, admitted_server
 
@@ -34,7 +34,7 @@ def install(gateway: Gateway) -> None:
         def connect(self) -> None:
             service, _, host = self.host.rpartition("@")
             self.sock = gateway.dial(f"{host}:{self.port}/{service}", float(self.timeout or 0))
-            end_if_gone(self.sock, GONE_S)
+            end_if_silent(self.sock, GONE_S)
             self.sock.settimeout(self.timeout)
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

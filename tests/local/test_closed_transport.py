@@ -27,7 +27,7 @@ from old_kernel import on_an_old_kernel
 
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.interfaces import Reach
-from ftslurm.guard.sockets import end_if_gone
+from ftslurm.guard.sockets import end_if_gone, end_if_silent
 from ftslurm.security import handshake
 from ftslurm.worker import closed_transport
 
@@ -177,14 +177,18 @@ def test_silent_strangers_do_not_keep_the_run_out(sender: Any) -> None:
     here.shutdown()
 
 
-@pytest.mark.parametrize("asks", ["the one that heals", "the one it heals from"])
-def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(asks: str) -> None:
+@pytest.mark.parametrize(
+    ("asks", "watch"), [("the one that heals", end_if_silent), ("the one it heals from", end_if_gone)]
+)
+def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(
+    asks: str, watch: Callable[[socket.socket, int], None]
+) -> None:
     """A kernel that drops all that arrives stands for a node that is gone; TIMEOUT is longer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
     with near, far:
-        end_if_gone(near, 3)
+        watch(near, 3)
         near.settimeout(TIMEOUT.total_seconds())
         drop_everything(far)
         begun = time.monotonic()
@@ -192,6 +196,21 @@ def test_a_transfer_ends_when_the_node_at_its_other_end_vanishes(asks: str) -> N
             near.recv(1) if asks == "the one that heals" else near.sendall(bytes(64 << 20))
         assert ended.value.errno == errno.ETIMEDOUT  # the kernel's
         assert time.monotonic() - begun < TIMEOUT.total_seconds() / 2
+
+
+def test_a_healer_that_does_not_read_for_long_gets_the_rest() -> None:
+    """It is stopped, or swaps; its kernel answers. The window is full for three times as long as a lost node has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    with near, far, ThreadPoolExecutor(1) as pool:
+        end_if_gone(near, 3)
+        sent = pool.submit(near.sendall, bytes(64 << 20))
+        time.sleep(9)
+        left = 64 << 20
+        while left:
+            left -= len(far.recv(1 << 20))
+        sent.result(10)
 
 
 def drop_everything(connection: socket.socket) -> None:

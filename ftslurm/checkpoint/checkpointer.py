@@ -233,7 +233,7 @@ class Checkpointer:
                 )
             folder = f"{os.environ['FTSLURM_RUN_DIR']}/checkpoints"
         place = Path(folder).absolute()
-        return DataPositions(place, self._history, self._me.group, self._ranks.rank, self._ranks.size, data)
+        return DataPositions(place, self._me.group, self._ranks.rank, self._ranks.size, data, self._history)
 
     # --- saving ----------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,17 @@ HEAD = 8  # bytes before a record: its size and its checksum
 class DataPositions:
     """The file of one rank, read once and then only written."""
 
-    def __init__(self, folder: Path, history: str, group: int, rank: int, ranks: int, data: Any) -> None:
+    def __init__(self, folder: Path, group: int, rank: int, ranks: int, data: Any, history: str = "_-0") -> None:
+        """Prepare to read and write; nothing is read yet.
+
+        Args:
+            folder: that of the checkpoints.
+            group: the number of this rank's group.
+            rank: this rank's number in its group.
+            ranks: how many ranks the group has.
+            data: an object with state_dict() and load_state_dict().
+            history: the name of the history that is being written (layout.history_of).
+        """
         self.folder = folder / layout.POSITIONS
         self.path = self.folder / f"group-{group:04d}-rank-{rank}"
         self.name = f"group {group} rank {rank}"

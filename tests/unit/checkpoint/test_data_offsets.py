@@ -36,7 +36,7 @@ class Numbers:
 
 
 def positions(folder: Path, ranks: int = 1, *, history: str = FIRST, group: int = 3) -> DataPositions:
-    return DataPositions(folder, history, group, 0, ranks, Numbers())
+    return DataPositions(folder, group, 0, ranks, Numbers(), history)
 
 
 def train(here: DataPositions, *steps: int) -> None:

@@ -147,7 +147,9 @@ def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:
         else:
             continue
         state = running(state)
-        runs, unwritten = state == "RUNNING", state == "FAILED" and reason.startswith(NO_OUTPUT)
+        runs = state == "RUNNING"
+        # Slurm 22.05 has this reason also for each batch script that a signal has ended, but that one has an output.
+        unwritten = state == "FAILED" and reason.startswith(NO_OUTPUT) and not slurm.run.output(name).exists()
         try:
             hosts = tuple(expand_hosts(nodes)) if runs or unwritten else ()
         except ValueError:

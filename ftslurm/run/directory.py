@@ -94,6 +94,10 @@ class RunDir(Value):
             return None
         return job if is_job(job) else None
 
+    def output(self, job: str) -> Path:
+        """Return the output of a job's batch script (of a local controller: of this process); Slurm or we make it."""
+        return self.submitit / f"{job}_0_log.out"
+
     def attempt(self, unit: str, attempt: int) -> Path:
         """Return the folder of an attempt: logs/group-0003/attempt-002."""
         return self.logs / unit / f"attempt-{attempt:03d}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cluster import Cluster
@@ -88,6 +91,23 @@ def test_only_the_group_whose_job_is_lost_cancelled_or_requeued_comes_back(array
     assert sum(int(str(e["count"])) for e in run.named("allocation_requested")) == 5  # never two for one
     run.until(lambda: stranger in jobs(cluster), "somebody else's job of the same name goes on")
     run.until(lambda: not left(cluster, but=stranger), "the run's jobs are gone")
+
+
+def test_a_pilot_that_a_signal_ends_costs_its_node_nothing(array: tuple[Cluster, Backend]) -> None:
+    cluster, slurm = array
+    run = slurm.start(*ARRAY, "groups.count=2", args=ENDLESS)
+    run.wait_for_steps(5, 2)
+    job, (node,) = pilot_of(run, 1), run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
+    own = cluster.run(["squeue", "--noheader", f"--jobs={job}", "--format=%A"]).strip()
+    there = [Path("/proc", str(pid)) for pid in cluster.processes()]
+    inside = [path for path in there if f"SLURM_JOB_ID={own}\0" in (path / "environ").read_text()]
+    (pilot,) = [path.name for path in inside if (path / "cmdline").read_text().startswith("ftslurm pilot")]
+    os.kill(int(pilot), signal.SIGKILL)
+    run.wait_for("allocation_lost", allocation=job)
+    run.wait_until_back(1)
+    assert run.named("node_check_failed") == run.named("node_excluded", node=node) == []
+    run.end_soon()
+    run.finish()
 
 
 @pytest.mark.nightly

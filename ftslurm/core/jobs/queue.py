@@ -193,7 +193,8 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
             seen = replace(old, state="GONE", nodes=(), reason="")
         if seen is None:
             continue
-        if seen.nodes and seen.row.ends:
+        # Once: the job stays in squeue, and a user may have taken the node back since.
+        if seen.nodes and seen.row.ends and old.state not in ("", seen.state):
             _cannot_write(turn, seen)
         jobs[old.name] = _changed(turn, old, seen)
         if _has_lost_its_nodes(old, seen):

@@ -34,6 +34,7 @@ from ftslurm.launchers.scheduler import Answer, AskOwnNodes, AskOwnState, Cancel
 from ftslurm.launchers.srun import Slurm
 from ftslurm.launchers.step_processes import Children, News
 from ftslurm.run.directory import RunDir
+from ftslurm.slurm.parse import NO_OUTPUT
 
 
 def new(folder: Path) -> RunDir:
@@ -226,3 +227,14 @@ def test_of_what_dialling_prints_only_nodes_that_were_dialled_count(
 ) -> None:
     request = Slurm(Config(), new(tmp_path)).request(Dial(("n1", "n2")))
     assert request.read(Answer(0, text)) == [Looked(node, False, silent=True) for node in nodes]
+
+
+@pytest.mark.parametrize("name", ["7", "7_1"])
+@pytest.mark.parametrize("reason", NO_OUTPUT)
+def test_only_a_job_without_an_output_has_a_node_that_could_not_make_it(reason: str, name: str, tmp_path: Path) -> None:
+    slurm = Slurm(Config(), new(tmp_path))
+    slurm.pools = {name: 0}
+    text = f"{name}|8|FAILED|{reason}|n1|N/A|N/A|N/A|7||\n"
+    assert read(AskJobs(), text, slurm=slurm)[0].jobs[0].nodes == ("n1",)
+    slurm.run.output(name).touch()  # Slurm 22.05: a signal has ended its batch script
+    assert read(AskJobs(), text, slurm=slurm)[0].jobs[0].nodes == ()

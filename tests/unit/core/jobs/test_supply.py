@@ -36,7 +36,7 @@ from ftslurm.core.jobs.supply import over as left_at_the_end
 from ftslurm.core.rules import decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, Job, JobPool, Phase
+from ftslurm.core.state.model import Evidence, Job, JobPool, Out, Phase
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
@@ -629,3 +629,15 @@ def test_a_group_that_was_scaled_away_is_not_missed_where_no_job_can_come() -> N
     story.turn(24, [ev.Asked("scale", ANN, "c1", groups=1), stepped(A0, 23)])
     assert story.state.ending is None
     assert story.phases()[0] is Phase.RUNNING
+
+
+def test_a_node_without_the_run_directory_is_left_out_once_and_a_user_may_take_it_back() -> None:
+    no_output = Job("90_0", state="FAILED", nodes=("n1",))
+    story = play(*ASKED_FOR, (2.6, seen(2.5, pilot("90_0", "n1"), pilot("90_1", "n2"))), config=ARRAY)
+    story.turn(5, [seen(4.9, no_output, pilot("90_1", "n2"))])
+    assert story.state.nodes.out(Out.UNFIT) == {"n1"}
+    story.turn(6, [ev.Asked("undrain", ANN, "c1", node="n1")])
+    story.turn(8, [seen(7.9, no_output, pilot("90_1", "n2"))])  # squeue shows it for minutes
+    assert story.state.nodes.out(Out.UNFIT) == set()
+    unknown = play(*ASKED_FOR, (2.6, seen(2.5, Job("89", state="FAILED", nodes=("n3",)))), config=ARRAY)
+    assert unknown.state.nodes.out(Out.UNFIT) == set()  # an earlier controller has judged it

@@ -12,7 +12,7 @@ from ftslurm.errors import ConfigError
 from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
-from ftslurm.submission import capabilities, preflight, submit
+from ftslurm.submission import capabilities, preflight, setup_lines, submit
 
 
 def settle(config: Config, preview: bool = False, judge: bool = True) -> list[str]:
@@ -33,6 +33,8 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         raise ConfigError(f"job.python={command[0]}: there is no such program on this machine")
     if judge:
         preflight.check_script(config)
+    for _ in setup_lines.commands(config.cluster.setup):
+        pass  # bash understands them
     secret_variables.check_submitter(config.job.secrets, os.environ)
     if config.cluster.controller == "job":  # else this process is in an allocation, and may be a part of another run
         found += filter(None, [_checkpoints_in_use(config, preview) or checkpoint_owner.goes_on_from(config)])

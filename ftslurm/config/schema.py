@@ -163,7 +163,9 @@ class ClusterConfig:
     # of their own, the next one is asked for 900 s before the limit, or twice this if that is longer (but not before
     # half of the time is over).
     signal_s: int = limited(120, 1, MAX_TIME)
-    setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
+    # Lines of bash before the controller starts, as `module load cuda`. One that fails ends the job; `|| true` after it
+    # lets it go on. A file that is sourced need only be readable.
+    setup: list[str] = field(default_factory=list)
     # Further options of sbatch by their own names, as cluster.sbatch.qos=high; so are constraint, exclude, nodelist,
     # reservation, switches and segment. A list is joined by commas, true is an option without value, false takes one
     # back (gpus-per-node=false: GPUs are no GRES).

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ftslurm.config.schema import Config
 from ftslurm.protocol.records import RunFinished, RunRequeued, RunStarted
@@ -19,6 +20,7 @@ from ftslurm.run import leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import first_line, last_line
 from ftslurm.run.journal_lines import read
+from ftslurm.run.last_words import end_of, of_log
 from ftslurm.run.standing import Facts, Standing, standing
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
@@ -143,9 +145,17 @@ def gather(config: Config, run: RunDir, ask: Callable[[], Queue], watch: livenes
         answered=queue.covers(run),
         silent_s=None if heard else age_s,
         complaint=liveness.complaint(run),
-        log=first is None and any(run.submitit.glob(f"{job}_*_log.*")),
+        log=_last_line(run.output(job)) if first is None and job else None,
         folder=run.submitit,
     )
+
+
+def _last_line(output: Path) -> str | None:
+    """Return the last words of a job that may have ended before Python ran; None: it has made no output."""
+    lines = end_of(output, 4096).decode(errors="replace").splitlines()
+    last = lines[-1] if lines else ""
+    ours = last.removeprefix("ftslurm: ")  # of the batch script (submission/setup_lines.py), or a refusal
+    return (of_log(output) if ours == last else ours) if output.exists() else None
 
 
 def job_of(run: RunDir) -> str | None:

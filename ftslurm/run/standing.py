@@ -15,7 +15,7 @@ from ftslurm.protocol.records import RunFinished
 from ftslurm.protocol.run_states import GOING, OVER, State
 from ftslurm.protocol.value_class import Value
 from ftslurm.security.terminal import visible
-from ftslurm.slurm.parse import NO_OUTPUT, QueuedJob
+from ftslurm.slurm.parse import QueuedJob
 from ftslurm.words import seconds
 
 NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
@@ -37,7 +37,7 @@ class Facts(Value):
     answered: bool = False  # all that Slurm has are shown: what is missing is gone
     silent_s: float | None = math.inf  # how long the controller has not been heard; inf: never; None: it is heard
     complaint: str | None = None  # its last word about a journal that it could not write
-    log: bool = False  # the controller's job has a log: Slurm makes it when the job starts
+    log: str | None = None  # the last line of its job's output before it began; None: Slurm has made none
     folder: Path = Path("submitit")  # of the log
 
     @property
@@ -120,8 +120,9 @@ def _gone(facts: Facts) -> bool:
 
 def _between(facts: Facts) -> Standing:
     """Return how a run stands whose controller has not begun, here or in the run's next job."""
+    starting = f"its controller starts{f' ({visible(facts.log)})' if facts.log else ''}"
     if facts.kind == "local":
-        return Standing("waiting", "its controller starts")
+        return Standing("waiting", starting)
     state: State = "waiting"
     known = [job for job in facts.carriers if job.state in job_states.TABLE]
     if (job := facts.waits) is not None:
@@ -129,7 +130,7 @@ def _between(facts: Facts) -> Standing:
         why = f" ({visible(reason)})" if reason not in ("", "None") else ""
         note = f"Slurm job {job.name} is waiting in the queue{why}"
     elif known:
-        starts = ": its controller starts" if job_states.state(known[0].state).runs else ""
+        starts = f": {starting}" if job_states.state(known[0].state).runs else ""
         note = f"Slurm job {known[0].name} is {known[0].state}{starts}"
     else:
         state, note = "unknown", f"Slurm does not answer how job {facts.job} stands"
@@ -164,13 +165,15 @@ def _last_state(facts: Facts) -> tuple[str, str]:
 
 def _never_started(facts: Facts) -> Standing:
     """Return how a run stands whose controller is gone without a line in the journal."""
-    local, job, (state, why) = facts.kind == "local", facts.job, _last_state(facts)
+    local, job, (state, _) = facts.kind == "local", facts.job, _last_state(facts)
     outcome: State = "stopped"
     reason = f"Slurm job {job} was cancelled before it started"
-    if local or state not in NEVER_RUN or facts.log:
+    if local or state not in NEVER_RUN or facts.log is not None:
         what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
         see = f"see {facts.folder}"
-        if why.startswith(NO_OUTPUT) or not (local or facts.log):  # Slurm 26.05 makes the folder where there is none
+        if facts.log:
+            what += f" ({visible(facts.log)})"
+        elif facts.log is None and not local:
             see = f"its node cannot write into {facts.folder}: set run.root to a folder that all nodes share"
         outcome, reason = "failed", f"{what}; {see}"
     elif state == "":

@@ -28,7 +28,7 @@ from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
 from ftslurm.slurm import client, commands
-from ftslurm.submission import code_of_run, submitit_adapter
+from ftslurm.submission import code_of_run, setup_lines, submitit_adapter
 from ftslurm.submission.capabilities import UNKNOWN_TO_SLURM, cpus_per_node, gres_per_node
 
 # How Slurm calls what such an option asks for, if not by the option's name.
@@ -148,11 +148,11 @@ def _start_here(config: Config, run: RunDir) -> str:
     this process does not wait for the run.
     """
     output = f"{shlex.quote(str(run.submitit))}/$$_0_log.out"  # as submitit names the output of a job
-    setup = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1", *config.cluster.setup]
-    shell = " && ".join([*setup, submitit_adapter.batch_command(run, JobRole.CONTROLLER)])
+    lines = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1 || exit", *setup_lines.script(config.cluster.setup)]
+    shell = "\n".join([*lines, submitit_adapter.batch_command(run, JobRole.CONTROLLER)])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
-        return str(subprocess.Popen(["/bin/sh", "-c", shell], env=programs.of_a_new_run(os.environ)).pid)
+        return str(subprocess.Popen([setup_lines.SHELL, "-c", shell], env=programs.of_a_new_run(os.environ)).pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -22,6 +22,7 @@ from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run.directory import RunDir
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import read_job_id
+from ftslurm.submission import setup_lines
 
 
 class SbatchRefused(EnvironmentProblem):
@@ -62,7 +63,6 @@ def sbatch_script(config: Config, run: RunDir, role: JobRole, options: Mapping[s
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
-    setup = config.cluster.setup
     return str(
         _make_sbatch_string(
             batch_command(run, role),
@@ -71,7 +71,7 @@ def sbatch_script(config: Config, run: RunDir, role: JobRole, options: Mapping[s
             use_srun=False,
             time=None,  # submitit's default would be five minutes
             wckey=None,
-            setup=["set -e", *setup, "set +e"] if setup else [],  # a failing line ends the job
+            setup=setup_lines.script(config.cluster.setup),
             stderr_to_stdout=True,
             additional_parameters=options,
             **({"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}),
@@ -80,9 +80,9 @@ def sbatch_script(config: Config, run: RunDir, role: JobRole, options: Mapping[s
 
 
 def batch_command(run: RunDir, role: JobRole) -> str:
-    """Return the command for a batch script (ftslurm.entry): its process becomes Python, as Slurm's warning would kill
+    """Return the last line of a batch script (ftslurm.entry): its process becomes Python, as Slurm's warning would kill
     a shell."""
-    return f"exec {shlex.join(job_command(run, role))}"
+    return f"exec {shlex.join(job_command(run, role))} || exit"
 
 
 def message(text: str) -> str:

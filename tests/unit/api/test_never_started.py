@@ -147,7 +147,7 @@ def test_a_job_that_ended_before_its_controller_began_was_not_cancelled_in_the_q
 ) -> None:
     (run.submitit / "81_0_log.out").write_text("python: command not found\n")
     slurm_says(programs, run, state)
-    reason = f"Slurm job 81 ended before its controller began; see {run.submitit}"
+    reason = f"Slurm job 81 ended before its controller began (python: command not found); see {run.submitit}"
     assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("failed", f"never started: {reason}")]
     assert f"wait-1: never started: {reason}\n" in said(capsys, "status", str(run.root))[1]
 

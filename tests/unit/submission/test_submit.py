@@ -95,15 +95,6 @@ def test_the_warning_goes_to_the_controller_alone_and_when_it_is_told_to() -> No
     assert options(cluster={"signal_s": 300})["signal"] == "B:USR2@300"
 
 
-def test_setup_lines_run_before_the_controller_and_one_that_fails_ends_the_job() -> None:
-    made = config(cluster={"setup": ["module load cuda", "export X='a b'"]})
-    lines = sbatch_script(made, RUN, JobRole.STEPS, job_options(made, RUN)).splitlines()
-    at = lines.index("set -e")
-    assert lines[at : at + 4] == ["set -e", "module load cuda", "export X='a b'", "set +e"]
-    assert at + 4 < next(i for i, line in enumerate(lines) if line.startswith("exec "))
-    assert "set -e" not in sbatch_script(config(), RUN, JobRole.STEPS, job_options(config(), RUN))
-
-
 @pytest.mark.parametrize(
     ("sbatch", "asked"),
     [

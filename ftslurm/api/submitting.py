@@ -88,9 +88,10 @@ def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -
         FtslurmError: the directory cannot be created, or sbatch refuses the job.
     """
     run = create(config)
-    if config.array:
+    if not config.local:
         from ftslurm.submission import pilot_jobs
 
-        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))
+        refuses = "would refuse" if config.array else "refused"
+        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run, not config.array, refuses))
     submit.submit(config, run)
     return run

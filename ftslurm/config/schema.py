@@ -111,7 +111,7 @@ class GroupsConfig:
     nodes: int = limited(1, 1, 10_000)  # nodes of each group
     workers: int = limited(1, 1, 1_000)  # workers (ranks) on each node of a group
     per_node: int = limited(1, 1, 1_000)  # groups that share a node; each has GPUs of its own
-    # GPUs on each node of a group; default: workers if the cluster has so many, else 0.
+    # GPUs on each node of a group; default: workers if the nodes have so many, 0 if they have none.
     gpus: int | None = limited(None, 0)
     cpus_per_worker: int = limited(1, 1)  # CPUs of each worker; also its OMP_NUM_THREADS, unless job.env sets that
     # auto: each worker is bound to the CPUs near its GPU, as far as the job has them. none: it may use all of its job.
@@ -163,7 +163,7 @@ class ClusterConfig:
     # of their own, the next one is asked for 900 s before the limit, or twice this if that is longer (but not before
     # half of the time is over).
     signal_s: int = limited(120, 1, MAX_TIME)
-    # Lines of bash before the controller starts, as `module load cuda`. One that fails ends the job; `|| true` after it
+    # Lines of bash before the controller starts, as `module load cuda`. One that fails ends the job; `; true` after it
     # lets it go on. A file that is sourced need only be readable.
     setup: list[str] = field(default_factory=list)
     # Further options of sbatch by their own names, as cluster.sbatch.qos=high; so are constraint, exclude, nodelist,

@@ -150,16 +150,30 @@ def _choose_by_partition(config: Config, rows: Sequence[Partition]) -> list[str]
     wanted = str(sbatch_options(config.cluster).get("partition") or "").split(",")
     mine = [row for row in rows if row.name in wanted] or [row for row in rows if row.default]
     where = f"partition {partition_names(mine)}" if mine else "the cluster"
-    return _choose_gpus(config, where, [row.gpus for row in mine or rows], any(row.gpus for row in rows))
+    counts, has = [row.gpus for row in mine or rows], max((row.gpus for row in mine), default=0)
+    return _choose_gpus(config, where, counts, any(row.gpus for row in rows), has)
 
 
-def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool) -> list[str]:
-    """Set groups.gpus, if it is not set, from the GPUs of kinds of nodes. Return a line if it is 0 and that is told."""
+def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool, has: float = 0) -> list[str]:
+    """Set groups.gpus, if it is not set, from the GPUs of kinds of nodes. Return a line if it is 0 and that is told.
+
+    Args:
+        has: the GPUs of the nodes that are meant, if that is sure: those with some were not chosen for their CPUs.
+
+    Raises:
+        ConfigError: such a node has GPUs, but fewer than workers.
+    """
     groups = config.groups
     if groups.gpus is not None:
         return []
     need = groups.workers * groups.per_node
     groups.gpus = groups.workers if any(need <= count < UNKNOWN for count in counts) else 0
+    if not groups.gpus and 0 < has < need:
+        shared = f" x groups.per_node={groups.per_node}" if groups.per_node > 1 else ""
+        raise ConfigError(
+            f"groups.workers={groups.workers}{shared}: the nodes of {where} have no more than {has:g} GPUs, one "
+            f"for each worker; lower groups.workers (and raise groups.nodes), or set groups.gpus=0 to train on CPUs"
+        )
     line = f"training on CPUs: {where} shows too few GPUs for all workers; groups.gpus=N asks for GPUs"
     return [line] if told and not groups.gpus else []
 
@@ -176,7 +190,7 @@ def _share_gpus_of_allocation(config: Config, rows: Sequence[Partition]) -> list
     """Set groups.gpus from the allocation that this process runs in, whatever its partition. Return lines about it."""
     have, groups = gpus_of_allocation(os.environ), config.groups
     told = "SLURM_JOB_ID" in os.environ and any(row.gpus for row in rows)
-    notes = _choose_gpus(config, "the allocation", [have], told)
+    notes = _choose_gpus(config, "the allocation", [have], told, have)
     if gres_per_node(config) > have:
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus_per_node(config)} GPUs on a "
@@ -209,7 +223,7 @@ def _share_local_gpus(config: Config) -> list[str]:
 
     have = len(visible_gpus(os.environ)[1])
     pairs = most_groups(config) * groups.nodes
-    notes = _choose_gpus(config, "this machine", [have // pairs * groups.per_node], told=have > 0)
+    notes = _choose_gpus(config, "this machine", [have // pairs * groups.per_node], have > 0)
     if (groups.gpus or 0) * pairs > have:
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for more GPUs than this machine "

@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,12 @@ def submit(
     return ([f"{job}_{task}" for task in range(count)] if count > 1 else [job]), noted
 
 
-def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
-    """Ask Slurm whether it would accept the jobs of a run, before anything is submitted.
+def try_out(config: Config, run: RunDir, lead: bool = False, refuses: str = "would refuse") -> None:
+    """Ask Slurm whether it would accept the jobs of a run and could ever start them, before anything is submitted.
 
     Args:
-        lead: also the controller's; `ftslurm run` submits it at once.
+        lead: also the controller's; in array mode `ftslurm run` submits it at once.
+        refuses: what the message says that sbatch does.
 
     Raises:
         EnvironmentProblem: Slurm would refuse some of them.
@@ -96,13 +98,24 @@ def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
         said = submitit_adapter.message(answer.err)
         # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
         waits = "currently not available" in said.lower() or (NOT_AVAILABLE in said and _some_nodes_are_down())
-        if not waits:
-            raise EnvironmentProblem(f"sbatch would refuse {what}: {explained(said, told)}")
+        if not waits or told["nodes"] > _most_nodes(told.get("partition")):
+            raise EnvironmentProblem(f"sbatch {refuses} {what}: {explained(said, told)}")
 
 
 def _some_nodes_are_down() -> bool:
     """Return whether some nodes cannot start a job now but may later: sbatch --test-only ignores such nodes."""
     return any(state.strip() not in UP for state in client.call(commands.NODE_STATES).out.splitlines())
+
+
+def _most_nodes(partition: str | None) -> float:
+    """Return the most nodes that a job can ever get in one of these partitions, or the default one."""
+    most = list[float]()
+    for words in client.call(commands.records("partition")).out.splitlines():
+        row = dict(word.partition("=")[::2] for word in words.split())
+        if row.get("PartitionName") in str(partition).split(",") or (partition is None and row.get("Default") == "YES"):
+            limits = (row.get("TotalNodes", ""), row.get("MaxNodes", ""))  # the latter may be UNLIMITED
+            most.append(min((int(limit) for limit in limits if limit.isdecimal()), default=inf))
+    return max(most, default=inf)
 
 
 def main(words: Sequence[str]) -> int:

@@ -109,8 +109,9 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     (
         ("groups.mem=999G", "cluster.time=5"),
         [
-            "sbatch refused the job: Memory specification can not be satisfied",
-            "; groups.mem=999G; gpu* has 2 nodes of 4 CPUs, 8000 MB",
+            "sbatch refused the job: allocation failure: Requested node configuration is not available",
+            "; groups.mem=999G; ",
+            "gpu* has 2 nodes of 4 CPUs, 8000 MB",
         ],
     ),
 ]
@@ -135,7 +136,9 @@ def test_plan_shows_the_sbatch_script_and_submits_nothing(strict_cluster: Cluste
     script = [line.strip() for line in done.stdout.splitlines()]
     for line in ("#SBATCH --nodes=2", "#SBATCH --partition=short", "#SBATCH --time=5", "#SBATCH --gpus-per-node=2"):
         assert line in script
-    assert script.index("module load cuda") < next(n for n, line in enumerate(script) if line.startswith("exec "))
+    assert script.index(r"eval 'module load cuda") < next(
+        n for n, line in enumerate(script) if line.startswith("exec ")
+    )
     assert "if node2 died" in done.stdout
     assert nothing_is_there(strict_cluster, folder)
     assert [path.name for path in folder.iterdir()] == ["train.py"]

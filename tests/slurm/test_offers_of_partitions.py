@@ -94,6 +94,33 @@ def test_plan_refuses_what_sbatch_would(
     assert slurm_cluster.run(["squeue", "--noheader"]) == ""
 
 
+def test_what_never_starts_is_refused_by_run_and_what_waits_for_a_node_is_not(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    small = "PartitionName=small Nodes=ALL MaxNodes=2\nPartitionName=tiny Nodes=n1 DefaultTime=5"
+    cluster = new_cluster(nodes=3, extra_conf=small)
+    size = ("cluster=slurm", "follow=false")
+    never = [  # sbatch accepts each: PartitionNodeLimit is no error unless a site enforces it
+        (*size, "groups.count=4"),
+        (*size, "groups.count=3", "cluster.partition=small"),
+        (*size, "groups.count=2", "cluster.partition=tiny"),
+        (*size, "groups.count=1", "groups.nodes=3", "cluster.partition=small", "cluster.kind=array"),
+        (*size, "groups.count=3", "cluster.sbatch.partition=[small,tiny]"),
+    ]
+    for words in never:
+        refused = ftslurm(cluster, tmp_path, "run", *words)
+        assert (refused.returncode, "is not available" in refused.stderr) == (2, True), (words, refused.stderr)
+    cluster.run(["scontrol", "update", "nodename=n3", "state=drain", "reason=test"])
+    for words in never:
+        planned, refused = (ftslurm(cluster, tmp_path, verb, *words) for verb in ("plan", "run"))
+        assert [one.returncode for one in (planned, refused)] == [2, 2], (words, refused.stderr)
+    assert cluster.run(["squeue", "--noheader"]) == ""
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+    waits = ftslurm(cluster, tmp_path, "run", *size, "groups.count=3")
+    assert waits.returncode == 0, waits.stderr
+    assert "ReqNodeNotAvail" in cluster.run(["squeue", "--noheader", "--format=%r"])
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root for a /dev of its own")
 @pytest.mark.parametrize("mode", ["slurm", pytest.param("array", marks=pytest.mark.nightly)])
 def test_workers_share_the_gpus_of_nodes_of_which_slurm_knows_none(

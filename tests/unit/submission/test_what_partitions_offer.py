@@ -9,6 +9,7 @@ import pytest
 from programs import Programs
 
 from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError
 from ftslurm.submission import capabilities
 from ftslurm.submission.capabilities import resolve
 
@@ -65,6 +66,24 @@ def test_the_gpus_are_those_of_the_partition_that_is_named_or_of_the_default_one
     config, notes = asked(programs, NO_DEFAULT)
     assert (config.groups.gpus, notes) == (1, [])
     assert asked(programs, NO_GRES)[1] == []  # a cluster without any
+
+
+@pytest.mark.parametrize(
+    "row", ["gpu*|up|4|64|gpu:4", "gpu*|up|4|64|gpu:a100:2,gpu:h100:2", "cpu|up|9|64|(null)\ngpu*|up|4|64|gpu:4"]
+)
+@pytest.mark.parametrize("kind", ["slurm", "array"])
+def test_more_workers_than_gpus_on_a_node_are_refused_with_what_to_type(
+    row: str, kind: str, programs: Programs
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        asked(programs, row, groups_workers=8, cluster_kind=kind)
+    said = str(caught.value)
+    assert said.startswith("groups.workers=8: the nodes of partition gpu have no more than 4 GPUs")
+    assert ("groups.gpus=0" in said, "groups.nodes" in said) == (True, True)
+    assert asked(programs, row, groups_workers=8, groups_gpus=0, cluster_kind=kind)[1] == []
+    assert asked(programs, row, groups_workers=4, cluster_kind=kind)[0].groups.gpus == 4
+    cpu = asked(programs, f"cpu|up|9|64|(null)\n{row}", groups_workers=8, cluster_kind=kind, cluster_partition="cpu")
+    assert cpu[0].groups.gpus == 0
 
 
 ODD_GPUS = ("", "n/a", "N/A", "gpu:", "gpu:4294967294", "gpu:?", "gpu:a:-1", "nvme:1,gpu:")

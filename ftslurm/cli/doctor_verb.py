@@ -19,6 +19,8 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
 
+NO_CONFIGURATION = "Could not establish a configuration source"  # a laptop or a container with Slurm's programs
+
 
 def main(args: argparse.Namespace) -> int:
     """Print the findings. Return 1 if something fails.
@@ -58,11 +60,15 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
             raise EnvironmentProblem(f"--nodes {args.nodes}: {error}") from error
         places = {node or "a node": slurm_facts.srun(slurm, node, args.srun) for node in nodes}
         yield from check_slurm(slurm)
-    elif args.nodes or args.partition:
-        raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")
+    elif args.nodes or args.partition or args.srun:
+        raise EnvironmentProblem(f"--nodes, --partition and --srun need Slurm, but {why_not}")
     else:
-        finding = fail if client.installed() else warn
-        yield finding("slurm", f"{why_not}: only this machine is looked at", "on a cluster, log in where sbatch works")
+        finding = fail if client.installed() and NO_CONFIGURATION not in why_not else warn
+        yield finding(
+            "slurm",
+            f"{why_not}: only this machine is looked at",
+            "on a cluster, log in where sbatch works; in a container, mount Slurm's configuration",
+        )
     try:
         owned_files.check_way(root, [])
         yield ok("trust", f"{root}: no other user can replace your runs")

@@ -17,12 +17,14 @@ def main(args: argparse.Namespace) -> int:
     """Print a page, the help of a verb, or the list of pages.
 
     Raises:
-        EnvironmentProblem: there is no such page.
+        EnvironmentProblem: there is no such page, or it has no sections.
     """
     page = args.page
     if page == "settings":
         print(*settings_help.pages(args.section), sep="\n\n")
         return 0
+    if args.section is not None:
+        raise EnvironmentProblem(f"only the page settings has sections: ftslurm help {page}")
     if page in VERBS:
         return command_line.main([page, "--help"])
     pages = documented()

@@ -7,6 +7,7 @@ import sys
 
 from ftslurm.api.state import check_started, show_logs
 from ftslurm.cli.run_argument import find_run
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import log_failure
 from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.log_page import View
@@ -14,7 +15,15 @@ from ftslurm.words import plural
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print logs, with --follow until the run ends; 1 if there is no failure to show."""
+    """Print logs, with --follow until the run ends; 1 if there is no failure to show.
+
+    Raises:
+        EnvironmentProblem: options that do not go together.
+    """
+    if args.failure and args.follow:
+        raise EnvironmentProblem("--failure shows what has happened: leave out --follow")
+    if args.service and (args.group, args.rank, args.attempt) != (None, None, None):
+        raise EnvironmentProblem(f"the {args.service}'s log has no --group, --rank or --attempt: leave them out")
     run = find_run(args)
     wanted = Wanted(args.group, args.rank, args.attempt, args.service)
     out = sys.stdout.buffer

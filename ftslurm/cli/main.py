@@ -78,9 +78,11 @@ def _dispatch(words: list[str]) -> int:
         print(import_module("ftslurm.cli.settings_help").of_verb(name))
         return 0
     if verb is None and "=" not in words[0] and not words[0].startswith(("-", "~", "+")):
+        script = words[0] if words[0].endswith(".py") else "train.py"
+        verbs = "" if words[0] == script else f"; {offer(words[0], VERBS)} (ftslurm --help)"
         raise EnvironmentProblem(
-            f"there is no verb {words[0]!r}; {offer(words[0], VERBS)} (ftslurm --help). To train with a script: "
-            f"ftslurm job.script=train.py 'job.args=[--lr,0.1]'"
+            f"there is no verb {words[0]!r}{verbs}. To train with a script: "
+            f"ftslurm job.script={script} 'job.args=[--lr,0.1]'"
         )
     args, method = parser_of(VERBS[name]).parse_intermixed_args(rest), VERBS[name].method
     if not method:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 from datetime import datetime, timedelta
 from datetime import time as clock
+from pathlib import Path
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # in seconds
 
@@ -22,7 +24,14 @@ def since(text: str) -> float:
             return (at - timedelta(days=at > now)).timestamp()
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"no time: {text!r}; write 10m, 14:30 or 2026-11-23T14:30") from None
+        raise argparse.ArgumentTypeError(f"no time: {text!r}; write 7d, 10m, 14:30 or 2026-11-23T14:30") from None
+
+
+def folder(text: str) -> Path:
+    """Convert the path of a folder that exists."""
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
+    return Path(text)
 
 
 def count(text: str) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
 from rich.filesize import decimal as size
 
 from ftslurm.api import pruning
 from ftslurm.cli.run_argument import agreed
 from ftslurm.errors import EnvironmentProblem, NotDone
+from ftslurm.run.directory import RunDir
 from ftslurm.security.terminal import visible
 from ftslurm.words import plural
 
@@ -20,12 +20,24 @@ def main(args: argparse.Namespace) -> int:
     """Show what can be removed, ask, and remove it.
 
     Raises:
-        EnvironmentProblem: there is no terminal to ask at.
+        EnvironmentProblem: there is no terminal to ask at, or --yes does not say what may go.
         NotDone: the user has said no, or something could not be removed.
     """
-    root, only = Path(args.root).absolute(), pruning.BULK if args.keep_logs else None
+    root, only = args.root.resolve(), pruning.BULK if args.keep_logs else None
+    named = RunDir(root).config.exists()  # it is one run
+    if args.yes and not named and args.older_than is None and args.keep is None:
+        raise EnvironmentProblem(
+            "--yes alone would remove all runs that are over, also those that could be resumed: name a run, or say "
+            "which with --older-than or --keep"
+        )
     before = time.time() if args.older_than is None else args.older_than
-    judged = pruning.survey(root, before, args.keep)
+
+    def survey() -> list[pruning.Judged]:
+        if not named:
+            return pruning.survey(root, before, args.keep or 0)
+        return [one for one in pruning.survey(root.parent, before, args.keep or 0) if one.root == root]
+
+    judged = survey()
     shown = [one.root for one in judged if one.kept is None and pruning.holds(one.root, only)]
     for one in judged:
         if one.kept or one.root in shown:
@@ -33,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
             print(visible(f"{one.root.name}  {told}"))
     if not shown:
         print(f"nothing to remove under {root}")
-        return 0
+        return int(named and any(one.kept for one in judged))
     what = "checkpoints and code" if only else "checkpoints, code and logs"
     print(f"{plural(len(shown), 'run')}, {what}: frees {size(pruning.size(shown, only))}")
     if not args.yes:
@@ -44,9 +56,11 @@ def main(args: argparse.Namespace) -> int:
         if not agreed("remove them?"):
             raise NotDone("nothing is removed")
     failed = list[str]()
-    for one in pruning.survey(root, before, args.keep):  # again: a run may have been resumed meanwhile
-        if one.kept is None and one.root in shown:
+    for one in survey():  # again: a run may have been resumed meanwhile
+        if one.root in shown:
             try:
+                if one.kept is not None:
+                    raise OSError(one.kept)
                 pruning.remove(one, only)
             except OSError as error:
                 failed.append(f"{one.root}: {error}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from ftslurm.api import listing
 from ftslurm.api.run import Run
@@ -27,10 +26,9 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.run is not None:
         raise EnvironmentProblem(f"RUN ({args.run}) and --sweep: name one of them (ftslurm stop --help)")
-    root = Path(args.root)
-    mine = [row for row in listing.under(root) if row.sweep == args.sweep]
+    mine = [row for row in listing.under(args.root) if row.sweep == args.sweep]
     if not mine:
-        raise RunNotFound(f"there is no run of a sweep {args.sweep!r} under {root.absolute()}; see: ftslurm list")
+        raise RunNotFound(f"there is no run of a sweep {args.sweep!r} under {args.root.absolute()}; see: ftslurm list")
     going = [row for row in mine if row.state in OPEN]
     if not going:
         print(f"all {len(mine)} runs of {args.sweep} are over already")

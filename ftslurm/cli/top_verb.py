@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 from ftslurm.cli.run_argument import find_run
 from ftslurm.errors import EnvironmentProblem
@@ -20,7 +19,6 @@ def main(args: argparse.Namespace) -> int:
         raise EnvironmentProblem("top needs a terminal; status and list print the same as text")
     from ftslurm.cli.top_screens import Top
 
-    root = Path(args.root)
-    entries(root)  # says why, if they cannot be read
-    Top(root, None if args.run is None else find_run(args).files).run()
+    entries(args.root)  # says why, if they cannot be read
+    Top(args.root, None if args.run is None else find_run(args).files).run()
     return 0

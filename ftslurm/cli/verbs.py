@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ftslurm.cli.option_types import count, pattern, since
+from ftslurm.cli.option_types import count, folder, pattern, since
 from ftslurm.cli.parser import Parser
 from ftslurm.protocol.run_states import FAULTS
 
@@ -77,7 +77,8 @@ def parser_of(verb: Verb) -> Parser:
     return parser
 
 
-ROOT = arg("--root", default="runs", metavar="DIR", help="where run directories lie (run.root; default: runs)")
+RUNS = {"type": folder, "default": Path("runs"), "metavar": "DIR"}  # which may not exist yet, if it is not named
+ROOT = arg("--root", **RUNS, help="where run directories lie (run.root; default: runs)")
 JSON = flag("--json", help="print it as JSON")
 GROUP = number("--group", required=True, help="of this group")
 RANK = number("--rank", default=0, metavar="R", help="this rank of the group (default: 0)")
@@ -162,8 +163,7 @@ lost (its controller is gone, and the run has no end), succeeded, failed, stoppe
 (also: its job was cancelled in the queue), unreadable (another user's run that
 you may not read)""",
         args=(
-            ROOT,
-            arg("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie"),
+            (ROOT, arg("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie")),
             arg("--sweep", metavar="NAME", help="only the runs of this sweep"),
             JSON,
         ),
@@ -217,8 +217,8 @@ With --time it is [11-27 09:12:25 g1.a0.r2]: the line was written in the second 
                     dest="service",
                     help="the controller's log",
                 ),
+                flag("--failure", help="the evidence of the last failure: its signs, traceback, stacks, log"),
             ),
-            flag("--failure", help="the evidence of the last failure: its signs, traceback, stacks, log"),
             FOLLOW,
             arg("--tail", type=count, metavar="N", help="only the last N lines there are"),
             SINCE,
@@ -423,7 +423,7 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
         args=(
             arg("--nodes", metavar="LIST", help="look at each of these nodes: a,b or n[1-4]"),
             arg("--partition", metavar="NAME", help="of the job (default: the default partition)"),
-            ROOT,
+            arg("--root", default="runs", metavar="DIR", help="where run directories lie, or will (default: runs)"),
             arg(
                 "--python",
                 type=shlex.split,
@@ -470,6 +470,7 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
         """\
 examples
   ftslurm prune --older-than 30d        runs that ended more than 30 days ago
+  ftslurm prune runs/ddp-2026-ab        this one
   ftslurm prune --keep 5 --keep-logs    of all but the newest five: checkpoints and code; journal, logs, report stay
 
 What would be removed is shown first, with its size. A run stays if it may be going (also if Slurm does not say), if it
@@ -477,9 +478,9 @@ is lost (resume it, or remove its folder by hand), if another run resumes from i
 is not yours. Checkpoints in a checkpoint.dir outside of the run directory stay.
 Exit code: 0 it is done, 1 you have said no, or something could not be removed, 2 it could not be asked.""",
         args=(
-            arg("root", nargs="?", default="runs", metavar="DIR", help="where run directories lie; default: runs"),
+            arg("root", nargs="?", **RUNS, help="where run directories lie, or one of them; default: runs"),
             arg("--older-than", type=since, metavar="TIME", help="that ended before: 7d, 2026-11-23"),
-            number("--keep", default=0, help="the newest N of those that are over stay"),
+            number("--keep", help="the newest N of those that are over stay"),
             flag("--keep-logs", help="remove checkpoints and code only"),
             YES,
         ),

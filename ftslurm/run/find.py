@@ -31,7 +31,9 @@ def find(run: str | None, root: Path) -> RunDir:
     if run is None:
         known = newest(root)
         if not known:
-            raise RunNotFound(f"there is no run under {root.absolute()}: start one, or name its directory (run.root)")
+            raise RunNotFound(
+                f"there is no run under {root.absolute()}: start one, or name its directory (--root: another folder)"
+            )
         return known[0]
     places = (Path(run), root / run) if run else (root,)
     candidates = list(dict.fromkeys(path.absolute() for path in places))
@@ -93,8 +95,8 @@ def newest(root: Path) -> list[RunDir]:
 def _present(root: Path) -> str:
     known = newest(root)
     if not known:
-        return f"There is no run at all under {root.absolute()} (run.root)"
-    return f"Under {root.absolute()} (run.root), newest first: {_few(known)}"
+        return f"There is no run at all under {root.absolute()} (--root)"
+    return f"Under {root.absolute()} (--root), newest first: {_few(known)}"
 
 
 def _few(runs: list[RunDir]) -> str:

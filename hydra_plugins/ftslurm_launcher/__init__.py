@@ -19,6 +19,8 @@ class FtslurmLauncher(BasicLauncher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Have the task decide what is done with combinations of overrides."""
         task: Any = self.task_function
+        if not hasattr(task, "launch"):
+            raise TypeError("this launcher is for `ftslurm run -m` alone: choose another one, as hydra/launcher=basic")
         assert self.config is not None
         sweeper = self.config.hydra.runtime.choices["hydra/sweeper"]
         returns: Sequence[JobReturn] = task.launch(super().launch, sweeper, job_overrides, initial_job_idx)

@@ -51,7 +51,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def prune(root: Path, *options: str) -> int:
-    return main(["prune", str(root), "--yes", *options])
+    return main(["prune", str(root), "--yes", *(options or ["--keep", "0"])])
 
 
 def names(root: Path) -> set[str]:
@@ -191,6 +191,40 @@ def test_on_a_terminal_it_asks(answer: str, left: set[str], runs: Path) -> None:
     shell.type(answer)
     assert shell.exit_code() == (1 if left else 0)
     assert names(runs) == left
+
+
+def test_yes_needs_words_that_say_which_runs_go(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(runs, "a")
+    for options in ([], ["--keep-logs"]):
+        assert main(["prune", str(runs), "--yes", *options]) == 2
+        assert "could be resumed: name a run, or say which with --older-than or --keep" in capsys.readouterr().err
+    assert names(runs) == {"a"}
+
+
+def test_one_run_can_be_named(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b", "c"):
+        make(runs, name)
+    make(runs, "child", over=False, parent=str(runs / "c"))
+    (runs.parent / "link").symlink_to(runs / "b")
+    monkeypatch.chdir(runs)
+    for word, left in {"a": {"b", "c", "child"}, str(runs.parent / "link"): {"c", "child"}}.items():
+        assert main(["prune", word, "--yes"]) == 0
+        assert names(runs) == left
+    assert main(["prune", "c", "--yes"]) == 1
+    assert "resumes from it" in capsys.readouterr().out
+    assert names(runs) == {"c", "child"}
+
+
+def test_a_run_that_was_resumed_while_the_user_thought_stays_and_is_told(runs: Path) -> None:
+    make(runs, "a")
+    make(runs, "b")
+    shell = Terminal([sys.executable, "-m", "ftslurm", "prune", str(runs)], dict(os.environ))
+    shell.until("remove them? [y/N] ")
+    make(runs, "child", over=False, parent=str(runs / "a"))
+    shell.type("y")
+    shell.until(f"not all could be removed: {runs / 'a'}: {runs / 'child'} resumes from it")
+    assert shell.exit_code() == 1
+    assert names(runs) == {"a", "child"}
 
 
 @pytest.mark.parametrize("swap", ["link", "folder"])

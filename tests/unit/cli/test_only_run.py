@@ -96,7 +96,7 @@ def test_on_a_terminal_inject_asks_first(answer: str, does: bool, tmp_path: Path
     run = run_of(tmp_path, "a")
     words = [sys.executable, "-m", "ftslurm", "inject", str(run.root), "kill"]
     shell = Terminal(words, dict(os.environ))
-    shell.until(f"kill for rank 0 of the lowest group that runs of {run.root}? [y/N] ")
+    shell.until(f"{run.root}: kill (SIGKILL to one rank, as the kernel or an admin would do it)? [y/N] ")
     shell.type(answer)
     if does:
         shell.until("has not answered within")  # no controller reads it

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 from closed import closed
 
 from ftslurm.cli import main
+from ftslurm.cli.verbs import VERBS, parser_of
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.run.directory import RunDir
 
 
 def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -42,7 +47,8 @@ def test_other_verbs_name_what_is_no_option(line: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("train.py --lr 0.1", "there is no verb 'train.py'"),
+        ("train.py --lr 0.1", "there is no verb 'train.py'. To train with a script: ftslurm job.script=train.py"),
+        ("src/drain.py", "there is no verb 'src/drain.py'. To train with a script: ftslurm job.script=src/drain.py"),
         ("torchrun --nproc-per-node 8 train.py", "there is no verb 'torchrun'"),
         ("run train.py", "'train.py' is not in Hydra's notation"),
         ("groups.count=3 train.py groups.nodes=2", "'train.py' is not in Hydra's notation"),
@@ -51,7 +57,7 @@ def test_other_verbs_name_what_is_no_option(line: str, capsys: pytest.CaptureFix
 def test_a_script_leads_to_its_setting(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(line, capsys)
     assert says in said
-    assert "job.script=train.py" in said
+    assert "job.script=" in said
 
 
 @pytest.mark.parametrize(
@@ -74,6 +80,72 @@ def test_a_wrong_value_is_refused_in_one_paragraph(line: str, said: str, capsys:
     assert paragraph.count("\n") == 1
 
 
+APART = {  # options of a verb, of which those on both sides of a bar exclude each other
+    "status": "--watch | --json",
+    "logs": "--lighthouse | --controller | --failure",
+    "logs ": "--lighthouse | --group=1 --rank=1 --attempt=1",
+    "logs  ": "--controller | --group=1 --rank=1 --attempt=1",
+    "logs   ": "--failure | --follow",
+    "list": "--root=. | --user=me",
+    "stacks --group=0": "--rank=1 | --all",
+    "stop": "r | --sweep=s",
+    "inject lighthouse": "| --group=0 --rank=0",
+    "inject cancel": "| --rank=0",
+    "help": "admin nothing status | section",
+}
+PAIRS = [
+    " ".join([verb, one, other])
+    for verb, options in APART.items()
+    for left, right in combinations(options.split("|"), 2)
+    for one, other in product(left.split() or [""], right.split())
+]
+
+
+@pytest.mark.parametrize("line", PAIRS)
+def test_what_cannot_be_meant_together_is_refused(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDir(tmp_path / "runs/r")
+    run.create()
+    config = Config()
+    config.job.script, config.cluster.kind = __file__, "local"
+    run.config.write_text(compose.dump(config))
+    (run.root / "alive").touch()
+    (run.root / "events.jsonl").write_text('{"event": "run_started"}\n')
+    monkeypatch.chdir(tmp_path)
+    words = line.split()
+    if words[0] in ("inject", "logs", "stacks"):
+        words.append("--root=runs")
+    said = refusal(shlex.join(words), capsys)
+    assert "there is no run" not in said
+    assert any(name.strip("-").partition("=")[0] in said for name in words[1:])
+    assert list(run.inbox.iterdir()) == []
+
+
+def folders() -> dict[str, str]:
+    """Return the command lines that name a folder to look into."""
+    lines = dict[str, str]()
+    for verb in VERBS.values():
+        for one in parser_of(verb)._actions:
+            if one.metavar == "DIR" and verb.name not in ("templates", "doctor"):  # these two may make it
+                option = "".join(one.option_strings[-1:])
+                lines[f"{verb.name} {option}"] = f"{verb.name} {option and option + '='}"
+    return lines
+
+
+@pytest.mark.parametrize("named", folders())
+def test_a_folder_that_does_not_exist_is_refused(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("typo", f"{tmp_path}/typo", "~/typo"):
+        said = refusal(f"{folders()[named]}'{folder}'", capsys)
+        assert "there is no " in said
+        assert folder in said
+    (tmp_path / "file").touch()
+    assert "file" in refusal(f"{folders()[named]}file", capsys)
+
+
 LONG = "a" * 300
 
 
@@ -85,7 +157,7 @@ LONG = "a" * 300
         ("status {}/run", "run belongs to another user and is not readable for you"),
         ("templates {}/sbatch", "Permission denied"),
         (f"plan {LONG}=1", "there is no setting"),
-        (f"resume job.args.prompt={LONG} --root {{}}.none", "there is no run under"),
+        (f"resume job.args.prompt={LONG} --root {{}}/none", "--root: there is no folder"),
         ("plan cluster=local job=ddp \"health.preflight=[['~nobody-here/check']]\"", "~nobody-here/check"),
         ("plan cluster=local job=ddp \"checkpoint.dir='{}/saved'\"", "must be a folder that you can read"),
     ],

@@ -10,7 +10,10 @@ import pytest
 from programs import Programs
 
 from ftslurm.api import start
+from ftslurm.checks.finding import Level
+from ftslurm.cli import doctor_verb
 from ftslurm.cli.main import main
+from ftslurm.cli.verbs import VERBS, parser_of
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client
 
@@ -55,6 +58,14 @@ def test_no_way_of_silence_means_this_machine(
     assert said.endswith("or cluster=local if you mean this machine\n")
     assert said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("silence", SILENCES)
+def test_doctor_warns_of_a_machine_that_is_no_part_of_a_cluster(silence: str, slurm: Programs) -> None:
+    slurm.add("sinfo", body=SILENCES[silence])
+    first = next(doctor_verb._findings(parser_of(VERBS["doctor"]).parse_args([])))
+    assert first.check == "slurm"
+    assert first.level == (Level.WARN if silence == "no configuration" else Level.FAIL)
 
 
 @pytest.mark.parametrize("missing", ["sbatch", "srun", "sinfo"])
